@@ -1,0 +1,50 @@
+# Two commands on a fresh clone with Python 3.11+ and make:  make demo,  make test.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help install demo test lint types format clean
+
+help:
+	@echo "make demo     train ERM, IRM, GroupDRO and TRM on embedded data and write runs/demo/report.html"
+	@echo "make test     lint, types and the test suite"
+	@echo "make install  the set-up alone: $(VENV) with every extra the tests use"
+	@echo "make format   let ruff rewrite the code"
+	@echo "make clean    remove $(VENV) and caches"
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "==> Creating $(VENV) and installing transferrisk (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; run with PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+	@echo "==> Installed"
+
+install: $(STAMP)
+
+demo: $(STAMP)
+	@echo "==> Running the demo"
+	@$(BIN)/trm demo
+
+test: lint types
+	@echo "==> Running the test suite"
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	@echo "==> Checking format and lint"
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+
+types: $(STAMP)
+	@echo "==> Checking types"
+	@$(BIN)/mypy
+
+format: $(STAMP)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,261 @@
+"""`TransferRisk`: the transfer risk as a module for anybody's training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .errors import DivergedError, InputError
+from .functional.checks import check_finite, check_labels, check_ridge, check_shapes
+from .functional.penalties import exponentiated_gradient
+from .functional.predictor import warn_unless_converged
+from .functional.transfer import WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
+from .solvers import CG, Cholesky, GradientDescent, LinearSolver, Minimiser, Neumann, Newton, Solution, Woodbury
+
+Weights = Literal["eg", "worst", "uniform"]
+Query = Literal["all", "random"]
+
+MINIMISERS: dict[str, Minimiser] = {
+    "newton": Newton(),
+    "captured": Newton.captured(),
+    "sgd": GradientDescent(steps=30, rate=0.1),
+}
+IMPLICIT: dict[str, LinearSolver | None] = {
+    "exact": CG(),
+    "cholesky": Cholesky(),
+    "woodbury": Woodbury(),
+    "neumann": Neumann(terms=10),
+    "none": None,
+}
+CAPTURED_IMPLICIT: dict[str, LinearSolver | None] = {
+    "exact": CG(max_iterations=24, fixed=True),
+    "neumann": Neumann(terms=10, fixed=True),
+    "none": None,
+}
+
+
+@dataclass(frozen=True)
+class TransferRiskOutput:
+    """One evaluation of the transfer risk; E environments in sorted id order."""
+
+    risk: Tensor  # scalar, with the gradient
+    matrix: Tensor  # (E, E) loss on P (column) of the predictor of Q (row); nan where it was not computed
+    weights: Tensor  # (E, E) the weights a_P(Q) this risk was taken with
+    solution: Solution  # the predictors W(Q), (m, C, d + 1), and how well they were solved
+
+
+def _named(value: object, table: dict[str, Any], argument: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in table:
+        raise InputError(f"{argument}={value!r} is not known: use one of {', '.join(map(repr, table))}, or a solver")
+    return table[value]
+
+
+class TransferRisk(nn.Module):
+    """Mean over environments Q of the worst loss, elsewhere, of the predictor that is optimal in Q.
+
+    >>> criterion = TransferRisk()
+    >>> out = criterion(features, labels, environments)
+    >>> (cross_entropy + out.risk).backward()
+
+    The gradient of `out.risk` with respect to the features is the total derivative of the transfer risk: the
+    predictors are solved exactly, and their dependence on the features is differentiated in closed form.
+
+    ridge              strength of the penalty ridge/2 |W|^2 that makes each optimal predictor exist and be unique
+    gradient_matching  the paper's lambda: factor of the implicit part of the gradient. 1 is exact, 0 is direct only
+    weights            how P is chosen, given Q: "eg" moves weights by exponentiated gradient (the paper), "worst"
+                       takes the largest loss, "uniform" the mean (the sum-sum version)
+    num_classes        taken from the first batch when not given
+    environments       the ids, or their number for 0..E-1; taken from the first batch when not given
+    weights_lr         rate of the exponentiated gradient
+    query              "all", or "random": one Q a step (algorithm 1); in eval mode always all
+    solver             how W(Q) is found: None or "newton" (to convergence), "sgd" (the paper: 30 steps at 0.1),
+                       "captured", or a minimiser of `transferrisk.solvers`
+    implicit           how the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky",
+                       "woodbury", "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver
+    bound              keeps the implicit gradient's norm at most this multiple of the direct one's
+    captured           nothing waits for the device: iterations are fixed and a bad batch gives nan, not an error.
+                       Needs `num_classes` and `environments`
+    capacity           the most samples an environment has in a batch; only for `captured`, where the size of the
+                       whole batch takes its place, at a cost, when it is not given
+
+    An environment absent from a batch is left out of the mean and keeps its weight. `alpha`, (E, E), is a buffer;
+    it moves in train mode only, after the risk of the step was taken with the old one.
+    """
+
+    alpha: Tensor
+    environment_ids: Tensor
+    class_count: Tensor
+
+    def __init__(
+        self,
+        ridge: float = 1e-3,
+        gradient_matching: float = 1.0,
+        weights: Weights = "eg",
+        *,
+        num_classes: int | None = None,
+        environments: int | Sequence[int] | Tensor | None = None,
+        weights_lr: float = 0.01,
+        query: Query = "all",
+        solver: Minimiser | str | None = None,
+        implicit: LinearSolver | str = "exact",
+        bound: float | None = None,
+        captured: bool = False,
+        capacity: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_ridge(ridge)
+        if weights not in ("eg", "worst", "uniform"):
+            raise InputError(f"weights={weights!r} is not known: use 'eg', 'worst' or 'uniform'")
+        if query not in ("all", "random"):
+            raise InputError(f"query={query!r} is not known: use 'all' or 'random'")
+        if bound is not None and not bound >= 0:
+            raise InputError(
+                f"bound={bound} is negative: give the largest ratio of implicit to direct gradient, or None"
+            )
+        if captured and (num_classes is None or environments is None):
+            raise InputError("captured=True reads nothing from the first batch: give num_classes and environments")
+        self.ridge = ridge
+        self.gradient_matching = gradient_matching
+        self.weights = weights
+        self.weights_lr = weights_lr
+        self.query = query
+        self.bound = bound
+        self.captured = captured
+        self.capacity = capacity
+        default = "captured" if captured else "newton"
+        self.solver: Minimiser = _named(default if solver is None else solver, MINIMISERS, "solver")
+        self.implicit: LinearSolver | None = _named(implicit, CAPTURED_IMPLICIT if captured else IMPLICIT, "implicit")
+        if captured and not (self.solver.fixed and getattr(self.implicit, "fixed", self.implicit is None)):
+            raise InputError(
+                "captured=True needs solvers with fixed=True, such as Newton.captured() and CG(fixed=True)"
+            )
+
+        self.register_buffer("alpha", torch.empty(0, 0))
+        self.register_buffer("environment_ids", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("class_count", torch.tensor(num_classes or 0))
+        self.num_classes = num_classes
+        if environments is not None:
+            ids = range(environments) if isinstance(environments, int) else environments
+            self._set_environments(torch.as_tensor([int(i) for i in ids]))
+
+    @property
+    def num_environments(self) -> int:
+        return len(self.environment_ids)
+
+    def forward(
+        self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None = None
+    ) -> TransferRiskOutput:
+        """features (n, d) float, labels (n,) int, environments (n,) int ids.
+
+        start  (C, d + 1): where to start the search for the predictors, for instance a classifier's own weights
+        """
+        check_shapes(features, labels, environments)
+        if self.alpha.device != features.device:
+            self.to(features.device)
+        index = self._index(features, labels, environments)
+        assert self.num_classes is not None
+        random = self.query == "random" and self.training
+        queries = self._pick(index) if random else None
+        try:
+            result = transfer_risk(
+                features,
+                labels,
+                index,
+                self.num_environments,
+                self.num_classes,
+                self.ridge,
+                weights=self._rule(queries),
+                gradient_matching=0.0 if self.implicit is None else self.gradient_matching,
+                bound=self.bound,
+                queries=queries,
+                solver=self.solver,
+                implicit=self.implicit,
+                start=start,
+                capacity=(self.capacity or len(features)) if self.captured else None,
+            )
+        except DivergedError as error:
+            raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
+        if not self.solver.fixed:
+            warn_unless_converged(result.solution)
+        matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
+        if self.training and self.weights == "eg":
+            moved = ~torch.isnan(matrix)
+            moved.fill_diagonal_(False)
+            self.alpha.copy_(exponentiated_gradient(self.alpha, matrix.to(self.alpha.dtype), self.weights_lr, moved))
+        return TransferRiskOutput(result.risk, matrix, used, result.solution)
+
+    def _rule(self, queries: Tensor | None) -> WeightRule:
+        if self.weights == "eg":
+            return given_weights(self.alpha if queries is None else self.alpha[queries])
+        return worst_weights if self.weights == "worst" else uniform_weights
+
+    def _index(self, features: Tensor, labels: Tensor, environments: Tensor) -> Tensor:
+        """Position (n,) of each sample's environment among the ids; all checks of a batch's values are here."""
+        if self.captured:
+            return torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
+        self.num_classes = check_labels(labels, self.num_classes)
+        self.class_count.fill_(self.num_classes)
+        present = environments.unique()
+        if len(present) < 2:
+            raise InputError(
+                f"the batch holds one environment only (id {int(present[0])}): transfer needs at least two; "
+                "draw every batch from several environments"
+            )
+        if not self.num_environments:
+            self._set_environments(present)
+        unknown = present[~torch.isin(present, self.environment_ids)]
+        if len(unknown):
+            raise InputError(
+                f"environment {int(unknown[0])} is not among {self.environment_ids.tolist()}, which the first batch or "
+                "environments= gave: name all of them with TransferRisk(environments=...)"
+            )
+        check_finite(features, environments)
+        return torch.searchsorted(self.environment_ids, environments)
+
+    def _set_environments(self, ids: Tensor) -> None:
+        ids = ids.unique()
+        E = len(ids)
+        if E < 2:
+            raise InputError(f"{E} environment given: transfer needs at least two")
+        self.environment_ids = ids.to(torch.int64)
+        # Zero on the diagonal: Q is not transferred to itself.
+        self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
+
+    def _pick(self, index: Tensor) -> Tensor:
+        """(1,) one of the environments that are present, uniformly."""
+        everyone = torch.arange(self.num_environments, device=index.device)
+        present = (index.unsqueeze(-1) == everyone).any(0)
+        return torch.where(present, torch.rand(len(everyone), device=index.device), -1.0).argmax(0, keepdim=True)
+
+    def _square(self, rows: Tensor, queries: Tensor | None) -> Tensor:
+        """(m, E) to (E, E), with nan in the rows that were not queried."""
+        if queries is None:
+            return rows
+        full = rows.new_full((self.num_environments, self.num_environments), torch.nan)
+        return full.index_copy(0, queries, rows)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Buffers take the shape of what is loaded, so a module that has seen no batch can be restored."""
+        ids, alpha = state_dict.get(prefix + "environment_ids"), state_dict.get(prefix + "alpha")
+        if ids is not None and alpha is not None and ids.shape != self.environment_ids.shape:
+            if self.num_environments and len(ids):
+                raise InputError(
+                    f"the saved criterion has environments {ids.tolist()}, this one {self.environment_ids.tolist()}: "
+                    "build it with the same environments="
+                )
+            self.environment_ids = ids.to(self.environment_ids.device, copy=True)
+            self.alpha = alpha.to(self.alpha.device, copy=True)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.num_classes = int(self.class_count) or None
+
+    def extra_repr(self) -> str:
+        return (
+            f"ridge={self.ridge:g}, gradient_matching={self.gradient_matching:g}, weights={self.weights!r}, "
+            f"environments={self.environment_ids.tolist()}, num_classes={self.num_classes}"
+        )

@@ -1,0 +1,56 @@
+"""What is wrong with a batch, in one line that names the value, the cause and the way out.
+
+Each of these reads values from the device; a captured step skips them, and nan takes their place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+
+def check_ridge(ridge: float) -> None:
+    if not (math.isfinite(ridge) and ridge > 0):
+        raise InputError(
+            f"ridge={ridge} is not positive: without a ridge the optimal predictor need not exist (separable classes) "
+            "nor be unique; use a small one such as 1e-3"
+        )
+
+
+def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None:
+    if features.dim() != 2 or labels.shape != features.shape[:1] or environments.shape != features.shape[:1]:
+        raise InputError(
+            f"features {tuple(features.shape)}, labels {tuple(labels.shape)} and environments "
+            f"{tuple(environments.shape)} do not go together: give (n, d), (n,) and (n,)"
+        )
+    for name, tensor in (("labels", labels), ("environments", environments)):
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise InputError(f"{name} of type {tensor.dtype} are not integers: number them, or convert with .long()")
+    if not len(features):
+        raise InputError("the batch is empty: give at least one sample from each of two environments")
+
+
+def check_labels(labels: Tensor, num_classes: int | None) -> int:
+    """The number of classes, counted when it is not given."""
+    smallest, largest = int(labels.min()), int(labels.max())
+    if smallest < 0:
+        raise InputError(f"label {smallest} is negative: labels must be 0..num_classes-1")
+    if num_classes is None:
+        return largest + 1
+    if largest >= num_classes:
+        raise InputError(f"label {largest} is not below num_classes={num_classes}: labels must be 0..num_classes-1")
+    return num_classes
+
+
+def check_finite(features: Tensor, environments: Tensor) -> None:
+    bad = ~torch.isfinite(features).all(-1)
+    if bool(bad.any()):
+        ids = ", ".join(str(int(i)) for i in environments[bad].unique()[:5])
+        raise InputError(
+            f"{int(bad.sum())} of {len(features)} feature rows hold nan or infinity, in environment {ids}: "
+            "the representation has diverged (lower the learning rate) or the input was not finite"
+        )

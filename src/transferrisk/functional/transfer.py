@@ -1,0 +1,235 @@
+"""Transfer matrix, transfer risk, and its exact gradient with respect to the features.
+
+In the conventions of `linear_loss`, for predictors W(Q), Q one of m queries among E environments:
+
+    matrix    M[Q, P] = cross-entropy of W(Q) on P                        (no ridge)
+    risk      R       = (1/m) sum_Q sum_{P != Q} a_P(Q) M[Q, P]           (eq. 1 of the paper, as a mean over Q)
+    v_Q               = sum_P a_P(Q) dM[Q, P]/dW,    h_Q = H_Q^-1 v_Q
+
+    direct    dR/dZ_P =  (1/m) sum_Q a_P(Q) r_P (S_P - Y_P) W(Q)          with S_P under W(Q)
+    implicit  dR/dZ_Q = -(1/m) r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)],         U = Z_Q h_Q^T
+
+The implicit part follows from the optimality of W(Q): dl_Q/dW = 0 stays true when Z_Q moves, so
+H_Q dW = -d(dl_Q/dW) (proposition 1). With W(Q) solved, direct + implicit is the total derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..solvers import LinearSolver, Minimiser, Solution
+from .checks import check_finite, check_labels, check_ridge, check_shapes
+from .grouping import Grouped, group
+from .linear_loss import Hessian, cross_entropy, softmax_jacobian, softmax_residual
+from .precision import full_precision, working_dtype
+from .predictor import SpaceName, inverse_hessian_product, solve_rows, warn_unless_converged
+
+WeightRule = Callable[[Tensor, Tensor], Tensor]
+"""(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What one evaluation of the transfer risk gives."""
+
+    risk: Tensor  # scalar; carries the gradient
+    matrix: Tensor  # (m, E) M[Q, P], detached; nan where Q or P is absent
+    weights: Tensor  # (m, E) a_P(Q) that was used
+    solution: Solution  # W(Q), (m, C, D)
+
+
+def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
+    """Sum-sum: the same weight for every environment but Q."""
+    return counted / counted.sum(-1, keepdim=True).clamp(min=1)
+
+
+def worst_weights(matrix: Tensor, counted: Tensor) -> Tensor:
+    """Sum-sup, exactly: all weight on the environment with the largest loss."""
+    worst = torch.where(counted, matrix, -torch.inf).argmax(-1, keepdim=True)
+    return torch.zeros_like(matrix).scatter_(-1, worst, 1.0) * counted
+
+
+def given_weights(alpha: Tensor) -> WeightRule:
+    """The weights alpha (m, E), shared out among the environments that are present."""
+
+    def rule(matrix: Tensor, counted: Tensor) -> Tensor:
+        kept = torch.where(counted, alpha.to(matrix.dtype), 0)
+        return kept / kept.sum(-1, keepdim=True).clamp(min=torch.finfo(kept.dtype).tiny)
+
+    return rule
+
+
+def cross_logits(predictors: Tensor, rows: Tensor) -> Tensor:
+    """Logits of every W(Q) on every environment, (m, E, N, C)."""
+    return torch.einsum("qcd,pnd->qpnc", predictors, rows)
+
+
+def direct_gradient(residual: Tensor, predictors: Tensor) -> Tensor:
+    """sum_Q a_P(Q) r_P (S_P - Y_P) W(Q), (E, N, D); `residual` (m, E, N, C) holds all but the last factor."""
+    return torch.einsum("qpnc,qcd->pnd", residual, predictors)
+
+
+def predictor_gradient(residual: Tensor, rows: Tensor) -> Tensor:
+    """v_Q, (m, C, D)."""
+    return torch.einsum("qpnc,pnd->qcd", residual, rows)
+
+
+def implicit_gradient(hessian: Hessian, targets: Tensor, predictors: Tensor, h: Tensor) -> Tensor:
+    """-r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)], (m, N, D)."""
+    S = hessian.probabilities
+    curved = softmax_jacobian(S, hessian.rows @ h.mT)
+    return -hessian.weights.unsqueeze(-1) * (softmax_residual(S, targets) @ h + curved @ predictors)
+
+
+def feature_gradient(
+    grouped: Grouped,
+    queries: Tensor,
+    predictors: Tensor,
+    logits: Tensor,
+    share: Tensor,
+    ridge: float,
+    gradient_matching: float,
+    bound: float | None,
+    implicit: LinearSolver | None,
+    space: SpaceName,
+) -> Tensor:
+    """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M; `logits` are `cross_logits`."""
+    probabilities = torch.softmax(logits, -1)
+    residual = share[..., None, None] * grouped.weights.unsqueeze(-1) * softmax_residual(probabilities, grouped.targets)
+    direct = direct_gradient(residual, predictors)
+    if gradient_matching == 0:
+        return direct
+    own = probabilities[torch.arange(len(queries), device=queries.device), queries]  # (m, N, C) each Q under W(Q)
+    hessian = Hessian(grouped.rows[queries], own, grouped.weights[queries], ridge)
+    h = inverse_hessian_product(hessian, predictor_gradient(residual, grouped.rows), solver=implicit, space=space)
+    moved = implicit_gradient(hessian, grouped.targets[queries], predictors, h.value)
+    through_predictor = torch.zeros_like(direct).index_copy(0, queries, gradient_matching * moved)
+    if bound is not None:
+        through_predictor = bounded(through_predictor, direct, bound)
+    return direct + through_predictor
+
+
+def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
+    """The gradient, scaled down where needed so that its norm is at most bound times the reference's.
+
+    The constant column, last, is not part of the features and does not count.
+    """
+    norm, allowed = gradient[..., :-1].norm(), bound * reference[..., :-1].norm()
+    return gradient * torch.where(norm > allowed, allowed / norm, 1.0)
+
+
+class _WithGradient(torch.autograd.Function):
+    """The risk, with the closed-form gradient as its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(features, gradient)
+        return risk.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        features, gradient = ctx.saved_tensors
+        return upstream * _Once.apply(features, gradient), None, None  # type: ignore[no-untyped-call]  # torch's apply
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that depends on the features, but not in a way that is written down here."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, gradient: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
+        raise RuntimeError("the gradient of the transfer risk cannot be differentiated again: it is first order only")
+
+
+def transfer_risk(
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_environments: int,
+    num_classes: int,
+    ridge: float,
+    *,
+    weights: WeightRule = worst_weights,
+    gradient_matching: float = 1.0,
+    bound: float | None = None,
+    queries: Tensor | None = None,
+    solver: Minimiser | None = None,
+    implicit: LinearSolver | None = None,
+    space: SpaceName = "auto",
+    start: Tensor | None = None,
+    capacity: int | None = None,
+) -> Transfer:
+    """Transfer risk of features (n, d) with labels (n,) and environment index (n,) in 0..E-1.
+
+    queries            (m,) the environments Q to average over; None: all
+    gradient_matching  lambda, the factor of the implicit gradient; 0 leaves the direct one alone
+    bound              keeps the implicit gradient's norm at most this multiple of the direct one's
+    implicit           how H^-1 v is solved; None: conjugate gradients to rounding level
+    start              (C, D) where the search for every W(Q) starts
+    capacity           see `grouping.group`
+
+    The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
+    again. Arguments are taken as they are: `checks.check_batch` tells what is wrong with a batch.
+    """
+    wants_gradient = torch.is_grad_enabled() and features.requires_grad
+    features = features.to(working_dtype(features.dtype))
+    with torch.no_grad(), full_precision(features.device):
+        grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity)
+        everyone = torch.arange(num_environments, device=index.device)
+        queries = everyone if queries is None else queries
+        solution = solve_rows(
+            grouped.rows[queries],
+            grouped.targets[queries],
+            grouped.weights[queries],
+            ridge,
+            solver=solver,
+            space=space,
+            start=None if start is None else start.detach().to(features.dtype).expand(len(queries), -1, -1),
+        )
+        logits = cross_logits(solution.value, grouped.rows)
+        matrix = cross_entropy(logits, grouped.targets, grouped.weights)  # (m, E)
+        both = grouped.present[queries].unsqueeze(-1) & grouped.present
+        counted = both & (queries.unsqueeze(-1) != everyone)
+        used = weights(matrix, counted)
+        share = used / counted.any(-1).sum()  # mean over the queries that are present
+        risk = (share * matrix).sum()
+        if wants_gradient:
+            gradient = feature_gradient(
+                grouped, queries, solution.value, logits, share, ridge, gradient_matching, bound, implicit, space
+            )
+            gradient = grouped.ungroup(gradient)[:, :-1]
+    if wants_gradient:
+        risk = _WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
+    return Transfer(risk, torch.where(both, matrix, torch.nan), used, solution)
+
+
+def transfer_matrix(
+    features: Tensor,
+    labels: Tensor,
+    environments: Tensor,
+    num_classes: int | None = None,
+    ridge: float = 1e-3,
+    *,
+    solver: Minimiser | None = None,
+    space: SpaceName = "auto",
+) -> Tensor:
+    """M[Q, P], (E, E): cross-entropy on P (column) of the predictor fitted on Q (row), ids in sorted order."""
+    check_ridge(ridge)
+    check_shapes(features, labels, environments)
+    ids = environments.unique()
+    num_classes = check_labels(labels, num_classes)
+    check_finite(features, environments)
+    index = torch.searchsorted(ids, environments)
+    with torch.no_grad():
+        result = transfer_risk(features, labels, index, len(ids), num_classes, ridge, solver=solver, space=space)
+    if not (solver and solver.fixed):
+        warn_unless_converged(result.solution)
+    return result.matrix

@@ -1,0 +1,27 @@
+"""Generic solvers: values that are passed in, that know nothing of losses or environments."""
+
+from .cg import CG
+from .direct import Cholesky, Woodbury
+from .gradient_descent import GradientDescent
+from .neumann import Neumann
+from .newton import Newton
+from .protocols import Dot, Linearisation, LinearSolver, Minimiser, Problem, Product, System, euclidean
+from .solution import Solution
+
+__all__ = [
+    "CG",
+    "Cholesky",
+    "Dot",
+    "GradientDescent",
+    "LinearSolver",
+    "Linearisation",
+    "Minimiser",
+    "Neumann",
+    "Newton",
+    "Problem",
+    "Product",
+    "Solution",
+    "System",
+    "Woodbury",
+    "euclidean",
+]

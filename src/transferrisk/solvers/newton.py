@@ -1,0 +1,78 @@
+"""Newton's method with conjugate gradients inside, for a batch of strongly convex problems.
+
+Each iteration solves H p = -g only as exactly as the gradient is small (so convergence is superlinear),
+then takes the longest step among 1, 1/2, 1/4, 1/8 and the problem's safe step that lowers the function
+enough. The safe step always does, so the method converges from any start.
+
+Differs from a textbook trust-region or line-search Newton:
+
+1. The candidate steps are evaluated together, without looking at them on the host.
+2. Problems of a batch that are done stand still, so that an answer does not depend on its neighbours.
+3. `Newton.captured(...)` runs a fixed number of iterations and never waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .cg import CG
+from .protocols import Problem, default_tolerance, per_problem
+from .solution import Solution
+
+_SUFFICIENT = 0.1  # part of the decrease that the slope promises, below which a step is too long
+
+
+@dataclass(frozen=True)
+class Newton:
+    """Stops when |gradient| <= tolerance * scale, the scale being the problem's own (`Linearisation`).
+
+    With `tolerance=None` it goes on until rounding lets an iteration no longer halve the gradient, and
+    calls the result converged when the gradient is then below 1e-10 (float64) or 1e-5 (float32) of the scale.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 100
+    linear: CG = field(default_factory=lambda: CG(max_iterations=500))
+    fixed: bool = False
+
+    @classmethod
+    def captured(cls, iterations: int = 8, products: int = 12, tolerance: float | None = None) -> Newton:
+        """A fixed number of iterations and of Hessian products in each, fit for a CUDA graph."""
+        return cls(tolerance, iterations, CG(max_iterations=products, fixed=True), fixed=True)
+
+    def minimise(self, problem: Problem, start: Tensor) -> Solution:
+        x = start
+        accepted = self.tolerance or default_tolerance(start.dtype)
+        target = accepted if self.tolerance else torch.finfo(start.dtype).eps
+        gradient, scale, product = problem.linearise(x)
+        residual = problem.dot(gradient, gradient).clamp(min=0).sqrt()
+        active = residual > target * scale
+        iterations = 0
+        while iterations < self.max_iterations and (self.fixed or bool(active.any())):
+            # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target nothing is gained.
+            forcing = torch.maximum((residual / scale).sqrt().clamp(max=0.1), 0.1 * target * scale / residual)
+            forcing = torch.where(active, forcing, 1.0)
+            direction = -self.linear.run(product, gradient, problem.dot, forcing).value
+            step = self._step(problem, x, gradient, direction, product(direction))
+            x = x + per_problem(torch.where(active, step, 0), x) * direction
+            gradient, scale, product = problem.linearise(x)
+            previous, residual = residual, problem.dot(gradient, gradient).clamp(min=0).sqrt()
+            progress = (residual > accepted * scale) | (residual < 0.5 * previous)
+            active = active & (residual > target * scale) & progress
+            iterations += 1
+        return Solution(x, residual <= accepted * scale, iterations, residual)
+
+    @staticmethod
+    def _step(problem: Problem, x: Tensor, gradient: Tensor, direction: Tensor, image: Tensor) -> Tensor:
+        slope = problem.dot(gradient, direction)  # (B,) <= 0
+        safe = problem.safe_step(direction, slope, problem.dot(direction, image))
+        fractions = 0.5 ** torch.arange(4, dtype=x.dtype, device=x.device)
+        steps = torch.cat([fractions[:, None].expand(-1, len(slope)), safe[None]])  # (T, B)
+        values = problem.along(x, direction, torch.cat([torch.zeros_like(safe)[None], steps]))
+        rounding = 8 * torch.finfo(x.dtype).eps * (1 + values[0].abs())
+        enough = values[1:] <= values[0] + _SUFFICIENT * steps * slope + rounding
+        first = torch.cat([enough[:-1], torch.ones_like(enough[:1])]).to(torch.uint8).argmax(0)
+        return steps.gather(0, first[None]).squeeze(0)

@@ -1,0 +1,150 @@
+"""The optimal predictor, against scikit-learn's and against itself by other routes."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import relative, rows_of
+from sklearn.linear_model import LogisticRegression
+
+from transferrisk.errors import ConvergenceWarning, InputError
+from transferrisk.functional import inverse_hessian_product, optimal_predictor, solve_predictor
+from transferrisk.functional.linear_loss import Hessian, gradient, loss, one_hot, with_bias
+from transferrisk.solvers import CG, Cholesky, GradientDescent, Newton, Woodbury
+
+
+def problem(seed, n, d, classes, batch=None):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (n,) if batch is None else (batch, n)
+    labels = torch.randint(classes, shape, generator=generator)
+    centres = torch.randn(classes, d, generator=generator, dtype=torch.float64)
+    return torch.randn(*shape, d, generator=generator, dtype=torch.float64) + centres[labels], labels
+
+
+def value(predictor, features, labels, classes, ridge):
+    rows = with_bias(features)[None]
+    weights = torch.full(rows.shape[:2], 1 / len(features), dtype=rows.dtype)
+    return float(loss(predictor[None], rows, one_hot(labels, classes, rows.dtype)[None], weights, ridge))
+
+
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-4])
+@pytest.mark.parametrize(("n", "d", "classes"), [(200, 5, 3), (60, 90, 4), (400, 20, 12)])
+def test_reaches_scikit_learns_optimum(n, d, classes, ridge):
+    features, labels = problem(n + d, n, d, classes)
+    predictor = optimal_predictor(features, labels, classes, ridge)
+    # scikit-learn minimises the sum of losses + |W|^2 / (2 C).
+    reference = LogisticRegression(
+        C=1 / (n * ridge), fit_intercept=False, tol=1e-12, max_iter=100_000, solver="newton-cg"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its line search complains at the last digits
+        reference.fit(with_bias(features).numpy(), labels.numpy())
+    W = torch.tensor(reference.coef_)
+    ours, theirs = value(predictor, features, labels, classes, ridge), value(W, features, labels, classes, ridge)
+    assert abs(ours - theirs) < 1e-8
+    assert ours <= theirs + 1e-12
+
+
+def test_two_classes_are_sigmoid_regression_at_half_the_ridge():
+    features, labels = problem(3, 120, 6, 2)
+    predictor = optimal_predictor(features, labels, 2, 1e-2)
+    torch.testing.assert_close(predictor[0], -predictor[1])
+    reference = LogisticRegression(C=2 / (120 * 1e-2), fit_intercept=False, tol=1e-12, max_iter=100_000)
+    reference.fit(with_bias(features).numpy(), labels.numpy())
+    torch.testing.assert_close(2 * predictor[1], torch.tensor(reference.coef_[0]), rtol=1e-5, atol=1e-6)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 40), st.integers(2, 8), st.sampled_from([1e-1, 1e-3]))
+def test_gradient_vanishes_and_both_spaces_agree(seed, n, d, classes, ridge):
+    features, labels = problem(seed, n, d, classes)
+    by_space = [solve_predictor(features, labels, classes, ridge, space=s) for s in ("predictor", "sample")]
+    rows = with_bias(features)[None]
+    targets = one_hot(labels, classes, rows.dtype)[None]
+    weights = torch.full((1, n), 1 / n, dtype=rows.dtype)
+    for solution in by_space:
+        assert solution.all_converged
+        assert float(gradient(solution.value[None], rows, targets, weights, ridge).norm()) < 1e-10
+    torch.testing.assert_close(by_space[0].value, by_space[1].value, rtol=1e-8, atol=1e-8)
+
+
+def test_unequal_environments_in_one_batch_equal_one_at_a_time():
+    features, labels = problem(0, 30, 12, 4, batch=3)
+    sizes = [30, 7, 18]
+    keep = torch.arange(30) < torch.tensor(sizes).unsqueeze(-1)
+    features[~keep] = 1e9  # padding may hold anything
+    together = solve_predictor(features, labels, 4, 1e-3, sample_weight=keep)
+    assert together.all_converged
+    for b, n in enumerate(sizes):
+        alone = optimal_predictor(features[b, :n], labels[b, :n], 4, 1e-3)
+        torch.testing.assert_close(together.value[b], alone, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_float32_agrees_with_float64(scale):
+    features, labels = problem(5, 128, 64, 10)
+    exact = optimal_predictor(scale * features, labels, 10, 1e-3)
+    single = optimal_predictor((scale * features).float(), labels, 10, 1e-3)
+    assert single.dtype == torch.float32
+    assert relative(single, exact) < 1e-3
+
+
+def test_captured_newton_reaches_the_same_answer():
+    features, labels = problem(6, 64, 80, 5)
+    fixed = solve_predictor(features, labels, 5, 1e-2, solver=Newton.captured(iterations=15, products=60))
+    assert fixed.iterations == 15
+    torch.testing.assert_close(fixed.value, optimal_predictor(features, labels, 5, 1e-2), rtol=1e-8, atol=1e-9)
+
+
+def test_a_start_changes_nothing_but_the_number_of_iterations():
+    features, labels = problem(7, 100, 10, 3)
+    cold = solve_predictor(features, labels, 3, 1e-3)
+    warm = solve_predictor(features, labels, 3, 1e-3, start=cold.value + 1e-6)
+    assert warm.iterations < cold.iterations
+    torch.testing.assert_close(warm.value, cold.value, rtol=1e-8, atol=1e-10)
+
+
+def test_converges_from_far_away():
+    features, labels = problem(8, 50, 10, 3)
+    far = solve_predictor(features, labels, 3, 1e-3, start=100 * torch.randn(3, 11, dtype=torch.float64))
+    assert far.all_converged
+
+
+def test_the_papers_thirty_steps_lower_the_loss_and_say_that_they_did_not_arrive():
+    features, labels = problem(9, 50, 10, 3)
+    paper = solve_predictor(features, labels, 3, 1e-3, solver=GradientDescent(steps=30, rate=0.1))
+    assert not paper.converged
+    best = value(optimal_predictor(features, labels, 3, 1e-3), features, labels, 3, 1e-3)
+    assert best < value(paper.value, features, labels, 3, 1e-3) < np.log(3)
+
+
+def test_a_solver_that_is_cut_short_warns():
+    features, labels = problem(10, 50, 10, 3)
+    with pytest.warns(ConvergenceWarning, match="after 1 iterations"):
+        optimal_predictor(features, labels, 3, 1e-3, solver=Newton(max_iterations=1))
+
+
+@pytest.mark.parametrize("ridge", [0, -1e-3, float("nan"), float("inf")])
+def test_ridge_must_be_positive(ridge):
+    features, labels = problem(11, 5, 2, 2)
+    with pytest.raises(InputError, match=r"ridge=.* is not positive"):
+        optimal_predictor(features, labels, 2, ridge)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 10), st.integers(1, 10), st.integers(2, 5))
+def test_all_inverse_hessian_routes_agree_with_the_dense_solve(seed, n, width, classes):
+    rows, _, weights = rows_of(seed, 2, n, classes, width)
+    generator = torch.Generator().manual_seed(seed)
+    W, v = (torch.randn(2, classes, width + 1, generator=generator, dtype=torch.float64) for _ in range(2))
+    hessian = Hessian.at(W, rows, weights, 1e-2)
+    dense = torch.linalg.solve(hessian.dense(), v.flatten(1)).reshape(v.shape)
+    for solver in (CG(), Cholesky(), Woodbury()):
+        for space in ("predictor", "sample"):
+            solution = inverse_hessian_product(hessian, v, solver=solver, space=space)
+            assert relative(solution.value, dense) < 1e-8
+            error = (hessian.product(solution.value) - v).flatten(1).norm(dim=1)
+            torch.testing.assert_close(solution.residual, error, atol=1e-8, rtol=0)

@@ -1,0 +1,121 @@
+"""Every way to apply an inverse, against a dense solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from problems import relative
+from torch import Tensor
+
+from transferrisk.errors import DivergedError
+from transferrisk.solvers import CG, Cholesky, Neumann, Woodbury, euclidean
+
+
+@dataclass
+class Factored:
+    """A = F^T F + ridge I for explicit F, (B, rows, m)."""
+
+    F: Tensor
+    ridge: float
+
+    def product(self, vector: Tensor) -> Tensor:
+        return torch.einsum("bmk,bk->bm", self.dense(), vector)
+
+    def dense(self) -> Tensor:
+        return self.F.mT @ self.F + self.ridge * torch.eye(self.F.shape[-1], dtype=self.F.dtype)
+
+    def factor_gram(self) -> Tensor:
+        return self.F @ self.F.mT
+
+    def factor(self, vector: Tensor) -> Tensor:
+        return torch.einsum("brm,bm->br", self.F, vector)
+
+    def factor_adjoint(self, rows: Tensor) -> Tensor:
+        return torch.einsum("brm,br->bm", self.F, rows)
+
+
+def system(rows: int, m: int, scale: float = 1.0) -> tuple[Factored, Tensor]:
+    generator = torch.Generator().manual_seed(rows * 100 + m)
+    F = scale * torch.randn(3, rows, m, generator=generator, dtype=torch.float64)
+    return Factored(F, ridge=0.01), torch.randn(3, m, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("solver", [CG(), Cholesky(), Woodbury()], ids=str)
+@pytest.mark.parametrize(("rows", "m"), [(4, 9), (9, 4)])
+def test_agrees_with_dense_solve(solver, rows, m):
+    A, rhs = system(rows, m)
+    solution = solver.solve(A, rhs)
+    assert solution.all_converged
+    assert relative(solution.value, torch.linalg.solve(A.dense(), rhs)) < 1e-9
+    true_residual = (A.product(solution.value) - rhs).norm(dim=1)
+    torch.testing.assert_close(solution.residual, true_residual, atol=1e-9, rtol=0)
+
+
+def test_neumann_is_the_partial_sum_and_reports_its_exact_residual():
+    A, rhs = system(9, 4, scale=0.2)
+    solution = Neumann(terms=10).solve(A, rhs)
+    shrink = torch.eye(4, dtype=torch.float64) - A.dense()
+    powers = [torch.linalg.matrix_power(shrink, i) for i in range(11)]
+    expected = torch.einsum("bij,bj->bi", torch.stack(powers).sum(0), rhs)
+    torch.testing.assert_close(solution.value, expected)
+    torch.testing.assert_close(solution.residual, (rhs - A.product(expected)).norm(dim=1))
+
+
+def test_neumann_converges_to_the_inverse():
+    A, rhs = system(9, 4, scale=0.2)
+    solution = Neumann(terms=5000).solve(A, rhs)
+    assert relative(solution.value, torch.linalg.solve(A.dense(), rhs)) < 1e-8
+
+
+def test_neumann_never_returns_a_diverged_sum():
+    A, rhs = system(9, 4, scale=3.0)
+    with pytest.raises(DivergedError, match=r"eigenvalue above 2.*smaller scale"):
+        Neumann().solve(A, rhs)
+    captured = Neumann(fixed=True).solve(A, rhs)
+    assert captured.value.isnan().all()
+    assert not captured.converged.any()
+
+
+def test_a_smaller_scale_mends_a_diverging_series():
+    A, rhs = system(9, 4, scale=3.0)
+    largest = float(torch.linalg.eigvalsh(A.dense()).max())
+    solution = Neumann(terms=20000, scale=1 / largest).solve(A, rhs)
+    assert relative(solution.value, torch.linalg.solve(A.dense(), rhs)) < 1e-6
+
+
+def test_cg_says_when_it_did_not_arrive():
+    A, rhs = system(9, 4)
+    solution = CG(max_iterations=1).solve(A, rhs)
+    assert not solution.converged.any()
+    assert solution.iterations == 1
+
+
+def test_cg_answers_do_not_depend_on_the_rest_of_the_batch():
+    A, rhs = system(9, 4)
+    A.F[1] *= 100  # a much harder neighbour
+    together = CG().solve(A, rhs).value[0]
+    alone = CG().solve(Factored(A.F[:1], A.ridge), rhs[:1]).value[0]
+    assert torch.equal(together, alone)
+
+
+def test_cg_fixed_equals_cg_after_as_many_iterations():
+    A, rhs = system(4, 9)
+    fixed = CG(max_iterations=30, fixed=True).solve(A, rhs)
+    assert fixed.iterations == 30
+    assert fixed.all_converged
+    torch.testing.assert_close(fixed.value, CG().solve(A, rhs).value)
+
+
+def test_zero_right_hand_side_gives_zero():
+    A, rhs = system(4, 9)
+    for fixed in (True, False):
+        solution = CG(max_iterations=5, fixed=fixed).solve(A, torch.zeros_like(rhs))
+        assert solution.all_converged
+        assert not solution.value.any()
+
+
+def test_dot_is_per_problem():
+    x = torch.arange(12.0).reshape(2, 3, 2)
+    torch.testing.assert_close(euclidean(x, x), torch.tensor([55.0, 451.0]))

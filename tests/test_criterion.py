@@ -1,0 +1,287 @@
+"""TransferRisk in anybody's loop: state, edges, errors."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from problems import overlapping_batch, random_batch, relative
+
+from transferrisk import TransferRisk
+from transferrisk.errors import ConvergenceWarning, DivergedError, InputError
+from transferrisk.functional import optimal_predictor, transfer_matrix
+from transferrisk.solvers import CG, Newton
+
+
+def arguments(batch, ids=None):
+    environments = batch.index if ids is None else torch.tensor(ids)[batch.index]
+    return batch.features, batch.labels, environments
+
+
+@pytest.mark.parametrize("E", [2, 3, 7, 20])
+def test_any_number_of_environments(E):
+    batch = random_batch(E, [3 + i % 4 for i in range(E)], classes=3, width=4)
+    out = TransferRisk()(*arguments(batch))
+    assert out.matrix.shape == (E, E)
+    expected = transfer_matrix(batch.features, batch.labels, batch.index, 3, 1e-3)
+    torch.testing.assert_close(out.matrix, expected)
+    torch.testing.assert_close(out.weights.sum(1), torch.ones(E, dtype=torch.float64))
+    off = ~torch.eye(E, dtype=torch.bool)
+    torch.testing.assert_close(out.risk, out.matrix[off].mean(), rtol=1e-6, atol=0)  # uniform at the first step
+
+
+def test_ids_need_not_be_0_to_E():
+    batch = random_batch(0, [6, 7, 8], classes=3, width=4)
+    plain = TransferRisk()(*arguments(batch))
+    odd = TransferRisk()(*arguments(batch, ids=[40, -3, 7]))  # sorted order: -3, 7, 40
+    order = torch.tensor([1, 2, 0])
+    torch.testing.assert_close(odd.matrix, plain.matrix[order][:, order])
+    torch.testing.assert_close(odd.risk, plain.risk)
+
+
+def test_alpha_moves_in_train_mode_only_after_the_risk():
+    batch = random_batch(1, [9, 9, 9], classes=3, width=4)
+    criterion = TransferRisk(weights_lr=0.5)
+    first = criterion(*arguments(batch))
+    expected = (first.weights * torch.exp(0.5 * first.matrix)).fill_diagonal_(0)
+    expected /= expected.sum(1, keepdim=True)
+    torch.testing.assert_close(criterion.alpha, expected.float())
+    second = criterion.eval()(*arguments(batch))
+    torch.testing.assert_close(second.weights.float(), criterion.alpha)
+    torch.testing.assert_close(criterion.alpha, expected.float())
+    assert second.risk > first.risk
+
+
+def test_weights_drift_to_the_worst_case():
+    batch = random_batch(2, [9, 9, 9], classes=3, width=4)
+    criterion = TransferRisk(weights_lr=5.0)
+    for _ in range(200):
+        out = criterion(*arguments(batch))
+    worst = TransferRisk(weights="worst")(*arguments(batch))
+    torch.testing.assert_close(out.risk, worst.risk, rtol=1e-4, atol=0)
+
+
+def test_random_query_is_algorithm_one():
+    batch = random_batch(3, [9, 9, 9], classes=3, width=4)
+    criterion = TransferRisk(query="random", weights="worst")
+    every = TransferRisk(weights="worst")(*arguments(batch))
+    torch.manual_seed(0)
+    seen = set()
+    for _ in range(30):
+        out = criterion(*arguments(batch))
+        (row,) = (~out.matrix.isnan().any(1)).nonzero().flatten().tolist()
+        seen.add(row)
+        torch.testing.assert_close(out.matrix[row], every.matrix[row])
+        torch.testing.assert_close(out.risk, (every.weights * every.matrix)[row].sum())
+    assert seen == {0, 1, 2}
+    torch.testing.assert_close(criterion.eval()(*arguments(batch)).risk, every.risk)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["before the first batch", "after"])
+@pytest.mark.parametrize("explicit", [False, True], ids=["inferred", "given"])
+def test_state_dict_round_trips(used, explicit):
+    batch = random_batch(4, [9, 9, 9], classes=4, width=4)
+    options = {"environments": [2, 5, 9], "num_classes": 4} if explicit else {}
+    criterion = TransferRisk(**options)
+    if used:
+        criterion(*arguments(batch, ids=[2, 5, 9]))
+    restored = TransferRisk(**options)
+    restored.load_state_dict(copy.deepcopy(criterion.state_dict()))
+    for name, tensor in criterion.state_dict().items():
+        assert torch.equal(tensor, restored.state_dict()[name])
+    following = random_batch(5, [5, 6, 7], classes=3, width=4)  # with a class fewer: num_classes must be remembered
+    a, b = (c(*arguments(following, ids=[2, 5, 9])) for c in (criterion, restored))
+    assert torch.equal(a.risk, b.risk)
+    assert torch.equal(criterion.alpha, restored.alpha)
+
+
+def test_a_state_of_other_environments_is_refused():
+    saved = TransferRisk(environments=3, num_classes=2).state_dict()
+    with pytest.raises(InputError, match=r"saved criterion has environments \[0, 1, 2\], this one \[0, 1\]"):
+        TransferRisk(environments=2, num_classes=2).load_state_dict(saved)
+
+
+def test_absent_environment_is_left_out_and_keeps_its_weight():
+    batch = random_batch(6, [9, 9, 9], classes=3, width=4)
+    criterion = TransferRisk(environments=[0, 1, 2, 3], weights_lr=1.0)
+    before = criterion.alpha.clone()
+    features = batch.features.clone().requires_grad_()
+    out = criterion(features, batch.labels, batch.index)
+    assert out.matrix[3].isnan().all()
+    assert out.matrix[:, 3].isnan().all()
+    reference = TransferRisk()(*arguments(batch))
+    torch.testing.assert_close(out.risk, reference.risk)
+    out.risk.backward()
+    assert features.grad.isfinite().all()
+    assert torch.equal(criterion.alpha[3], before[3])
+    assert torch.equal(criterion.alpha[:, 3], before[:, 3])
+    torch.testing.assert_close(criterion.alpha.sum(1), torch.ones(4))
+
+
+def finite_and_exact(features, labels, environments, **options):
+    """The risk is finite, and its gradient the derivative of it."""
+    criterion = TransferRisk(**options).eval()
+    moving = features.clone().requires_grad_()
+    out = criterion(moving, labels, environments)
+    out.risk.backward()
+    direction = torch.randn(features.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    change = [criterion(features + t * direction, labels, environments).risk for t in (1e-5, -1e-5)]
+    numeric = float(change[0] - change[1]) / 2e-5
+    assert float((moving.grad * direction).sum()) == pytest.approx(numeric, rel=1e-6, abs=1e-9)
+    return out
+
+
+def test_one_sample_in_an_environment():
+    batch = random_batch(7, [1, 9, 5], classes=3, width=4)
+    finite_and_exact(*arguments(batch))
+
+
+def test_one_class_in_an_environment():
+    batch = random_batch(8, [6, 9], classes=3, width=4)
+    labels = torch.where(batch.index == 0, 1, batch.labels)
+    finite_and_exact(batch.features, labels, batch.index)
+
+
+def test_a_class_seen_in_one_environment_only():
+    batch = random_batch(9, [6, 9, 7], classes=3, width=4)
+    labels = torch.where((batch.index != 0) & (batch.labels == 2), 0, batch.labels)
+    out = finite_and_exact(batch.features, labels, batch.index)
+    assert out.matrix[1, 0] > out.matrix[1, 2]  # where the class was never seen it costs most
+
+
+def test_constant_features():
+    batch = random_batch(10, [6, 9], classes=3, width=4)
+    finite_and_exact(torch.ones_like(batch.features), batch.labels, batch.index)
+
+
+def test_one_environment_only_is_refused():
+    batch = random_batch(11, [6, 9], classes=3, width=4)
+    own = batch.index == 0
+    with pytest.raises(InputError, match=r"one environment only \(id 5\).*at least two"):
+        TransferRisk()(batch.features[own], batch.labels[own], batch.index[own] + 5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_non_finite_features_name_the_environment(value):
+    batch = random_batch(12, [6, 9, 4], classes=3, width=4)
+    features = batch.features.clone()
+    features[(batch.index == 2).nonzero()[0, 0], 1] = value
+    with pytest.raises(InputError, match=r"1 of 19 feature rows hold nan or infinity, in environment 30"):
+        TransferRisk()(features, batch.labels, torch.tensor([10, 20, 30])[batch.index])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ridge": 0.0}, "ridge=0.0 is not positive"),
+        ({"weights": "mean"}, "weights='mean' is not known: use 'eg', 'worst' or 'uniform'"),
+        ({"query": "one"}, "query='one' is not known"),
+        ({"solver": "adam"}, "solver='adam' is not known: use one of 'newton'"),
+        ({"implicit": "approximate"}, "implicit='approximate' is not known: use one of 'exact'"),
+        ({"bound": -1.0}, "bound=-1.0 is negative"),
+        ({"environments": [4]}, "1 environment given: transfer needs at least two"),
+        ({"captured": True}, "give num_classes and environments"),
+        ({"captured": True, "num_classes": 2, "environments": 2, "solver": "newton"}, "needs solvers with fixed=True"),
+    ],
+)
+def test_bad_settings_say_what_to_do(options, message):
+    with pytest.raises(InputError, match=message):
+        TransferRisk(**options)
+
+
+def test_bad_batches_say_what_to_do():
+    batch = random_batch(13, [6, 9], classes=3, width=4)
+    features, labels, environments = arguments(batch)
+    for bad, message in [
+        ((features[:5], labels, environments), r"features \(5, 4\), labels \(15,\)"),
+        ((features, labels.double(), environments), "labels of type torch.float64 are not integers"),
+        ((features, labels - 1, environments), "label -1 is negative"),
+        ((features.long(), labels, environments), "features of type torch.int64 are not floating point"),
+        ((features[:0], labels[:0], environments[:0]), "the batch is empty"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            TransferRisk()(*bad)
+    criterion = TransferRisk(num_classes=2)
+    with pytest.raises(InputError, match="label 2 is not below num_classes=2"):
+        criterion(features, labels, environments)
+    criterion = TransferRisk()
+    criterion(features, labels, environments)
+    with pytest.raises(InputError, match=r"environment 7 is not among \[0, 1\].*environments=\.\.\."):
+        criterion(features, labels, environments * 7)
+
+
+def test_bfloat16_features_are_solved_in_float32():
+    batch = random_batch(14, [32, 40], classes=4, width=24)
+    half = batch.features.bfloat16().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = TransferRisk()(half, batch.labels, batch.index)
+    out.risk.backward()
+    assert out.risk.dtype == torch.float32
+    assert half.grad.dtype == torch.bfloat16
+    exact = half.detach().double().requires_grad_()
+    reference = TransferRisk()(exact, batch.labels, batch.index)
+    reference.risk.backward()
+    assert out.risk.item() == pytest.approx(reference.risk.item(), rel=1e-4)
+    assert relative(half.grad, exact.grad) < 5e-3  # the rounding of bfloat16 itself
+
+
+def test_predictors_are_the_optimal_ones():
+    batch = random_batch(15, [12, 9], classes=3, width=4)
+    out = TransferRisk(ridge=1e-2)(*arguments(batch))
+    for q in range(2):
+        own = batch.index == q
+        expected = optimal_predictor(batch.features[own], batch.labels[own], 3, 1e-2)
+        torch.testing.assert_close(out.solution.value[q], expected)
+
+
+def test_the_papers_setting_runs_on_small_features():
+    batch = random_batch(16, [12, 9], classes=3, width=3)
+    features = (0.3 * batch.features).requires_grad_()
+    out = TransferRisk(solver="sgd", implicit="neumann", gradient_matching=0.1)(features, batch.labels, batch.index)
+    out.risk.backward()
+    assert features.grad.isfinite().all()
+
+
+def test_diverged_neumann_names_the_environments():
+    features, labels, environments = arguments(overlapping_batch(17), ids=[4, 6])
+    criterion = TransferRisk(implicit="neumann")
+    with pytest.raises(DivergedError, match=r"environments \[4, 6\]"):
+        criterion(features.requires_grad_(), labels, environments)
+
+
+def test_unconverged_predictors_warn():
+    batch = random_batch(18, [12, 9], classes=3, width=4)
+    with pytest.warns(ConvergenceWarning):
+        TransferRisk(solver=Newton(max_iterations=1))(*arguments(batch))
+
+
+def test_captured_setting_gives_the_same_numbers_and_nan_for_a_bad_batch():
+    batch = random_batch(19, [16, 16], classes=3, width=8)
+    options = {
+        "environments": 2,
+        "num_classes": 3,
+        "captured": True,
+        "solver": Newton.captured(20, 60),
+        "implicit": CG(max_iterations=80, fixed=True),
+    }
+    for capacity in (None, 16, 20):
+        features = batch.features.clone().requires_grad_()
+        out = TransferRisk(capacity=capacity, **options)(features, batch.labels, batch.index)
+        out.risk.backward()
+        exact = batch.features.clone().requires_grad_()
+        reference = TransferRisk()(exact, batch.labels, batch.index)
+        reference.risk.backward()
+        torch.testing.assert_close(out.risk, reference.risk)
+        torch.testing.assert_close(features.grad, exact.grad, rtol=1e-6, atol=1e-9)
+    assert TransferRisk(capacity=15, **options)(*arguments(batch)).risk.isnan()  # a sample would be lost
+    alone = batch.index * 0
+    assert TransferRisk(**options)(batch.features, batch.labels, alone).risk.isnan()
+
+
+def test_no_gradient_is_computed_when_none_is_wanted():
+    features, labels, environments = arguments(overlapping_batch(20))
+    criterion = TransferRisk(implicit="neumann")  # would raise if the implicit part were computed
+    assert not criterion(features, labels, environments).risk.requires_grad
+    with torch.no_grad():
+        criterion(features.requires_grad_(), labels, environments)
