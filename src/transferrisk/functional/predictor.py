@@ -73,12 +73,15 @@ class SoftmaxProblem:
 
 
 def hessian_product(space: Space, probabilities: Tensor, weights: Tensor, ridge: float) -> Product:
-    """V -> H[V] on vectors of the space."""
-    column = weights.unsqueeze(-1)
+    """V -> H[V] on vectors of the space: `softmax_jacobian` with all that does not change computed once."""
+    weighted = weights.unsqueeze(-1) * probabilities
+    top = probabilities.argmax(-1, keepdim=True)
 
     def product(vector: Tensor) -> Tensor:
-        curved = column * softmax_jacobian(probabilities, space.logits(vector))
-        return space.adjoint(curved) + ridge * vector
+        change = space.logits(vector)
+        change = change - change.gather(-1, top)
+        mean = (probabilities * change).sum(-1, keepdim=True)
+        return torch.add(space.adjoint(weighted * (change - mean)), vector, alpha=ridge)
 
     return product
 

@@ -49,10 +49,10 @@ class CG:
             image = product(direction)
             curvature = dot(direction, image)
             step = per_problem(torch.where(active & (curvature > 0), square / curvature, 0), rhs)
-            x = x + step * direction
-            residual = residual - step * image
+            x = torch.addcmul(x, step, direction)
+            residual = torch.addcmul(residual, step, image, value=-1)
             previous, square = square, torch.where(active, dot(residual, residual), square)
-            ratio = torch.where(active & (previous > 0), square / previous, 0)
-            direction = residual + per_problem(ratio, rhs) * direction
+            ratio = torch.where(previous > 0, square / previous, 0)
+            direction = torch.addcmul(residual, per_problem(ratio, rhs), direction)
             iterations += 1
         return Solution(x, square <= target, iterations, square.clamp(min=0).sqrt())

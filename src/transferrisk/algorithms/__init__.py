@@ -1,0 +1,36 @@
+"""The algorithms, one small file each, under the names of the registry."""
+
+from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting
+from .erm import ERM
+from .fish import Fish
+from .groupdro import GroupDRO
+from .irm import IRM
+from .mldg import MLDG
+from .registry import available, configure, create, get, register
+from .reweight import Reweight
+from .trm import TRM, TRMDirect
+from .vrex import VREx
+
+__all__ = [
+    "ERM",
+    "IRM",
+    "MLDG",
+    "TRM",
+    "Algorithm",
+    "Batch",
+    "Config",
+    "Fish",
+    "Grid",
+    "GroupDRO",
+    "Logs",
+    "Pass",
+    "Reweight",
+    "Setting",
+    "TRMDirect",
+    "VREx",
+    "available",
+    "configure",
+    "create",
+    "get",
+    "register",
+]

@@ -1,0 +1,48 @@
+"""Fish (Shi et al.): gradient matching between environments by first-order meta-learning.
+
+Each step walks through the environments of the batch in random order, one step of the optimiser on each, and
+then moves the parameters a part of the way: theta <- theta + meta_lr (theta_end - theta_start). To second order in
+the learning rate a this follows the gradient of the summed risks minus a/2 times the sum of the inner products of
+the environments' gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch.optim import Optimizer
+
+from ..models import Classifier
+from .base import Algorithm, Batch, Config, Grid, Logs
+from .registry import register
+
+
+@dataclass(frozen=True)
+class FishConfig(Config):
+    meta_lr: float = 0.5
+
+
+@register("fish")
+class Fish(Algorithm[FishConfig]):
+    config_type = FishConfig
+    grid: ClassVar[Grid] = {"meta_lr": (1.0, 0.5, 0.1, 0.05)}
+
+    def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        before = [p.detach().clone() for p in parameters]
+        present = batch.environments.unique()
+        losses = []
+        for environment in present[torch.randperm(len(present)).to(present.device)]:
+            members = batch.environments == environment
+            optimiser.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(batch.inputs[members]), batch.labels[members])
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.detach())
+        with torch.no_grad():
+            for parameter, start in zip(parameters, before, strict=True):
+                parameter.copy_(torch.lerp(start, parameter, self.config.meta_lr))
+        return {"loss": torch.stack(losses).mean()}

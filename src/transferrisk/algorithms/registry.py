@@ -1,0 +1,59 @@
+"""Algorithms by name, built-in ones and the user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from ..errors import InputError
+from .base import Algorithm, Config, Setting
+
+_REGISTRY: dict[str, type[Algorithm[Any]]] = {}
+
+A = TypeVar("A", bound=type[Algorithm[Any]])
+
+
+def register(name: str) -> Callable[[A], A]:
+    """Class decorator: makes an algorithm known under a name."""
+
+    def decorate(algorithm: A) -> A:
+        known = _REGISTRY.get(name)
+        if known is not None and known.__qualname__ != algorithm.__qualname__:
+            raise InputError(f"algorithm {name!r} is registered already, as {known.__module__}.{known.__qualname__}")
+        algorithm.name = name
+        _REGISTRY[name] = algorithm
+        return algorithm
+
+    return decorate
+
+
+def available() -> list[str]:
+    return list(_REGISTRY)
+
+
+def get(name: str) -> type[Algorithm[Any]]:
+    if name not in _REGISTRY:
+        raise InputError(f"algorithm {name!r} is not known{_nearest(name, available())}")
+    return _REGISTRY[name]
+
+
+def configure(name: str, **settings: Any) -> Config:
+    """The algorithm's config with these settings; an unknown one is an error that names the nearest."""
+    config_type = get(name).config_type
+    known = [field.name for field in dataclasses.fields(config_type)]
+    for key in settings:
+        if key not in known:
+            raise InputError(f"{name} has no setting {key!r}{_nearest(key, known)}")
+    return config_type(**settings)
+
+
+def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
+    return get(name)(setting, configure(name, **settings))
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    close = get_close_matches(word, known, n=1)
+    choices = f"choose from {', '.join(known)}" if known else "it has none"
+    return f": did you mean {close[0]!r}? ({choices})" if close else f": {choices}"

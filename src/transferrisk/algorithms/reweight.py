@@ -1,0 +1,38 @@
+"""ERM with every sample weighted by the inverse prior of its group (Sagawa et al., as in appendix C.4).
+
+A group is an environment and a label together. The priors are those of the samples as they are drawn, so
+that each group counts the same in expectation; without them every group of the batch counts the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .base import Algorithm, Config, Logs, Pass, Setting
+from .registry import register
+
+
+def reweighted_risk(losses: Tensor, groups: Tensor, priors: Tensor) -> Tensor:
+    """Weighted mean of losses (n,) with weights 1/prior of each sample's group (n,) among priors (G,)."""
+    weights = 1 / priors[groups]
+    return (weights * losses).sum() / weights.sum()
+
+
+@register("reweight")
+class Reweight(Algorithm[Config]):
+    priors: Tensor  # (E C,); 0 where a group is not known to occur
+
+    def __init__(self, setting: Setting, config: Config | None = None) -> None:
+        super().__init__(setting, config)
+        groups = setting.num_environments * setting.num_classes
+        given = setting.group_priors
+        self.register_buffer("priors", torch.zeros(groups) if given is None else given.flatten().float())
+        self.from_batch = given is None
+
+    def objective(self, out: Pass, penalised: bool) -> Logs:
+        groups = out.environments * self.setting.num_classes + out.labels
+        if self.from_batch:
+            counts = out.losses.new_zeros(len(self.priors)).index_add(0, groups, torch.ones_like(out.losses))
+            return {"loss": reweighted_risk(out.losses, groups, counts / len(groups))}
+        return {"loss": reweighted_risk(out.losses, groups, self.priors)}

@@ -1,0 +1,167 @@
+"""What every algorithm must do, run over all of them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from transferrisk.algorithms import Batch, Setting, available, configure, create, get
+from transferrisk.errors import InputError
+from transferrisk.models import Classifier
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+# Penalties from the first step on, so that the contract is about the whole algorithm and not its warm-up.
+WHOLE = {"irm": {"start_epoch": 0.0}, "vrex": {"start_epoch": 0.0}, "trm": {"start_epoch": 0.0}}
+VARIANTS = [*((name, {}) for name in available()), *WHOLE.items()]
+VARIANTS += [
+    ("irm", {"penalty": "predictor", "start_epoch": 0.0, "penalty_weight": 0.1}),
+    ("mldg", {"order": 2}),
+    ("trm", {"query": "random", "weights": "worst", "start_epoch": 0.0}),
+    ("trm", {"solver": "sgd", "bound": 1.0, "start_epoch": 0.0}),
+    ("trm-direct", {"start_epoch": 0.0}),
+]
+every = pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=lambda v: v if isinstance(v, str) else ",".join(v))
+devices = pytest.mark.parametrize("device", DEVICES)
+
+
+def batches(E=3, sizes=None, classes=3, device="cpu", seed=0):
+    """Clusters on a circle, turned a little in each environment: linear features of them separate the classes."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = sizes or [24] * E
+    while True:
+        index = torch.repeat_interleave(torch.arange(E), torch.tensor(sizes))
+        index = index[torch.randperm(len(index), generator=generator)]
+        labels = torch.randint(classes, index.shape, generator=generator)
+        angle = 2 * torch.pi * labels / classes + 0.1 * index
+        inputs = torch.stack([angle.cos(), angle.sin()], 1)
+        inputs = inputs + 0.15 * torch.randn(inputs.shape, generator=generator)
+        yield Batch(inputs.to(device), labels.to(device), index.to(device))
+
+
+class Run:
+    """A model, its optimiser and an algorithm, and all of their state."""
+
+    def __init__(self, name, settings, E=3, device="cpu", seed=0):
+        torch.manual_seed(seed)
+        featuriser = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 8))
+        self.model = Classifier(featuriser, 8, 3).to(device)
+        self.algorithm = create(name, Setting(E, 3), **settings).to(device)
+        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+    def train(self, source, steps, start=0):
+        for i in range(start, start + steps):
+            logs = self.algorithm.step(self.model, next(source), self.optimiser, epoch=i / 10)
+            assert all(v.isfinite() for v in logs.values()), logs
+        return logs
+
+    def state(self):
+        parts = (self.model, self.optimiser, self.algorithm)
+        return copy.deepcopy([part.state_dict() for part in parts]), torch.get_rng_state()
+
+    def restore(self, state):
+        for part, saved in zip((self.model, self.optimiser, self.algorithm), state[0], strict=True):
+            part.load_state_dict(saved)
+        torch.set_rng_state(state[1])
+
+    def weights(self):
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()])
+
+    def accuracy(self, batch):
+        return float((self.model(batch.inputs).argmax(1) == batch.labels).float().mean())
+
+
+@devices
+@every
+def test_learns_an_easy_problem(name, settings, device):
+    run = Run(name, settings, device=device)
+    source = batches(device=device)
+    assert run.accuracy(next(source)) < 0.7
+    run.train(source, 60)
+    assert run.accuracy(next(source)) > 0.95
+
+
+@devices
+@every
+def test_deterministic_under_a_seed(name, settings, device):
+    weights = []
+    for seed in (0, 0, 1):
+        run = Run(name, settings, device=device, seed=seed)
+        run.train(batches(device=device), 12)
+        weights.append(run.weights())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@devices
+@every
+def test_save_load_and_continue_is_the_same_to_the_bit(name, settings, device):
+    whole = Run(name, settings, device=device)
+    source = batches(device=device)
+    whole.train(source, 15)
+    saved = whole.state()
+    rest = list(itertools.islice(source, 10))
+    whole.train(iter(rest), 10, start=15)
+    resumed = Run(name, settings, device=device, seed=99)
+    resumed.restore(saved)
+    resumed.train(iter(rest), 10, start=15)
+    assert torch.equal(whole.weights(), resumed.weights())
+
+
+@pytest.mark.parametrize("E", range(2, 8))
+@every
+def test_two_to_seven_environments_of_unequal_size(name, settings, E):
+    run = Run(name, settings, E=E)
+    before = run.weights()
+    run.train(batches(E, sizes=[5 + 3 * i for i in range(E)]), 3)
+    assert not torch.equal(run.weights(), before)
+
+
+@every
+def test_an_environment_may_be_absent_from_a_batch(name, settings):
+    run = Run(name, settings, E=4)
+    run.train(batches(E=3), 3)
+
+
+@pytest.mark.parametrize("name", ["mldg", "trm"])
+def test_one_environment_where_two_are_needed(name):
+    run = Run(name, WHOLE.get(name, {}))
+    batch = next(batches())
+    alone = Batch(batch.inputs, batch.labels, torch.zeros_like(batch.environments))
+    with pytest.raises(InputError, match="one environment only"):
+        run.algorithm.step(run.model, alone, run.optimiser, epoch=0.0)
+
+
+def test_registry_names():
+    names = {"erm", "reweight", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"}
+    assert names <= set(available())
+
+
+@pytest.mark.parametrize("name", available())
+def test_grid_names_settings_and_its_values_are_accepted(name):
+    algorithm = get(name)
+    fields = {field.name for field in dataclasses.fields(algorithm.config_type)}
+    assert set(algorithm.grid) <= fields
+    for key, values in algorithm.grid.items():
+        for value in values:
+            assert getattr(configure(name, **{key: value}), key) == value
+
+
+def test_unknown_names_suggest_the_nearest():
+    with pytest.raises(InputError, match=r"algorithm 'groupdr0' is not known: did you mean 'groupdro'\?"):
+        get("groupdr0")
+    with pytest.raises(InputError, match=r"trm has no setting 'rigde': did you mean 'ridge'\?"):
+        configure("trm", rigde=1e-3)
+    with pytest.raises(InputError, match=r"erm has no setting 'beta': it has none"):
+        configure("erm", beta=1)
+
+
+@pytest.mark.parametrize("name", ["irm", "vrex", "trm"])
+def test_penalty_starts_with_its_epoch(name):
+    algorithm = create(name, Setting(2, 3), start_epoch=2.0)
+    assert not algorithm.penalised(1.99)
+    assert algorithm.penalised(2.0)

@@ -1,0 +1,255 @@
+"""Each algorithm against its own truth."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from problems import random_batch
+from torch import nn
+
+from transferrisk import TransferRisk
+from transferrisk.algorithms import Batch, Pass, Setting, create
+from transferrisk.algorithms.mldg import meta_gradient
+from transferrisk.algorithms.reweight import reweighted_risk
+from transferrisk.functional import environment_means, irm_penalty, irm_predictor_penalty, risk_variance
+from transferrisk.models import Classifier
+
+
+@pytest.fixture
+def out():
+    """A forward pass over four environments, of which the third is absent, in float64."""
+    batch = random_batch(0, [9, 4, 7], classes=3, width=5)
+    index = torch.tensor([0, 1, 3])[batch.index]
+    head = nn.Linear(5, 3, dtype=torch.float64)
+    features = batch.features.requires_grad_()
+    predictor = torch.cat([head.weight, head.bias[:, None]], 1).detach()
+    return Pass(features, head(features), batch.labels, index, predictor)
+
+
+def risks_by_loop(out):
+    return {e: F.cross_entropy(out.logits[out.environments == e], out.labels[out.environments == e]) for e in (0, 1, 3)}
+
+
+def test_environment_means(out):
+    means, present = environment_means(out.losses, out.environments, 4)
+    assert present.tolist() == [True, True, False, True]
+    for e, risk in risks_by_loop(out).items():
+        torch.testing.assert_close(means[e], risk)
+
+
+def test_irm_penalty_is_autograds_squared_derivative_by_a_scale(out):
+    penalties = irm_penalty(out.logits, out.labels, out.environments, 4)
+    expected = []
+    for e in (0, 1, 3):
+        members = out.environments == e
+        scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+        risk = F.cross_entropy(scale * out.logits[members], out.labels[members])
+        (slope,) = torch.autograd.grad(risk, scale, create_graph=True)
+        torch.testing.assert_close(penalties[e], slope.square())
+        expected.append(slope.square())
+    # ... and so is its gradient, which in the usual implementation takes a double backward.
+    ours, theirs = (
+        torch.autograd.grad(total, out.features, retain_graph=True)[0] for total in (penalties.sum(), sum(expected))
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_irm_predictor_penalty_is_autograds_squared_gradient(out):
+    penalties = irm_predictor_penalty(out.features, out.logits, out.labels, out.environments, 4)
+    W = out.predictor.clone().requires_grad_()
+    for e in (0, 1, 3):
+        members = out.environments == e
+        risk = F.cross_entropy(out.features[members] @ W[:, :-1].T + W[:, -1], out.labels[members])
+        (gradient,) = torch.autograd.grad(risk, W, retain_graph=True)
+        torch.testing.assert_close(penalties[e], gradient.square().sum())
+
+
+def test_irm_objective(out):
+    algorithm = create("irm", Setting(4, 3), penalty_weight=2.5)
+    risk = sum(risks_by_loop(out).values()) / 3
+    penalty = irm_penalty(out.logits, out.labels, out.environments, 4).sum() / 3
+    torch.testing.assert_close(algorithm.objective(out, True)["loss"], risk + 2.5 * penalty)
+    torch.testing.assert_close(algorithm.objective(out, False)["loss"], risk)
+
+
+def test_vrex_is_the_variance_of_the_risks(out):
+    risks = torch.stack(list(risks_by_loop(out).values()))
+    algorithm = create("vrex", Setting(4, 3), penalty_weight=2.5)
+    expected = risks.mean() + 2.5 * risks.var(correction=0)
+    torch.testing.assert_close(algorithm.objective(out, True)["loss"], expected)
+    torch.testing.assert_close(
+        risk_variance(torch.tensor([1.0, 2.0, 6.0]), torch.ones(3, dtype=torch.bool)), torch.tensor(14 / 3)
+    )
+
+
+def test_groupdro_weights_are_the_closed_form(out):
+    algorithm = create("groupdro", Setting(4, 3), weights_lr=0.7).double()
+    risks = risks_by_loop(out)
+    total = sum(math.exp(0.7 * float(r.detach())) for r in risks.values())
+    loss = algorithm.objective(out, True)["loss"]
+    for e, risk in risks.items():
+        assert float(algorithm.weights[e]) == pytest.approx(
+            0.75 * math.exp(0.7 * float(risk.detach())) / total, rel=1e-6
+        )
+    assert float(algorithm.weights[2]) == 0.25  # absent: keeps its weight
+    expected = sum(algorithm.weights[e] * r for e, r in risks.items()) / 0.75
+    torch.testing.assert_close(loss, expected)
+
+
+def test_groupdro_after_many_steps_is_exponential_in_the_summed_risks(out):
+    algorithm = create("groupdro", Setting(4, 3), weights_lr=0.1).double()
+    risks = risks_by_loop(out)
+    for _ in range(20):
+        algorithm.objective(out, True)
+    ratio = float(algorithm.weights[0] / algorithm.weights[1])
+    assert ratio == pytest.approx(math.exp(20 * 0.1 * float((risks[0] - risks[1]).detach())), rel=1e-6)
+
+
+def test_reweight_makes_every_group_count_the_same(out):
+    algorithm = create("reweight", Setting(4, 3))
+    groups = {(int(e), int(y)) for e, y in zip(out.environments, out.labels, strict=True)}
+    means = [out.losses[(out.environments == e) & (out.labels == y)].mean() for e, y in groups]
+    torch.testing.assert_close(algorithm.objective(out, True)["loss"], torch.stack(means).mean())
+
+
+def test_reweight_takes_given_priors(out):
+    priors = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)) + 0.1
+    algorithm = create("reweight", Setting(4, 3, group_priors=priors))
+    weights = 1 / priors[out.environments, out.labels]
+    expected = (weights * out.losses).sum() / weights.sum()
+    torch.testing.assert_close(algorithm.objective(out, True)["loss"], expected)
+    torch.testing.assert_close(
+        reweighted_risk(torch.tensor([1.0, 5.0]), torch.tensor([0, 1]), torch.tensor([0.8, 0.2])), torch.tensor(4.2)
+    )
+
+
+def test_erm_is_the_pooled_mean(out):
+    torch.testing.assert_close(create("erm", Setting(4, 3)).objective(out, True)["loss"], out.losses.mean())
+
+
+@pytest.mark.parametrize(("name", "matching"), [("trm", 1.0), ("trm-direct", 0.0)])
+def test_trm_is_erm_plus_transfer_risk(out, name, matching):
+    algorithm = create(name, Setting(4, 3), ridge=1e-2)
+    logs = algorithm.objective(out, True)
+    reference = TransferRisk(1e-2, matching, num_classes=3, environments=4)
+    transfer = reference(out.features, out.labels, out.environments)
+    torch.testing.assert_close(logs["loss"], out.losses.mean() + transfer.risk)
+    ours, theirs = (
+        torch.autograd.grad(loss, out.features, retain_graph=True)[0]
+        for loss in (logs["loss"], out.losses.mean() + transfer.risk)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
+def quadratic(seed, size=4):
+    """f(x) = x'Ax/2 - b'x with its gradient and Hessian."""
+    generator = torch.Generator().manual_seed(seed)
+    root = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    A, b = root @ root.T / size, torch.randn(size, generator=generator, dtype=torch.float64)
+    return A, b
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_mldg_gradient_of_quadratics(order):
+    (A, a), (B, b) = quadratic(0), quadratic(1)
+    theta = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+
+    def meta_train(p):
+        return 0.5 * p["theta"] @ A @ p["theta"] - a @ p["theta"]
+
+    def meta_test(p):
+        return 0.5 * p["theta"] @ B @ p["theta"] - b @ p["theta"]
+
+    gradient, _, _ = meta_gradient(meta_train, meta_test, {"theta": theta}, 0.1, 0.7, order)
+    x = theta.detach()
+    inner = A @ x - a
+    outer = B @ (x - 0.1 * inner) - b
+    through = outer - 0.1 * A @ outer if order == 2 else outer
+    torch.testing.assert_close(gradient["theta"], inner + 0.7 * through)
+
+
+def test_mldg_second_order_agrees_with_finite_differences():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x, y = torch.randn(12, 3, dtype=torch.float64), torch.randint(2, (12,))
+    parameters = dict(model.named_parameters())
+
+    def loss(members):
+        def at(p):
+            return F.cross_entropy(torch.func.functional_call(model, dict(p), (x[members],)), y[members])
+
+        return at
+
+    train, test = loss(slice(0, 6)), loss(slice(6, 12))
+    gradient, _, _ = meta_gradient(train, test, parameters, 0.3, 0.5, order=2)
+
+    def objective(shift):
+        moved = {k: (p.detach() + shift * direction[k]).requires_grad_() for k, p in parameters.items()}
+        inner = torch.autograd.grad(train(moved), list(moved.values()))
+        stepped = {k: p - 0.3 * g for (k, p), g in zip(moved.items(), inner, strict=True)}
+        return (train(moved) + 0.5 * test(stepped)).item()
+
+    direction = {k: torch.randn_like(p) for k, p in parameters.items()}
+    numeric = (objective(1e-5) - objective(-1e-5)) / 2e-5
+    analytic = sum(float((gradient[k] * direction[k]).sum()) for k in parameters)
+    assert analytic == pytest.approx(numeric, rel=1e-7)
+
+
+def test_fish_displacement_is_the_gradient_inner_product(monkeypatch):
+    """Averaged over both orders, the displacement on two quadratics is exactly
+    -meta_lr * a * (grad(f1 + f2) - a/2 grad(grad f1 . grad f2))."""
+    problems = [quadratic(3), quadratic(4)]
+    theta = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    rate, meta = 0.05, 0.3
+
+    class Theta(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.theta = nn.Parameter(theta.clone())
+
+        def forward(self, inputs):
+            return self.theta, int(inputs[0])
+
+    def risk(output, labels, **_):
+        x, e = output
+        A, b = problems[e]
+        return 0.5 * x @ A @ x - b @ x
+
+    monkeypatch.setattr("transferrisk.algorithms.fish.F.cross_entropy", risk)
+    batch = Batch(torch.tensor([0, 1]), torch.tensor([0, 0]), torch.tensor([0, 1]))
+    displacements = []
+    for order in itertools.permutations(range(2)):
+        monkeypatch.setattr(torch, "randperm", lambda n, order=order: torch.tensor(order))
+        model = Theta()
+        algorithm = create("fish", Setting(2, 2), meta_lr=meta)
+        algorithm.step(model, batch, torch.optim.SGD(model.parameters(), lr=rate), epoch=0.0)
+        displacements.append(model.theta.detach() - theta)
+    g1, g2 = (A @ theta - b for A, b in problems)
+    inner_product_gradient = problems[0][0] @ g2 + problems[1][0] @ g1
+    expected = -meta * rate * (g1 + g2 - rate / 2 * inner_product_gradient)
+    torch.testing.assert_close(sum(displacements) / 2, expected)
+
+
+def test_fish_at_meta_rate_one_is_sequential_sgd():
+    torch.manual_seed(0)
+    model = Classifier(nn.Linear(2, 3), 3, 2)
+    reference = Classifier(nn.Linear(2, 3), 3, 2)
+    reference.load_state_dict(model.state_dict())
+    batch = Batch(torch.randn(10, 2), torch.randint(2, (10,)), torch.arange(10) % 2)
+    torch.manual_seed(1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    create("fish", Setting(2, 2), meta_lr=1.0).step(model, batch, optimiser, epoch=0.0)
+    torch.manual_seed(1)
+    for e in torch.randperm(2):
+        members = batch.environments == e
+        reference.zero_grad()
+        F.cross_entropy(reference(batch.inputs[members]), batch.labels[members]).backward()
+        with torch.no_grad():
+            for p in reference.parameters():
+                p -= 0.1 * p.grad
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
