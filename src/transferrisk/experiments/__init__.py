@@ -1,0 +1,1 @@
+"""Experiments: which runs make up a comparison, and running them."""

@@ -1,0 +1,113 @@
+"""From records to the numbers that are shown: mean and standard deviation over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import InputError
+from ..training.records import Record, Scores, mean_accuracy
+from ..training.selection import Selection, select
+
+NAMES = {
+    "erm": "ERM",
+    "reweight": "Reweight",
+    "irm": "IRM",
+    "vrex": "V-REx",
+    "groupdro": "GroupDRO",
+    "mldg": "MLDG",
+    "fish": "Fish",
+    "trm": "TRM",
+    "trm-direct": "TRM, direct only",
+}
+"""How algorithms are called in tables and figures."""
+
+SELECTION_NAMES = {
+    "training_domain": "best accuracy on held-out data of the training environments",
+    "test_domain": "best accuracy on held-out data of the test environment",
+    "last": "the last evaluation of each run",
+}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and sample standard deviation over seeds (0 for a single one)."""
+
+    mean: float
+    std: float
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary:
+        return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0, tuple(values))
+
+    def percent(self) -> str:
+        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f}"
+
+    def plain(self) -> str:
+        return f"{self.mean:.3f} ± {self.std:.3f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm over its seeds, at the selected evaluation of each run."""
+
+    algorithm: str
+    name: str
+    test: Summary  # accuracy, mean over test environments
+    train: dict[str, Summary]  # accuracy by training environment
+    transfer_risk: Summary
+    transfer_matrix: list[list[float]]  # mean over seeds
+    environments: tuple[str, ...]  # rows and columns of the matrix
+    seconds: Summary  # of training, whole runs
+
+
+def summarise(records: Sequence[Record], by: Selection = "training_domain") -> list[Row]:
+    """One row an algorithm, in the order of the records."""
+    if not records:
+        raise InputError("there are no records to report on: run an experiment first")
+    selected = select(records, by)
+    rows = []
+    for algorithm in dict.fromkeys(record.algorithm for record in records):
+        runs = [record for record in selected if record.algorithm == algorithm]
+        finished = select([record for record in records if record.algorithm == algorithm], "last")
+        matrices = [run.transfer_matrix for run in runs]
+        size = range(len(matrices[0]))
+        rows.append(
+            Row(
+                algorithm=algorithm,
+                name=NAMES.get(algorithm, algorithm),
+                test=Summary.of([mean_accuracy(run.test) for run in runs]),
+                train={name: _accuracies([run.train for run in runs], name) for name in runs[0].train},
+                transfer_risk=Summary.of([run.transfer_risk for run in runs]),
+                transfer_matrix=[[statistics.mean(m[q][p] for m in matrices) for p in size] for q in size],
+                environments=tuple(runs[0].training_domain),
+                seconds=Summary.of([run.seconds for run in finished]),
+            )
+        )
+    return rows
+
+
+def _accuracies(scores: Sequence[dict[str, Scores]], environment: str) -> Summary:
+    return Summary.of([by_name[environment].accuracy for by_name in scores])
+
+
+def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> str:
+    """One sentence that says what the table means."""
+    by_name = {row.algorithm: row for row in rows}
+    if ours not in by_name or baseline not in by_name:
+        best = max(rows, key=lambda row: row.test.mean)
+        return f"{best.name} is the most accurate in the unseen environment, at {best.test.percent()} %."
+    a, b = by_name[ours], by_name[baseline]
+    gain = 100 * (a.test.mean - b.test.mean)
+    won = sum(x > y for x, y in zip(a.test.values, b.test.values, strict=True))
+    direction = "more" if gain >= 0 else "fewer"
+    ratio = b.transfer_risk.mean / a.transfer_risk.mean
+    carried = f"{ratio:.1f} times less" if ratio >= 1 else f"{1 / ratio:.1f} times more"
+    return (
+        f"In the environment it has not seen, {a.name} gets {100 * a.test.mean:.1f} % right where {b.name} gets "
+        f"{100 * b.test.mean:.1f} %: {abs(gain):.1f} points {direction}, ahead on {won} of {len(a.test.values)} seeds. "
+        f"On its features, a predictor fitted in one training environment loses {carried} in the other "
+        f"(transfer risk {a.transfer_risk.mean:.3f} against {b.transfer_risk.mean:.3f})."
+    )
