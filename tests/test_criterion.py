@@ -252,8 +252,14 @@ def test_diverged_neumann_names_the_environments():
 
 def test_unconverged_predictors_warn():
     batch = random_batch(18, [12, 9], classes=3, width=4)
-    with pytest.warns(ConvergenceWarning):
+    with pytest.warns(ConvergenceWarning, match="optimal predictor was not solved"):
         TransferRisk(solver=Newton(max_iterations=1))(*arguments(batch))
+
+
+def test_unconverged_implicit_gradient_warns():
+    features, labels, environments = arguments(random_batch(18, [12, 9], classes=3, width=4))
+    with pytest.warns(ConvergenceWarning, match="implicit gradient's linear system was not solved"):
+        TransferRisk(implicit=CG(max_iterations=1))(features.requires_grad_(), labels, environments)
 
 
 def test_captured_setting_gives_the_same_numbers_and_nan_for_a_bad_batch():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .errors import DivergedError, InputError
 from .functional.checks import check_finite, check_labels, check_ridge, check_shapes
 from .functional.penalties import exponentiated_gradient
-from .functional.predictor import warn_unless_converged
+from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
 from .functional.transfer import WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
 from .solvers import CG, Cholesky, GradientDescent, LinearSolver, Minimiser, Neumann, Newton, Solution, Woodbury
 
@@ -182,7 +182,9 @@ class TransferRisk(nn.Module):
         except DivergedError as error:
             raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
         if not self.solver.fixed:
-            warn_unless_converged(result.solution)
+            warn_unless_converged(result.solution, PREDICTOR)
+        if result.inverse is not None and not self.captured:
+            warn_unless_converged(result.inverse, INVERSE)
         matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
         if self.training and self.weights == "eg":
             moved = ~torch.isnan(matrix)
@@ -231,7 +233,9 @@ class TransferRisk(nn.Module):
         """(1,) one of the environments that are present, uniformly."""
         everyone = torch.arange(self.num_environments, device=index.device)
         present = (index.unsqueeze(-1) == everyone).any(0)
-        return torch.where(present, torch.rand(len(everyone), device=index.device), -1.0).argmax(0, keepdim=True)
+        # From the CPU's generator unless nothing may be copied: so one generator's state is enough to resume.
+        drawn = torch.rand(len(everyone), device=index.device if self.captured else "cpu").to(index.device)
+        return torch.where(present, drawn, -1.0).argmax(0, keepdim=True)
 
     def _square(self, rows: Tensor, queries: Tensor | None) -> Tensor:
         """(m, E) to (E, E), with nan in the rows that were not queried."""

@@ -148,3 +148,31 @@ def test_all_inverse_hessian_routes_agree_with_the_dense_solve(seed, n, width, c
             assert relative(solution.value, dense) < 1e-8
             error = (hessian.product(solution.value) - v).flatten(1).norm(dim=1)
             torch.testing.assert_close(solution.residual, error, atol=1e-8, rtol=0)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 130),
+    st.integers(1, 140),
+    st.integers(2, 12),
+    st.floats(-2, 1.7),
+    st.floats(-3, 0),
+    st.booleans(),
+    st.floats(-2, 1.5),
+)
+def test_float32_converges_on_nearly_equal_rows_large_offsets_and_bad_starts(
+    seed, n, d, classes, scale, noise, rectified, start
+):
+    """What features of a network look like: classes far apart or on top of each other, with labels that conflict."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    centres = torch.randn(classes, d, generator=generator)
+    features = 10**noise * torch.randn(n, d, generator=generator) + centres[labels]
+    features = 10**scale * (features.relu() + 1 if rectified else features)
+    labels = torch.where(torch.rand(n, generator=generator) < 0.9, labels, 0)
+    W0 = 10**start * torch.randn(classes, d + 1, generator=generator)
+    ridge = 1e-3 * max(1.0, 1e-4 * float(features.square().sum(1).mean()))  # within what float32 can resolve
+    for space in ("predictor", "sample"):
+        solution = solve_predictor(features, labels, classes, ridge, start=W0, space=space)
+        assert solution.all_converged
+        assert solution.value.isfinite().all()

@@ -19,6 +19,7 @@ J is the Jacobian of the softmax, a symmetric positive semi-definite C x C matri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,11 @@ def with_bias(features: Tensor) -> Tensor:
 def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
     """(..., n) -> (..., n, C), without the host check of torch's own."""
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).to(dtype)
+
+
+def logits_of(predictor: Tensor, rows: Tensor) -> Tensor:
+    """L = Z W^T, (B, n, C), laid out in memory with classes outermost: so both products with Z are fast on a CPU."""
+    return (predictor @ rows.mT).mT
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -64,14 +70,14 @@ def softmax_jacobian(probabilities: Tensor, direction: Tensor) -> Tensor:
 
 def loss(predictor: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, ridge: float) -> Tensor:
     """l(W), (B,)."""
-    logits = rows @ predictor.mT
+    logits = logits_of(predictor, rows)
     penalty = 0.5 * ridge * predictor.square().sum((-2, -1))
     return cross_entropy(logits, targets, weights) + penalty
 
 
 def gradient(predictor: Tensor, rows: Tensor, targets: Tensor, weights: Tensor, ridge: float) -> Tensor:
     """dl/dW, (B, C, D)."""
-    probabilities = torch.softmax(rows @ predictor.mT, -1)
+    probabilities = torch.softmax(logits_of(predictor, rows), -1)
     residual = weights.unsqueeze(-1) * softmax_residual(probabilities, targets)
     return residual.mT @ rows + ridge * predictor
 
@@ -91,12 +97,22 @@ class Hessian:
 
     @classmethod
     def at(cls, predictor: Tensor, rows: Tensor, weights: Tensor, ridge: float) -> Hessian:
-        return cls(rows, torch.softmax(rows @ predictor.mT, -1), weights, ridge)
+        return cls(rows, torch.softmax(logits_of(predictor, rows), -1), weights, ridge)
 
     def product(self, vector: Tensor) -> Tensor:
-        """H[V], (B, C, D)."""
-        curved = softmax_jacobian(self.probabilities, self.rows @ vector.mT)
-        return (self.weights.unsqueeze(-1) * curved).mT @ self.rows + self.ridge * vector
+        """H[V], (B, C, D): `softmax_jacobian` with all that does not depend on V computed once."""
+        change = logits_of(vector, self.rows)
+        change = change - change.gather(-1, self._top)
+        mean = (self.probabilities * change).sum(-1, keepdim=True)
+        return torch.add((self._weighted * (change - mean)).mT @ self.rows, vector, alpha=self.ridge)
+
+    @cached_property
+    def _top(self) -> Tensor:
+        return self.probabilities.argmax(-1, keepdim=True)
+
+    @cached_property
+    def _weighted(self) -> Tensor:
+        return self.weights.unsqueeze(-1) * self.probabilities
 
     def dense(self) -> Tensor:
         """H as (B, C D, C D), row-major over (class, column)."""
@@ -126,7 +142,7 @@ class Hessian:
 
     def factor(self, vector: Tensor) -> Tensor:
         """F V, (B, n C)."""
-        return torch.einsum("bick,bic->bik", self._root(), self.rows @ vector.mT).flatten(1)
+        return torch.einsum("bick,bic->bik", self._root(), logits_of(vector, self.rows)).flatten(1)
 
     def factor_adjoint(self, rows: Tensor) -> Tensor:
         """F^T u, (B, C, D)."""

@@ -4,57 +4,42 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..errors import ConvergenceWarning, InputError
-from ..solvers import CG, Linearisation, LinearSolver, Minimiser, Newton, Product, Solution
+from ..solvers import CG, Linearisation, LinearSolver, Minimiser, Newton, Solution, euclidean
 from .checks import check_labels, check_ridge
-from .linear_loss import Hessian, cross_entropy, one_hot, softmax_jacobian, softmax_residual, with_bias
+from .linear_loss import Hessian, cross_entropy, logits_of, loss, one_hot, softmax_residual, with_bias
 from .precision import full_precision, working_dtype
-from .spaces import PredictorSpace, SampleSpace, Space
-
-SpaceName = Literal["auto", "predictor", "sample"]
-
-
-def choose_space(rows: Tensor, space: SpaceName = "auto") -> Space:
-    """n x C when there are fewer rows than columns: a Hessian product then costs n^2 C instead of 2 n D C."""
-    if space == "auto":
-        space = "sample" if rows.shape[1] < rows.shape[2] else "predictor"
-    if space not in ("sample", "predictor"):
-        raise InputError(f"space={space!r} is not known: use 'auto', 'predictor' (d x C) or 'sample' (n x C)")
-    return SampleSpace(rows) if space == "sample" else PredictorSpace(rows)
+from .reduction import SpaceName, choose_reduction
 
 
 @dataclass(frozen=True)
 class SoftmaxProblem:
-    """l(W) of `linear_loss` as a `solvers.Problem`, in either space."""
+    """l(W) of `linear_loss` as a `solvers.Problem`."""
 
-    space: Space
+    rows: Tensor  # (B, n, D)
     targets: Tensor  # (B, n, C)
     weights: Tensor  # (B, n)
     ridge: float
 
-    def dot(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.space.dot(x, y)
-
     def linearise(self, x: Tensor) -> Linearisation:
-        x = self.space.refresh(x)
-        probabilities = torch.softmax(self.space.logits(x), -1)
+        probabilities = torch.softmax(logits_of(x, self.rows), -1)
         residual = self.weights.unsqueeze(-1) * softmax_residual(probabilities, self.targets)
-        norms = self.space.rows.square().sum(-1).sqrt()
+        norms = self.rows.square().sum(-1).sqrt()
         return Linearisation(
-            gradient=self.space.adjoint(residual) + self.ridge * x,
+            gradient=torch.add(residual.mT @ self.rows, x, alpha=self.ridge),
             scale=(residual.abs().sum(-1) * norms).sum(-1),
-            product=hessian_product(self.space, probabilities, self.weights, self.ridge),
+            product=Hessian(self.rows, probabilities, self.weights, self.ridge).product,
         )
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
-        logits, change = self.space.logits(x), self.space.logits(direction)
+        logits, change = logits_of(x, self.rows), logits_of(direction, self.rows)
         moved = logits + steps[..., None, None] * change  # (T, B, n, C)
-        norm = self.dot(x, x) + 2 * steps * self.dot(x, direction) + steps.square() * self.dot(direction, direction)
+        square, cross, curve = euclidean(x, x), euclidean(x, direction), euclidean(direction, direction)
+        norm = square + 2 * steps * cross + steps.square() * curve
         return cross_entropy(moved, self.targets, self.weights) + 0.5 * self.ridge * norm
 
     def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
@@ -64,26 +49,13 @@ class SoftmaxProblem:
         moment is at most b times the variance, so f''' <= b f'' and f'(t) <= f'(0) + f''(0) (e^(bt) - 1) / b,
         which is zero at t = log(1 + b |f'(0)| / f''(0)) / b.
         """
-        change = self.space.logits(direction)
+        change = logits_of(direction, self.rows)
         spread = change.amax(-1) - change.amin(-1)  # (B, n)
         largest = torch.where(self.weights > 0, spread, 0).amax(-1)
-        newton = -slope / curvature.clamp(min=torch.finfo(slope.dtype).tiny)
-        bounded = torch.log1p(largest * newton) / largest.clamp(min=torch.finfo(slope.dtype).tiny)
+        smallest = torch.finfo(slope.dtype).tiny
+        newton = slope.abs() / curvature.clamp(min=smallest)
+        bounded = torch.log1p(largest * newton) / largest.clamp(min=smallest)
         return torch.where(largest * newton > 1e-4, bounded, newton)
-
-
-def hessian_product(space: Space, probabilities: Tensor, weights: Tensor, ridge: float) -> Product:
-    """V -> H[V] on vectors of the space: `softmax_jacobian` with all that does not change computed once."""
-    weighted = weights.unsqueeze(-1) * probabilities
-    top = probabilities.argmax(-1, keepdim=True)
-
-    def product(vector: Tensor) -> Tensor:
-        change = space.logits(vector)
-        change = change - change.gather(-1, top)
-        mean = (probabilities * change).sum(-1, keepdim=True)
-        return torch.add(space.adjoint(weighted * (change - mean)), vector, alpha=ridge)
-
-    return product
 
 
 def solve_rows(
@@ -97,37 +69,42 @@ def solve_rows(
     start: Tensor | None = None,
 ) -> Solution:
     """The minimisers of a batch of problems in the conventions of `linear_loss`: value (B, C, D)."""
-    chosen = choose_space(rows, space)
-    problem = SoftmaxProblem(chosen, targets, weights, ridge)
+    solver = solver or Newton()
+    reduction = choose_reduction(rows, space)
+    if reduction is None:
+        problem = SoftmaxProblem(rows, targets, weights, ridge)
+        return solver.minimise(problem, _better_start(problem, start))
+    problem = SoftmaxProblem(reduction.rows, targets, weights, ridge)
+    projected = None if start is None else reduction.project(start)
+    solution = solver.minimise(problem, _better_start(problem, projected))
+    return replace(solution, value=reduction.lift(solution.value))
+
+
+def _better_start(problem: SoftmaxProblem, start: Tensor | None) -> Tensor:
+    """The start, but zero where zero has the lower loss: from a confident mistake it is a long way back."""
+    zero = problem.rows.new_zeros(len(problem.rows), problem.targets.shape[-1], problem.rows.shape[-1])
     if start is None:
-        start = rows.new_zeros(len(rows), targets.shape[-1], rows.shape[-1])
-    solution = (solver or Newton()).minimise(problem, chosen.start(start))
-    return replace(solution, value=chosen.predictor(solution.value))
+        return zero
+    at_start, at_zero = (loss(x, problem.rows, problem.targets, problem.weights, problem.ridge) for x in (start, zero))
+    return torch.where((at_start < at_zero)[:, None, None], start, zero)
 
 
 def inverse_hessian_product(
     hessian: Hessian, rhs: Tensor, *, solver: LinearSolver | None = None, space: SpaceName = "auto"
 ) -> Solution:
-    """h = H^-1 rhs for rhs (B, C, D).
+    """h = H^-1 rhs for rhs (B, C, D); `solver` is conjugate gradients unless given.
 
-    In the n x C space h is not in the span of the rows, because rhs is not. But h = (rhs - A^T Z) / ridge for
-    coefficients A that solve the Hessian's system there: with U = Z rhs^T
-
-        r J(U - K A) = ridge A     or     H[A] = r J(U).
-
-    `solver` is conjugate gradients unless given; only those work in either space.
+    In the n x C space mind that rhs, and so h, does not lie in the span of the rows. H maps the span to itself and is
+    ridge times the identity on what is orthogonal to it, so the two parts are solved apart.
     """
     solver = solver or CG()
-    chosen = choose_space(hessian.rows, space)
-    if not isinstance(solver, CG) or isinstance(chosen, PredictorSpace):
+    reduction = choose_reduction(hessian.rows, space)
+    if reduction is None:
         return solver.solve(hessian, rhs)
-    weights, ridge = hessian.weights, hessian.ridge
-    curved = softmax_jacobian(hessian.probabilities, hessian.rows @ rhs.mT)
-    product = hessian_product(chosen, hessian.probabilities, weights, ridge)
-    solution = solver.run(product, chosen.adjoint(weights.unsqueeze(-1) * curved), chosen.dot)
-    # H h - rhs = -(H[A] - r J(U))^T Z / ridge
-    value = (rhs - chosen.predictor(solution.value)) / ridge
-    return replace(solution, value=value, residual=solution.residual / ridge)
+    inside = reduction.project(rhs)
+    solution = solver.solve(replace(hessian, rows=reduction.rows), inside)
+    outside = rhs - reduction.lift(inside)
+    return replace(solution, value=reduction.lift(solution.value) + outside / hessian.ridge)
 
 
 def solve_predictor(
@@ -146,7 +123,7 @@ def solve_predictor(
     features       (n, d) or, for several environments at once, (B, n, d)
     labels         (n,) or (B, n) integers in 0..num_classes-1
     sample_weight  (n,) or (B, n), scaled to sum to one; 0 for the padding of environments of unequal size
-    start          (C, d + 1) or (B, C, d + 1); only the speed depends on it, and the n x C space ignores it
+    start          (C, d + 1) or (B, C, d + 1); only the speed depends on it
 
     Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
     """
@@ -190,14 +167,18 @@ def optimal_predictor(
         features, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
     )
     if not (solver and solver.fixed):
-        warn_unless_converged(solution)
+        warn_unless_converged(solution, PREDICTOR)
     return solution.value
 
 
-def warn_unless_converged(solution: Solution) -> None:
+PREDICTOR = "the optimal predictor"
+INVERSE = "the implicit gradient's linear system"
+
+
+def warn_unless_converged(solution: Solution, what: str) -> None:
     if not solution.all_converged:
         warnings.warn(
-            f"the predictor was not solved to tolerance after {solution.iterations} iterations (gradient norm "
+            f"{what} was not solved to tolerance after {solution.iterations} iterations (residual "
             f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or use float64",
             ConvergenceWarning,
             stacklevel=3,

@@ -25,9 +25,10 @@ from torch import Tensor
 from ..solvers import LinearSolver, Minimiser, Solution
 from .checks import check_finite, check_labels, check_ridge, check_shapes
 from .grouping import Grouped, group
-from .linear_loss import Hessian, cross_entropy, softmax_jacobian, softmax_residual
+from .linear_loss import Hessian, cross_entropy, logits_of, softmax_jacobian, softmax_residual
 from .precision import full_precision, working_dtype
-from .predictor import SpaceName, inverse_hessian_product, solve_rows, warn_unless_converged
+from .predictor import PREDICTOR, inverse_hessian_product, solve_rows, warn_unless_converged
+from .reduction import SpaceName
 
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
@@ -41,6 +42,7 @@ class Transfer:
     matrix: Tensor  # (m, E) M[Q, P], detached; nan where Q or P is absent
     weights: Tensor  # (m, E) a_P(Q) that was used
     solution: Solution  # W(Q), (m, C, D)
+    inverse: Solution | None  # h_Q, (m, C, D); None where no implicit gradient was asked for
 
 
 def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def predictor_gradient(residual: Tensor, rows: Tensor) -> Tensor:
 def implicit_gradient(hessian: Hessian, targets: Tensor, predictors: Tensor, h: Tensor) -> Tensor:
     """-r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)], (m, N, D)."""
     S = hessian.probabilities
-    curved = softmax_jacobian(S, hessian.rows @ h.mT)
+    curved = softmax_jacobian(S, logits_of(h, hessian.rows))
     return -hessian.weights.unsqueeze(-1) * (softmax_residual(S, targets) @ h + curved @ predictors)
 
 
@@ -97,13 +99,13 @@ def feature_gradient(
     bound: float | None,
     implicit: LinearSolver | None,
     space: SpaceName,
-) -> Tensor:
-    """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M; `logits` are `cross_logits`."""
+) -> tuple[Tensor, Solution | None]:
+    """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M; `logits` are `cross_logits`. And h_Q."""
     probabilities = torch.softmax(logits, -1)
     residual = share[..., None, None] * grouped.weights.unsqueeze(-1) * softmax_residual(probabilities, grouped.targets)
     direct = direct_gradient(residual, predictors)
     if gradient_matching == 0:
-        return direct
+        return direct, None
     own = probabilities[torch.arange(len(queries), device=queries.device), queries]  # (m, N, C) each Q under W(Q)
     hessian = Hessian(grouped.rows[queries], own, grouped.weights[queries], ridge)
     h = inverse_hessian_product(hessian, predictor_gradient(residual, grouped.rows), solver=implicit, space=space)
@@ -111,7 +113,7 @@ def feature_gradient(
     through_predictor = torch.zeros_like(direct).index_copy(0, queries, gradient_matching * moved)
     if bound is not None:
         through_predictor = bounded(through_predictor, direct, bound)
-    return direct + through_predictor
+    return direct + through_predictor, h
 
 
 def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
@@ -201,14 +203,15 @@ def transfer_risk(
         used = weights(matrix, counted)
         share = used / counted.any(-1).sum()  # mean over the queries that are present
         risk = (share * matrix).sum()
+        inverse = None
         if wants_gradient:
-            gradient = feature_gradient(
+            gradient, inverse = feature_gradient(
                 grouped, queries, solution.value, logits, share, ridge, gradient_matching, bound, implicit, space
             )
             gradient = grouped.ungroup(gradient)[:, :-1]
     if wants_gradient:
         risk = _WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
-    return Transfer(risk, torch.where(both, matrix, torch.nan), used, solution)
+    return Transfer(risk, torch.where(both, matrix, torch.nan), used, solution, inverse)
 
 
 def transfer_matrix(
@@ -231,5 +234,5 @@ def transfer_matrix(
     with torch.no_grad():
         result = transfer_risk(features, labels, index, len(ids), num_classes, ridge, solver=solver, space=space)
     if not (solver and solver.fixed):
-        warn_unless_converged(result.solution)
+        warn_unless_converged(result.solution, PREDICTOR)
     return result.matrix

@@ -5,13 +5,12 @@ from .direct import Cholesky, Woodbury
 from .gradient_descent import GradientDescent
 from .neumann import Neumann
 from .newton import Newton
-from .protocols import Dot, Linearisation, LinearSolver, Minimiser, Problem, Product, System, euclidean
+from .protocols import Linearisation, LinearSolver, Minimiser, Problem, Product, System, euclidean
 from .solution import Solution
 
 __all__ = [
     "CG",
     "Cholesky",
-    "Dot",
     "GradientDescent",
     "LinearSolver",
     "Linearisation",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .protocols import Problem, default_tolerance
+from .protocols import Problem, default_tolerance, euclidean
 from .solution import Solution
 
 
@@ -25,6 +25,6 @@ class GradientDescent:
         for _ in range(self.steps):
             x = x - self.rate * problem.linearise(x).gradient
         gradient, scale, _ = problem.linearise(x)
-        residual = problem.dot(gradient, gradient).clamp(min=0).sqrt()
+        residual = euclidean(gradient, gradient).sqrt()
         tolerance = self.tolerance or default_tolerance(residual.dtype)
         return Solution(x, residual <= tolerance * scale, self.steps, residual)

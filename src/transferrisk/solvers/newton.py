@@ -1,7 +1,7 @@
 """Newton's method with conjugate gradients inside, for a batch of strongly convex problems.
 
 Each iteration solves H p = -g only as exactly as the gradient is small (so convergence is superlinear),
-then takes the longest step among 1, 1/2, 1/4, 1/8 and the problem's safe step that lowers the function
+then takes the longest of a series of steps, from 1 down to the problem's safe step, that lowers the function
 enough. The safe step always does, so the method converges from any start.
 
 Differs from a textbook trust-region or line-search Newton:
@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from .cg import CG
-from .protocols import Problem, default_tolerance, per_problem
+from .protocols import Problem, default_tolerance, euclidean, per_problem
 from .solution import Solution
 
+_CANDIDATES = 8  # steps that are tried at once
 _SUFFICIENT = 0.1  # part of the decrease that the slope promises, below which a step is too long
 
 
@@ -48,18 +49,18 @@ class Newton:
         accepted = self.tolerance or default_tolerance(start.dtype)
         target = accepted if self.tolerance else torch.finfo(start.dtype).eps
         gradient, scale, product = problem.linearise(x)
-        residual = problem.dot(gradient, gradient).clamp(min=0).sqrt()
+        residual = euclidean(gradient, gradient).sqrt()
         active = residual > target * scale
         iterations = 0
         while iterations < self.max_iterations and (self.fixed or bool(active.any())):
             # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target nothing is gained.
             forcing = torch.maximum((residual / scale).sqrt().clamp(max=0.1), 0.1 * target * scale / residual)
             forcing = torch.where(active, forcing, 1.0)
-            direction = -self.linear.run(product, gradient, problem.dot, forcing).value
+            direction = -self.linear.run(product, gradient, forcing).value
             step = self._step(problem, x, gradient, direction, product(direction))
             x = x + per_problem(torch.where(active, step, 0), x) * direction
             gradient, scale, product = problem.linearise(x)
-            previous, residual = residual, problem.dot(gradient, gradient).clamp(min=0).sqrt()
+            previous, residual = residual, euclidean(gradient, gradient).sqrt()
             progress = (residual > accepted * scale) | (residual < 0.5 * previous)
             active = active & (residual > target * scale) & progress
             iterations += 1
@@ -67,10 +68,11 @@ class Newton:
 
     @staticmethod
     def _step(problem: Problem, x: Tensor, gradient: Tensor, direction: Tensor, image: Tensor) -> Tensor:
-        slope = problem.dot(gradient, direction)  # (B,) <= 0
-        safe = problem.safe_step(direction, slope, problem.dot(direction, image))
-        fractions = 0.5 ** torch.arange(4, dtype=x.dtype, device=x.device)
-        steps = torch.cat([fractions[:, None].expand(-1, len(slope)), safe[None]])  # (T, B)
+        """The longest of a geometric series of steps, from 1 down to the safe one, that lowers the function enough."""
+        slope = euclidean(gradient, direction)  # (B,) <= 0
+        safe = problem.safe_step(direction, slope, euclidean(direction, image)).clamp(max=1.0)
+        powers = torch.linspace(0, 1, _CANDIDATES, dtype=x.dtype, device=x.device)
+        steps = safe ** powers.unsqueeze(-1)  # (T, B)
         values = problem.along(x, direction, torch.cat([torch.zeros_like(safe)[None], steps]))
         rounding = 8 * torch.finfo(x.dtype).eps * (1 + values[0].abs())
         enough = values[1:] <= values[0] + _SUFFICIENT * steps * slope + rounding

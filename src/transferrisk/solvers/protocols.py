@@ -1,8 +1,7 @@
 """What solvers ask of a problem.
 
 Conventions: a vector is any tensor with a leading batch dimension B; the problems of a batch are
-independent. `dot(x, y)` is the inner product of the space, (B,); operators are self-adjoint and positive
-with respect to it.
+independent.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from torch import Tensor
 from .solution import Solution
 
 Product = Callable[[Tensor], Tensor]
-Dot = Callable[[Tensor, Tensor], Tensor]
 
 
 def euclidean(x: Tensor, y: Tensor) -> Tensor:
+    """Inner product of each pair of vectors, (B,)."""
     return (x * y).flatten(1).sum(1)
 
 
@@ -70,8 +69,6 @@ class Linearisation(NamedTuple):
 
 class Problem(Protocol):
     """A batch of smooth, strongly convex functions to minimise."""
-
-    def dot(self, x: Tensor, y: Tensor) -> Tensor: ...
 
     def linearise(self, x: Tensor) -> Linearisation: ...
 

@@ -33,6 +33,7 @@ class TrainState:
             "sampler": self.sampler.state_dict(),
             "step": self.step,
             "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -42,3 +43,5 @@ class TrainState:
         self.sampler.load_state_dict(state["sampler"])
         self.step = state["step"]
         torch.set_rng_state(state["random"])
+        if state["random_cuda"]:
+            torch.cuda.set_rng_state_all(state["random_cuda"])
