@@ -73,20 +73,20 @@ def build(setting: str, variant: str, device: str) -> Callable[[], Tensor]:
     return replay
 
 
-def milliseconds(step: Callable[[], Tensor], device: str, repeats: int) -> float:
-    """Median over `repeats` steps after a warm-up."""
-    for _ in range(5):
-        step()
-    times = []
-    for _ in range(repeats):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(times)
+def medians(steps: dict[str, Callable[[], Tensor]], device: str, repeats: int) -> dict[str, float]:
+    """Milliseconds of each step, median over `repeats`, taken in turns so that a slow moment strikes all alike."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for i in range(repeats + 5):
+        for name, step in steps.items():
+            if device == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            step()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if i >= 5:  # after the warm-up
+                times[name].append(1e3 * (time.perf_counter() - began))
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def main() -> None:
@@ -97,23 +97,19 @@ def main() -> None:
     options = parser.parse_args()
     device = options.device
     repeats = 50 if device == "cuda" else 15
-    hardware = (
-        torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads, {platform.machine()}"
-    )
+    cpu = f"{torch.get_num_threads()} threads, {platform.machine()}"
+    hardware = torch.cuda.get_device_name() if device == "cuda" else cpu
     print(f"{hardware}, torch {torch.__version__}, float32, median of {repeats} steps")
+    base = {"erm": "erm", "trm": "erm", "trm-captured": "erm"}
+    if device == "cuda":
+        base |= {"erm-graph": "erm-graph", "trm-captured-graph": "erm-graph"}
     rows = []
     for setting in options.settings:
-        variants = [("erm", "erm"), ("trm", "erm"), ("trm-captured", "erm")]
-        if device == "cuda":
-            variants += [("erm-graph", "erm-graph"), ("trm-captured-graph", "erm-graph")]
-        measured: dict[str, float] = {}
-        for variant, base in variants:
-            measured[variant] = milliseconds(build(setting, variant, device), device, repeats)
-            ratio = measured[variant] / measured[base]
-            rows.append(
-                {"setting": setting, "variant": variant, "device": device, "ms": measured[variant], "ratio": ratio}
-            )
-            print(f"{setting:8} {variant:20} {measured[variant]:9.2f} ms   x {ratio:.2f}")
+        measured = medians({variant: build(setting, variant, device) for variant in base}, device, repeats)
+        for variant, ms in measured.items():
+            ratio = ms / measured[base[variant]]
+            rows.append({"setting": setting, "variant": variant, "device": device, "ms": ms, "ratio": ratio})
+            print(f"{setting:8} {variant:20} {ms:9.2f} ms   x {ratio:.2f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
