@@ -96,10 +96,84 @@ def test_state_dict_round_trips(used, explicit):
     assert torch.equal(criterion.alpha, restored.alpha)
 
 
-def test_a_state_of_other_environments_is_refused():
+def test_a_state_of_other_environments_or_classes_is_refused():
     saved = TransferRisk(environments=3, num_classes=2).state_dict()
     with pytest.raises(InputError, match=r"saved criterion has environments \[0, 1, 2\], this one \[0, 1\]"):
         TransferRisk(environments=2, num_classes=2).load_state_dict(saved)
+    with pytest.raises(InputError, match=r"saved criterion has environments \[0, 1, 2\], this one \[7, 8, 9\]"):
+        TransferRisk(environments=[7, 8, 9], num_classes=2).load_state_dict(saved)
+    with pytest.raises(InputError, match="saved criterion has 2 classes, this one 5"):
+        TransferRisk(environments=3, num_classes=5).load_state_dict(saved)
+
+
+def test_an_empty_state_leaves_explicit_settings_alone():
+    criterion = TransferRisk(environments=[4, 5, 6], num_classes=5)
+    criterion.load_state_dict(TransferRisk().state_dict())
+    assert criterion.environment_ids.tolist() == [4, 5, 6]
+    assert criterion.num_classes == 5
+
+
+def test_a_state_with_missing_or_unknown_parts_is_refused_by_torch():
+    saved = TransferRisk(environments=2, num_classes=2).state_dict()
+    with pytest.raises(RuntimeError, match="Missing key"):
+        TransferRisk().load_state_dict({k: v for k, v in saved.items() if k != "alpha"})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        TransferRisk().load_state_dict(saved | {"beta": torch.zeros(1)})
+
+
+def test_first_batch_in_inference_mode_does_not_spoil_training():
+    batch = random_batch(4, [9, 9], classes=3, width=4)
+    criterion = TransferRisk().eval()
+    with torch.inference_mode():
+        criterion(*arguments(batch))
+    features = batch.features.clone().requires_grad_()
+    criterion.train()(features, batch.labels, batch.index).risk.backward()
+    assert features.grad.isfinite().all()
+
+
+def test_a_refused_first_batch_leaves_no_trace():
+    batch = random_batch(4, [9, 9], classes=3, width=4)
+    criterion = TransferRisk()
+    with pytest.raises(InputError, match="nan or infinity"):
+        criterion(batch.features * torch.nan, batch.labels, batch.index)
+    assert criterion.num_environments == 0
+    assert criterion.num_classes is None
+
+
+def test_weights_that_nearly_vanished_come_back():
+    batch = random_batch(6, [9, 9, 9], classes=3, width=4)
+    criterion = TransferRisk(weights_lr=50.0)
+    for _ in range(100):
+        criterion(*arguments(batch))
+    assert float(criterion.alpha[0].max()) == pytest.approx(1)
+    heaviest = int(criterion.alpha[0].argmax())
+    left = batch.index != heaviest
+    criterion.eval()
+    out = criterion(batch.features[left], batch.labels[left], batch.index[left])
+    assert out.weights[0].sum() == pytest.approx(1)  # the others share what is left of the mass
+
+
+@pytest.mark.parametrize("kind", ["low rank", "duplicates", "near-duplicates"])
+@pytest.mark.parametrize("scale", [1.0, 10.0, 100.0])
+def test_float32_on_hard_batches_is_right_or_solved_in_float64(kind, scale):
+    """Few directions, or equal rows with unequal labels, far beyond what float32 resolves at this ridge."""
+    generator = torch.Generator().manual_seed(0)
+    n, d = 96, 200
+    if kind == "low rank":
+        features = torch.randn(n, 3, generator=generator) @ torch.randn(3, d, generator=generator)
+    else:
+        features = torch.randn(12, d, generator=generator).repeat(8, 1)
+    if kind == "near-duplicates":
+        features = features + 1e-4 * torch.randn(n, d, generator=generator)
+    labels, index = torch.randint(5, (n,), generator=generator), torch.arange(n) % 3
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        moving = (scale * features).to(dtype).requires_grad_()
+        out = TransferRisk()(moving, labels, index)
+        out.risk.backward()
+        assert out.risk.dtype == moving.grad.dtype == dtype
+        gradients.append(moving.grad)
+    assert relative(gradients[0], gradients[1]) < 1e-3
 
 
 def test_absent_environment_is_left_out_and_keeps_its_weight():
@@ -179,10 +253,15 @@ def test_non_finite_features_name_the_environment(value):
         ({"query": "one"}, "query='one' is not known"),
         ({"solver": "adam"}, "solver='adam' is not known: use one of 'newton'"),
         ({"implicit": "approximate"}, "implicit='approximate' is not known: use one of 'exact'"),
+        ({"gradient_matching": float("nan")}, "gradient_matching=nan is not a number from 0 up"),
+        ({"weights_lr": -1.0}, "weights_lr=-1.0 is not a number from 0 up"),
         ({"bound": -1.0}, "bound=-1.0 is negative"),
         ({"environments": [4]}, "1 environment given: transfer needs at least two"),
         ({"captured": True}, "give num_classes and environments"),
-        ({"captured": True, "num_classes": 2, "environments": 2, "solver": "newton"}, "needs solvers with fixed=True"),
+        (
+            {"captured": True, "num_classes": 2, "environments": 2, "solver": "newton"},
+            "needs solvers that read nothing from the device",
+        ),
     ],
 )
 def test_bad_settings_say_what_to_do(options, message):
@@ -197,6 +276,8 @@ def test_bad_batches_say_what_to_do():
         ((features[:5], labels, environments), r"features \(5, 4\), labels \(15,\)"),
         ((features, labels.double(), environments), "labels of type torch.float64 are not integers"),
         ((features, labels - 1, environments), "label -1 is negative"),
+        ((features, labels, environments > 0), "environments of type torch.bool are not integers"),
+        ((features.to("meta"), labels, environments), "features are on meta and labels on cpu"),
         ((features.long(), labels, environments), "features of type torch.int64 are not floating point"),
         ((features[:0], labels[:0], environments[:0]), "the batch is empty"),
     ]:
@@ -281,8 +362,25 @@ def test_captured_setting_gives_the_same_numbers_and_nan_for_a_bad_batch():
         torch.testing.assert_close(out.risk, reference.risk)
         torch.testing.assert_close(features.grad, exact.grad, rtol=1e-6, atol=1e-9)
     assert TransferRisk(capacity=15, **options)(*arguments(batch)).risk.isnan()  # a sample would be lost
-    alone = batch.index * 0
-    assert TransferRisk(**options)(batch.features, batch.labels, alone).risk.isnan()
+    good = TransferRisk(**options)
+    assert good(batch.features, batch.labels, batch.index * 0).risk.isnan()  # one environment only
+    assert good(batch.features, batch.labels + 1, batch.index).risk.isnan()  # a label out of range
+    assert good(batch.features, batch.labels - 1, batch.index).risk.isnan()
+    assert good(batch.features, batch.labels, batch.index * 3).risk.isnan()  # an unknown environment
+    assert good(batch.features * torch.inf, batch.labels, batch.index).risk.isnan()
+
+
+def test_captured_defaults_are_accurate_on_ordinary_batches():
+    batch = random_batch(21, [128, 128], classes=10, width=64, dtype=torch.float32)
+    gradients = []
+    for criterion in (TransferRisk(), TransferRisk(captured=True, environments=2, num_classes=10)):
+        features = batch.features.clone().requires_grad_()
+        out = criterion(features, batch.labels, batch.index)
+        out.risk.backward()
+        assert out.solution.all_converged
+        assert out.inverse.all_converged
+        gradients.append(features.grad)
+    assert relative(gradients[1], gradients[0]) < 1e-3
 
 
 def test_no_gradient_is_computed_when_none_is_wanted():

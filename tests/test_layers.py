@@ -67,7 +67,7 @@ def test_imports_point_downwards(path):
     assert not upward, f"{path.relative_to(ROOT)} imports {upward}"
 
 
-def test_the_check_would_notice(tmp_path):
+def test_the_check_would_notice():
     assert not allowed("solvers", "functional.transfer")
     assert not allowed("functional", "algorithms")
     assert not allowed("data", "training.loop")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .errors import DivergedError, InputError
-from .functional.checks import check_finite, check_labels, check_ridge, check_shapes
+from .functional.checks import check_environments, check_finite, check_labels, check_ridge, check_shapes
 from .functional.penalties import exponentiated_gradient
+from .functional.precision import working_dtype
 from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
-from .functional.transfer import WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
+from .functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
 from .solvers import CG, Cholesky, GradientDescent, LinearSolver, Minimiser, Neumann, Newton, Solution, Woodbury
 
 Weights = Literal["eg", "worst", "uniform"]
@@ -32,8 +34,10 @@ IMPLICIT: dict[str, LinearSolver | None] = {
     "none": None,
 }
 CAPTURED_IMPLICIT: dict[str, LinearSolver | None] = {
-    "exact": CG(max_iterations=24, fixed=True),
-    "neumann": Neumann(terms=10, fixed=True),
+    "exact": CG(max_iterations=64, fixed=True),
+    "cholesky": Cholesky(),
+    "woodbury": Woodbury(),
+    "neumann": Neumann(terms=10, raises=False),
     "none": None,
 }
 
@@ -46,6 +50,7 @@ class TransferRiskOutput:
     matrix: Tensor  # (E, E) loss on P (column) of the predictor of Q (row); nan where it was not computed
     weights: Tensor  # (E, E) the weights a_P(Q) this risk was taken with
     solution: Solution  # the predictors W(Q), (m, C, d + 1), and how well they were solved
+    inverse: Solution | None  # the same for the implicit gradient's linear systems; None where there was none
 
 
 def _named(value: object, table: dict[str, Any], argument: str) -> Any:
@@ -64,7 +69,9 @@ class TransferRisk(nn.Module):
     >>> (cross_entropy + out.risk).backward()
 
     The gradient of `out.risk` with respect to the features is the total derivative of the transfer risk: the
-    predictors are solved exactly, and their dependence on the features is differentiated in closed form.
+    predictors are solved exactly, and their dependence on the features is differentiated in closed form. A batch that
+    float32 cannot resolve (large features, a small ridge) is solved in float64; a ConvergenceWarning says if that too
+    falls short.
 
     ridge              strength of the penalty ridge/2 |W|^2 that makes each optimal predictor exist and be unique
     gradient_matching  the paper's lambda: factor of the implicit part of the gradient. 1 is exact, 0 is direct only
@@ -79,8 +86,9 @@ class TransferRisk(nn.Module):
     implicit           how the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky",
                        "woodbury", "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver
     bound              keeps the implicit gradient's norm at most this multiple of the direct one's
-    captured           nothing waits for the device: iterations are fixed and a bad batch gives nan, not an error.
-                       Needs `num_classes` and `environments`
+    captured           nothing waits for the device: iterations are fixed, so that the answer is as good as they make it
+                       (`out.solution` and `out.inverse` tell), and a bad batch gives nan, not an error. Needs
+                       `num_classes` and `environments`
     capacity           the most samples an environment has in a batch; only for `captured`, where the size of the
                        whole batch takes its place, at a cost, when it is not given
 
@@ -103,7 +111,7 @@ class TransferRisk(nn.Module):
         weights_lr: float = 0.01,
         query: Query = "all",
         solver: Minimiser | str | None = None,
-        implicit: LinearSolver | str = "exact",
+        implicit: LinearSolver | str | None = "exact",
         bound: float | None = None,
         captured: bool = False,
         capacity: int | None = None,
@@ -114,6 +122,9 @@ class TransferRisk(nn.Module):
             raise InputError(f"weights={weights!r} is not known: use 'eg', 'worst' or 'uniform'")
         if query not in ("all", "random"):
             raise InputError(f"query={query!r} is not known: use 'all' or 'random'")
+        for name, value in (("gradient_matching", gradient_matching), ("weights_lr", weights_lr)):
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name}={value} is not a number from 0 up")
         if bound is not None and not bound >= 0:
             raise InputError(
                 f"bound={bound} is negative: give the largest ratio of implicit to direct gradient, or None"
@@ -130,10 +141,12 @@ class TransferRisk(nn.Module):
         self.capacity = capacity
         default = "captured" if captured else "newton"
         self.solver: Minimiser = _named(default if solver is None else solver, MINIMISERS, "solver")
-        self.implicit: LinearSolver | None = _named(implicit, CAPTURED_IMPLICIT if captured else IMPLICIT, "implicit")
-        if captured and not (self.solver.fixed and getattr(self.implicit, "fixed", self.implicit is None)):
+        known = CAPTURED_IMPLICIT if captured else IMPLICIT
+        self.implicit: LinearSolver | None = _named("exact" if implicit is None else implicit, known, "implicit")
+        if captured and not (self.solver.captures and (self.implicit is None or self.implicit.captures)):
             raise InputError(
-                "captured=True needs solvers with fixed=True, such as Newton.captured() and CG(fixed=True)"
+                "captured=True needs solvers that read nothing from the device, such as Newton.captured() and "
+                "CG(fixed=True)"
             )
 
         self.register_buffer("alpha", torch.empty(0, 0))
@@ -159,11 +172,28 @@ class TransferRisk(nn.Module):
         if self.alpha.device != features.device:
             self.to(features.device)
         index = self._index(features, labels, environments)
-        assert self.num_classes is not None
         random = self.query == "random" and self.training
         queries = self._pick(index) if random else None
+        result = self._transfer(features, labels, index, queries, start)
+        if not self.captured:
+            if features.dtype != torch.float64 and not self._arrived(result):
+                result = self._transfer(features.double(), labels, index, queries, start)
+                result = replace(result, risk=result.risk.to(working_dtype(features.dtype)))
+            self._warn(result)
+        matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
+        if self.training and self.weights == "eg":
+            moved = ~torch.isnan(matrix)
+            moved.fill_diagonal_(False)
+            self.alpha.copy_(exponentiated_gradient(self.alpha, matrix.to(self.alpha.dtype), self.weights_lr, moved))
+        return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
+
+    def _transfer(
+        self, features: Tensor, labels: Tensor, index: Tensor, queries: Tensor | None, start: Tensor | None
+    ) -> Transfer:
+        assert self.num_classes is not None
+        capacity = len(features) if self.capacity is None else self.capacity
         try:
-            result = transfer_risk(
+            return transfer_risk(
                 features,
                 labels,
                 index,
@@ -177,20 +207,24 @@ class TransferRisk(nn.Module):
                 solver=self.solver,
                 implicit=self.implicit,
                 start=start,
-                capacity=(self.capacity or len(features)) if self.captured else None,
+                capacity=capacity if self.captured else None,
             )
         except DivergedError as error:
             raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
-        if not self.solver.fixed:
-            warn_unless_converged(result.solution, PREDICTOR)
-        if result.inverse is not None and not self.captured:
-            warn_unless_converged(result.inverse, INVERSE)
-        matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
-        if self.training and self.weights == "eg":
-            moved = ~torch.isnan(matrix)
-            moved.fill_diagonal_(False)
-            self.alpha.copy_(exponentiated_gradient(self.alpha, matrix.to(self.alpha.dtype), self.weights_lr, moved))
-        return TransferRiskOutput(result.risk, matrix, used, result.solution)
+
+    def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
+        """What was solved by solvers that promise to arrive, and how it is called."""
+        promised = [] if self.solver.fixed else [(result.solution, PREDICTOR)]
+        if result.inverse is not None and self.implicit is not None and not self.implicit.fixed:
+            promised.append((result.inverse, INVERSE))
+        return promised
+
+    def _arrived(self, result: Transfer) -> bool:
+        return all(solution.all_converged for solution, _ in self._promised(result))
+
+    def _warn(self, result: Transfer) -> None:
+        for solution, what in self._promised(result):
+            warn_unless_converged(solution, what)
 
     def _rule(self, queries: Tensor | None) -> WeightRule:
         if self.weights == "eg":
@@ -200,24 +234,22 @@ class TransferRisk(nn.Module):
     def _index(self, features: Tensor, labels: Tensor, environments: Tensor) -> Tensor:
         """Position (n,) of each sample's environment among the ids; all checks of a batch's values are here."""
         if self.captured:
-            return torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
-        self.num_classes = check_labels(labels, self.num_classes)
-        self.class_count.fill_(self.num_classes)
-        present = environments.unique()
-        if len(present) < 2:
-            raise InputError(
-                f"the batch holds one environment only (id {int(present[0])}): transfer needs at least two; "
-                "draw every batch from several environments"
-            )
-        if not self.num_environments:
-            self._set_environments(present)
+            index = torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
+            return torch.where(self.environment_ids[index] == environments, index, -1)  # -1 becomes nan
+        num_classes = check_labels(labels, self.num_classes)
+        present = check_environments(environments)
         unknown = present[~torch.isin(present, self.environment_ids)]
-        if len(unknown):
+        if self.num_environments and len(unknown):
             raise InputError(
                 f"environment {int(unknown[0])} is not among {self.environment_ids.tolist()}, which the first batch or "
                 "environments= gave: name all of them with TransferRisk(environments=...)"
             )
         check_finite(features, environments)
+        if self.num_classes is None:
+            self.num_classes = num_classes
+            self.class_count.fill_(num_classes)
+        if not self.num_environments:
+            self._set_environments(present)
         return torch.searchsorted(self.environment_ids, environments)
 
     def _set_environments(self, ids: Tensor) -> None:
@@ -225,9 +257,10 @@ class TransferRisk(nn.Module):
         E = len(ids)
         if E < 2:
             raise InputError(f"{E} environment given: transfer needs at least two")
-        self.environment_ids = ids.to(torch.int64)
-        # Zero on the diagonal: Q is not transferred to itself.
-        self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
+        with torch.inference_mode(False):  # a first batch may be one of evaluation; training goes on with these
+            self.environment_ids = ids.to(torch.int64, copy=True)
+            # Zero on the diagonal: Q is not transferred to itself.
+            self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
 
     def _pick(self, index: Tensor) -> Tensor:
         """(1,) one of the environments that are present, uniformly."""
@@ -245,17 +278,33 @@ class TransferRisk(nn.Module):
         return full.index_copy(0, queries, rows)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Buffers take the shape of what is loaded, so a module that has seen no batch can be restored."""
-        ids, alpha = state_dict.get(prefix + "environment_ids"), state_dict.get(prefix + "alpha")
-        if ids is not None and alpha is not None and ids.shape != self.environment_ids.shape:
-            if self.num_environments and len(ids):
+        """A state that knows its environments or classes must agree with a module that does.
+
+        Buffers take the shape of what is loaded, so a module that has seen no batch can be restored; and the state of
+        such a module leaves one that was told its environments as it is.
+        """
+        state = dict(state_dict)
+        key = {name: prefix + name for name in ("environment_ids", "alpha", "class_count")}
+        if all(name in state for name in key.values()):  # otherwise torch names what is missing
+            ids, mine = state[key["environment_ids"]], self.environment_ids
+            count, classes = int(state[key["class_count"]]), self.num_classes
+            if len(mine) and len(ids) and not torch.equal(ids.cpu(), mine.cpu()):
                 raise InputError(
-                    f"the saved criterion has environments {ids.tolist()}, this one {self.environment_ids.tolist()}: "
+                    f"the saved criterion has environments {ids.tolist()}, this one {mine.tolist()}: "
                     "build it with the same environments="
                 )
-            self.environment_ids = ids.to(self.environment_ids.device, copy=True)
-            self.alpha = alpha.to(self.alpha.device, copy=True)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+            if classes and count and count != classes:
+                raise InputError(
+                    f"the saved criterion has {count} classes, this one {classes}: build it with the same num_classes="
+                )
+            if len(mine) and not len(ids):
+                state |= {key["environment_ids"]: mine, key["alpha"]: self.alpha}
+            elif len(ids) and not len(mine):
+                self.environment_ids = torch.empty_like(ids, device=mine.device)
+                self.alpha = torch.empty_like(state[key["alpha"]], device=mine.device)
+            if classes and not count:
+                state[key["class_count"]] = self.class_count
+        super()._load_from_state_dict(state, prefix, *args)
         self.num_classes = int(self.class_count) or None
 
     def extra_repr(self) -> str:

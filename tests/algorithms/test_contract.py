@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from transferrisk.algorithms import Batch, Setting, available, configure, create, get
+from transferrisk.algorithms import Algorithm, Batch, Setting, available, configure, create, get, register
 from transferrisk.errors import InputError
 from transferrisk.models import Classifier
 
@@ -158,6 +158,15 @@ def test_unknown_names_suggest_the_nearest():
         configure("trm", rigde=1e-3)
     with pytest.raises(InputError, match=r"erm has no setting 'beta': it has none"):
         configure("erm", beta=1)
+    with pytest.raises(InputError, match=r"mldg has no order=3: choose from 1, 2"):
+        configure("mldg", order=3)
+    with pytest.raises(InputError, match=r"trm-direct has no setting 'gradient_matching'"):
+        configure("trm-direct", gradient_matching=1.0)
+
+
+def test_a_name_is_taken_once():
+    with pytest.raises(InputError, match=r"'trm' is registered already, as transferrisk.algorithms.trm.TRM"):
+        register("trm")(type("TRM", (Algorithm,), {}))
 
 
 @pytest.mark.parametrize("name", ["irm", "vrex", "trm"])

@@ -15,6 +15,7 @@ from transferrisk import TransferRisk
 from transferrisk.algorithms import Batch, Pass, Setting, create
 from transferrisk.algorithms.mldg import meta_gradient
 from transferrisk.algorithms.reweight import reweighted_risk
+from transferrisk.errors import InputError
 from transferrisk.functional import environment_means, irm_penalty, irm_predictor_penalty, risk_variance
 from transferrisk.models import Classifier
 
@@ -39,6 +40,15 @@ def test_environment_means(out):
     assert present.tolist() == [True, True, False, True]
     for e, risk in risks_by_loop(out).items():
         torch.testing.assert_close(means[e], risk)
+
+
+def test_risks_are_not_rounded_by_autocast(out):
+    features, logits = out.features.detach().float(), out.logits.detach().float()
+    plain = environment_means(out.losses.detach().float(), out.environments, 4)[0]
+    penalty = irm_predictor_penalty(features, logits, out.labels, out.environments, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(environment_means(out.losses.detach().float(), out.environments, 4)[0], plain)
+        assert torch.equal(irm_predictor_penalty(features, logits, out.labels, out.environments, 4), penalty)
 
 
 def test_irm_penalty_is_autograds_squared_derivative_by_a_scale(out):
@@ -119,12 +129,21 @@ def test_reweight_makes_every_group_count_the_same(out):
 def test_reweight_takes_given_priors(out):
     priors = torch.rand(4, 3, generator=torch.Generator().manual_seed(0)) + 0.1
     algorithm = create("reweight", Setting(4, 3, group_priors=priors))
-    weights = 1 / priors[out.environments, out.labels]
-    expected = (weights * out.losses).sum() / weights.sum()
+    expected = (out.losses / (12 * priors[out.environments, out.labels])).mean()
     torch.testing.assert_close(algorithm.objective(out, True)["loss"], expected)
-    torch.testing.assert_close(
-        reweighted_risk(torch.tensor([1.0, 5.0]), torch.tensor([0, 1]), torch.tensor([0.8, 0.2])), torch.tensor(4.2)
-    )
+
+
+def test_reweight_is_the_mean_of_group_risks_in_expectation():
+    losses, groups = torch.tensor([1.0, 1.0, 1.0, 5.0]), torch.tensor([0, 0, 0, 1])
+    risk = reweighted_risk(losses, groups, torch.tensor([0.75, 0.25]))
+    torch.testing.assert_close(risk, torch.tensor(3.0))
+
+
+def test_reweight_refuses_a_group_it_has_no_prior_for(out):
+    priors = torch.full((4, 3), 0.1)
+    priors[0, int(out.labels[out.environments == 0][0])] = 0
+    with pytest.raises(InputError, match="group has prior 0"):
+        create("reweight", Setting(4, 3, group_priors=priors)).objective(out, True)
 
 
 def test_erm_is_the_pooled_mean(out):

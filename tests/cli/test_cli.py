@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from transferrisk.cli import main
+from transferrisk.cli.show import provenance
 from transferrisk.experiments.demo import Demo
 from transferrisk.reports import summarise
 
@@ -54,6 +55,19 @@ def test_help_has_an_example():
     result = trm("demo", "--help")
     assert result.returncode == 0
     assert "Example: trm demo" in result.stdout
+
+
+def test_plain_command_shows_its_help():
+    result = trm()
+    assert result.returncode == 0
+    assert "demo" in result.stdout
+    assert result.stderr == ""
+
+
+def test_commit_is_left_out_without_git(monkeypatch):
+    assert "PyTorch" in provenance()
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "Commit" not in provenance()
 
 
 def test_version():

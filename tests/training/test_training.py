@@ -24,6 +24,7 @@ from transferrisk.training import (
     train,
     write_records,
 )
+from transferrisk.training.evaluate import alternate
 from transferrisk.training.loop import group_priors, start
 from transferrisk.training.records import Scores
 
@@ -123,6 +124,30 @@ def test_held_out_transfer_matrix_fits_on_one_half_and_tests_on_the_other(splits
             there = (data.environments == p) & (half == 1)
             logits = features[there] @ W[:, :-1].T + W[:, -1]
             assert float(matrix[q, p]) == pytest.approx(float(F.cross_entropy(logits, data.labels[there])), rel=1e-4)
+
+
+def test_held_out_transfer_matrix_has_nan_where_there_is_nothing_to_fit_or_test():
+    data = EnvironmentSet(
+        torch.randn(21, 4),
+        torch.arange(21) % 3,
+        torch.tensor([0] * 10 + [1] + [2] * 10),
+        ("a", "b", "c"),
+        ("x", "y", "z"),
+    )
+    matrix = held_out_transfer_matrix(model().eval(), data, 1e-2)
+    assert matrix.shape == (3, 3)
+    assert matrix[:, 1].isnan().all()  # b's only sample is one to fit on
+    assert matrix[:, [0, 2]].isfinite().all()
+
+
+def test_samples_of_one_source_stay_in_one_half():
+    data = EnvironmentSet(
+        torch.zeros(8, 1), torch.zeros(8, dtype=torch.long), torch.zeros(8, dtype=torch.long), ("a",), ("x",),
+        sources=torch.tensor([5, 5, 9, 9, 2, 2, 7, 7]),
+    )  # fmt: skip
+    halves = alternate(data)
+    assert halves.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]  # in the order of the sources: 2, 5, 7, 9
+    assert data.select(torch.tensor([0, 2])).sources.tolist() == [5, 9]
 
 
 def test_group_priors_are_those_of_balanced_draws():

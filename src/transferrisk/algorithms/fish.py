@@ -1,9 +1,10 @@
 """Fish (Shi et al.): gradient matching between environments by first-order meta-learning.
 
 Each step walks through the environments of the batch in random order, one step of the optimiser on each, and
-then moves the parameters a part of the way: theta <- theta + meta_lr (theta_end - theta_start). To second order in
-the learning rate a this follows the gradient of the summed risks minus a/2 times the sum of the inner products of
-the environments' gradients.
+then moves the parameters a part of the way: theta <- theta + meta_lr (theta_end - theta_start). With plain SGD, and
+to second order in its rate a, this follows the gradient of the summed risks minus a/2 times the sum of the inner
+products of the environments' gradients. The optimiser's momentum and batch norm's running statistics are those of
+the inner steps.
 """
 
 from __future__ import annotations

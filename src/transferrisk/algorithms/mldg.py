@@ -4,7 +4,7 @@ Each step holds one environment of the batch out at random (meta-test) and minim
 
     F(theta) + beta G(theta - rate dF/dtheta)
 
-with F the mean loss of the others and G that of the one held out. `order=2` differentiates through the inner
+with F the mean of the others' risks and G the risk of the one held out. `order=2` differentiates through the inner
 step; `order=1` takes the inner gradient as constant, which saves a pass. The parameters are never copied: the
 inner step is a functional call on shifted ones.
 """
@@ -22,6 +22,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from ..errors import InputError
+from ..functional import environment_means
 from ..models import Classifier
 from .base import Algorithm, Batch, Config, Grid, Logs
 from .registry import register
@@ -47,11 +48,11 @@ def meta_gradient(
     """Gradient of F(theta) + beta G(theta - inner_lr dF/dtheta) for losses as functions of parameters; F and G."""
     names, values = list(parameters), list(parameters.values())
     train_loss = meta_train(parameters)
-    train_gradient = torch.autograd.grad(train_loss, values, create_graph=order == 2)
+    train_gradient = torch.autograd.grad(train_loss, values, create_graph=order == 2, materialize_grads=True)
     held = train_gradient if order == 2 else [g.detach() for g in train_gradient]
     shifted = {name: p - inner_lr * g for name, p, g in zip(names, values, held, strict=True)}
     test_loss = meta_test(shifted)
-    test_gradient = torch.autograd.grad(test_loss, values)
+    test_gradient = torch.autograd.grad(test_loss, values, materialize_grads=True)
     total = {name: f.detach() + beta * g for name, f, g in zip(names, train_gradient, test_gradient, strict=True)}
     return total, train_loss.detach(), test_loss.detach()
 
@@ -74,7 +75,9 @@ class MLDG(Algorithm[MLDGConfig]):
         def loss(members: Tensor) -> Callable[[Parameters], Tensor]:
             def at(parameters: Parameters) -> Tensor:
                 logits = functional_call(model, dict(parameters), (batch.inputs[members],))
-                return F.cross_entropy(logits, batch.labels[members])
+                losses = F.cross_entropy(logits, batch.labels[members], reduction="none")
+                risks, there = environment_means(losses, batch.environments[members], self.setting.num_environments)
+                return risks.sum() / there.sum()
 
             return at
 

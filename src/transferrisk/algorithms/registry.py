@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import InputError
 from .base import Algorithm, Config, Setting
@@ -20,7 +20,10 @@ def register(name: str) -> Callable[[A], A]:
 
     def decorate(algorithm: A) -> A:
         known = _REGISTRY.get(name)
-        if known is not None and known.__qualname__ != algorithm.__qualname__:
+        if known is not None and (known.__module__, known.__qualname__) != (
+            algorithm.__module__,
+            algorithm.__qualname__,
+        ):
             raise InputError(f"algorithm {name!r} is registered already, as {known.__module__}.{known.__qualname__}")
         algorithm.name = name
         _REGISTRY[name] = algorithm
@@ -43,9 +46,13 @@ def configure(name: str, **settings: Any) -> Config:
     """The algorithm's config with these settings; an unknown one is an error that names the nearest."""
     config_type = get(name).config_type
     known = [field.name for field in dataclasses.fields(config_type)]
-    for key in settings:
+    kinds = get_type_hints(config_type)
+    for key, value in settings.items():
         if key not in known:
             raise InputError(f"{name} has no setting {key!r}{_nearest(key, known)}")
+        choices = get_args(kinds[key]) if get_origin(kinds[key]) is Literal else (value,)
+        if value not in choices:
+            raise InputError(f"{name} has no {key}={value!r}: choose from {', '.join(map(repr, choices))}")
     return config_type(**settings)
 
 

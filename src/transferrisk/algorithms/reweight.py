@@ -1,7 +1,8 @@
 """ERM with every sample weighted by the inverse prior of its group (Sagawa et al., as in appendix C.4).
 
-A group is an environment and a label together. The priors are those of the samples as they are drawn, so
-that each group counts the same in expectation; without them every group of the batch counts the same.
+A group is an environment and a label together. The paper draws samples with these weights; here the loss carries
+them, which has the same expectation and works with any sampler. The priors are those of the samples as they are drawn,
+so that each group counts the same in expectation; without them every group of the batch counts the same.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from .base import Algorithm, Config, Logs, Pass, Setting
 from .registry import register
 
 
 def reweighted_risk(losses: Tensor, groups: Tensor, priors: Tensor) -> Tensor:
-    """Weighted mean of losses (n,) with weights 1/prior of each sample's group (n,) among priors (G,)."""
-    weights = 1 / priors[groups]
-    return (weights * losses).sum() / weights.sum()
+    """Mean of losses (n,) with weights 1 / (G prior), for the group (n,) of each sample and G groups that occur.
+
+    Its expectation is the mean over groups of their risks.
+    """
+    return (losses / priors[groups]).mean() / (priors > 0).sum()
 
 
 @register("reweight")
@@ -35,4 +39,9 @@ class Reweight(Algorithm[Config]):
         if self.from_batch:
             counts = out.losses.new_zeros(len(self.priors)).index_add(0, groups, torch.ones_like(out.losses))
             return {"loss": reweighted_risk(out.losses, groups, counts / len(groups))}
+        if not groups.is_cuda and bool((self.priors[groups] == 0).any()):  # on a GPU the loss is infinite and says so
+            raise InputError(
+                "a sample's (environment, label) group has prior 0 in Setting.group_priors: count the priors on the "
+                "samples that are drawn"
+            )
         return {"loss": reweighted_risk(out.losses, groups, self.priors)}

@@ -11,7 +11,6 @@ from .demo import demo
 
 app = typer.Typer(
     help="Transfer risk minimisation: models that still work in the place they have not been trained for.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -19,7 +18,11 @@ app.command()(demo)
 
 
 @app.callback(invoke_without_command=True)
-def options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
     if version:
         print(f"trm {__version__}")
-        raise typer.Exit()
+    elif context.invoked_subcommand is None:
+        print(context.get_help())

@@ -74,11 +74,21 @@ def provenance() -> dict[str, str]:
     from .. import __version__
 
     found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__}
-    source = Path(__file__).parent
-    head = subprocess.run(
-        ["git", "-C", str(source), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    if head.returncode == 0:
-        found["Commit"] = head.stdout.strip()
+    commit = _commit()
+    if commit:
+        found["Commit"] = commit
     found["Hardware"] = f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}"
     return found
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists() or not (root / "src" / "transferrisk").is_dir():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    try:
+        head = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return head.stdout.strip() if head.returncode == 0 else None

@@ -21,6 +21,7 @@ class EnvironmentSet:
     environments: Tensor  # (n,) index into environment_names
     environment_names: tuple[str, ...]
     class_names: tuple[str, ...]
+    sources: Tensor | None = None  # (n,) samples that show the same thing share a number; None: each its own
 
     def __post_init__(self) -> None:
         sizes = {len(self.inputs), len(self.labels), len(self.environments)}
@@ -36,7 +37,11 @@ class EnvironmentSet:
     def select(self, index: Tensor) -> Self:
         """These samples, by position or mask."""
         return replace(
-            self, inputs=self.inputs[index], labels=self.labels[index], environments=self.environments[index]
+            self,
+            inputs=self.inputs[index],
+            labels=self.labels[index],
+            environments=self.environments[index],
+            sources=None if self.sources is None else self.sources[index],
         )
 
     def environment(self, name: str) -> Self:
@@ -76,10 +81,12 @@ class Splits:
 def concatenate(parts: Sequence[EnvironmentSet], kind: type[EnvironmentSet] = EnvironmentSet) -> EnvironmentSet:
     """Sets with the same names, one after the other."""
     first = parts[0]
+    sources = [part.sources for part in parts if part.sources is not None]
     return kind(
         torch.cat([part.inputs for part in parts]),
         torch.cat([part.labels for part in parts]),
         torch.cat([part.environments for part in parts]),
         first.environment_names,
         first.class_names,
+        torch.cat(sources) if len(sources) == len(parts) else None,
     )

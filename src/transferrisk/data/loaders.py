@@ -28,7 +28,7 @@ class BalancedSampler:
             )
         self.batch_size = batch_size
         self.steps_per_epoch = min(sizes) // batch_size
-        self.generator = Generator().manual_seed(seed)
+        self.generator = Generator().manual_seed(20_000 + seed)  # not the stream that drew the data
         self.orders = [self._shuffle(m) for m in self.members]
         self.positions = [0] * len(self.members)
 

@@ -28,10 +28,13 @@ def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None
             f"{tuple(environments.shape)} do not go together: give (n, d), (n,) and (n,)"
         )
     for name, tensor in (("labels", labels), ("environments", environments)):
-        if tensor.is_floating_point() or tensor.is_complex():
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
             raise InputError(f"{name} of type {tensor.dtype} are not integers: number them, or convert with .long()")
     if not len(features):
         raise InputError("the batch is empty: give at least one sample from each of two environments")
+    for name, tensor in (("labels", labels), ("environments", environments)):
+        if tensor.device != features.device:
+            raise InputError(f"features are on {features.device} and {name} on {tensor.device}: move them together")
 
 
 def check_labels(labels: Tensor, num_classes: int | None) -> int:
@@ -42,15 +45,31 @@ def check_labels(labels: Tensor, num_classes: int | None) -> int:
     if num_classes is None:
         return largest + 1
     if largest >= num_classes:
-        raise InputError(f"label {largest} is not below num_classes={num_classes}: labels must be 0..num_classes-1")
+        raise InputError(
+            f"label {largest} is not below num_classes={num_classes}, which was given or counted in the first batch: "
+            "labels must be 0..num_classes-1; give num_classes= if the first batch lacked some"
+        )
     return num_classes
 
 
-def check_finite(features: Tensor, environments: Tensor) -> None:
+def check_finite(features: Tensor, environments: Tensor | None = None) -> None:
     bad = ~torch.isfinite(features).all(-1)
     if bool(bad.any()):
-        ids = ", ".join(str(int(i)) for i in environments[bad].unique()[:5])
+        where = ""
+        if environments is not None:
+            where = ", in environment " + ", ".join(str(int(i)) for i in environments[bad].unique()[:5])
         raise InputError(
-            f"{int(bad.sum())} of {len(features)} feature rows hold nan or infinity, in environment {ids}: "
+            f"{int(bad.sum())} of {bad.numel()} feature rows hold nan or infinity{where}: "
             "the representation has diverged (lower the learning rate) or the input was not finite"
         )
+
+
+def check_environments(environments: Tensor) -> Tensor:
+    """The ids present, sorted; at least two."""
+    present: Tensor = environments.unique()
+    if len(present) < 2:
+        raise InputError(
+            f"the batch holds one environment only (id {int(present[0])}): transfer needs at least two; "
+            "draw every batch from several environments"
+        )
+    return present

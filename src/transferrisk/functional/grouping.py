@@ -45,9 +45,12 @@ def group(
     """features (n, d), labels (n,), index (n,) in 0..E-1.
 
     `capacity` is N. Without it N is the largest count, which must be read from the device; with it nothing
-    is read, and an environment that does not fit turns every weight into nan rather than losing samples.
+    is read. What cannot be placed rightly must not go unnoticed: the samples of an environment that does not
+    fit, and samples whose label or index is out of range, get the weight nan.
     """
     n = len(features)
+    wrong = (labels < 0) | (labels >= num_classes) | (index < 0) | (index >= num_environments)
+    index = index.clamp(0, num_environments - 1)
     counts = (index.unsqueeze(-1) == torch.arange(num_environments, device=index.device)).sum(0)  # (E,)
     size = capacity if capacity is not None else max(int(counts.max()), 1)
     order = torch.argsort(index, stable=True)
@@ -60,6 +63,7 @@ def group(
         return padded.index_copy(0, slots, values).reshape(num_environments, size, -1)
 
     share = torch.where(counts > size, torch.nan, 1 / counts.clamp(min=1).to(features.dtype))[index]
+    share = torch.where(wrong, torch.nan, share)
     return Grouped(
         rows=place(with_bias(features)),
         targets=place(one_hot(labels, num_classes, features.dtype)),

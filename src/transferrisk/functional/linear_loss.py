@@ -42,9 +42,16 @@ def logits_of(predictor: Tensor, rows: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum over rows: (..., n, C), (..., n, C), (..., n) -> (...)."""
-    margins = logits - (logits * targets).sum(-1, keepdim=True)  # first, so that a small loss keeps its digits
-    return (weights * torch.logsumexp(margins, -1)).sum(-1)
+    """Weighted sum over rows: (..., n, C), (..., n, C), (..., n) -> (...).
+
+    Of a row it is log(1 + sum of e^margin over the other classes), where a margin is a logit minus the true class's:
+    written so that a small loss keeps its digits and a large one does not overflow.
+    """
+    margins = logits - (logits * targets).sum(-1, keepdim=True)
+    others = margins.masked_fill(targets > 0, -torch.inf)
+    largest = others.amax(-1).clamp(min=0)
+    rest = torch.exp(others - largest.unsqueeze(-1)).sum(-1)
+    return (weights * (largest + torch.log1p(torch.expm1(-largest) + rest))).sum(-1)
 
 
 def softmax_residual(probabilities: Tensor, targets: Tensor) -> Tensor:

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from .linear_loss import one_hot
+from .precision import full_precision, working_dtype
+
+_SMALLEST = 1e-30
 
 
 def environment_means(values: Tensor, index: Tensor, num_environments: int) -> tuple[Tensor, Tensor]:
@@ -15,7 +18,8 @@ def environment_means(values: Tensor, index: Tensor, num_environments: int) -> t
     """
     member = one_hot(index, num_environments, values.dtype)  # (n, E)
     counts = member.sum(0)
-    return values @ member / counts.clamp(min=1), counts > 0
+    total = (values.unsqueeze(-1) * member).sum(0)  # not a matrix product, which autocast would round
+    return total / counts.clamp(min=1), counts > 0
 
 
 def irm_penalty(logits: Tensor, labels: Tensor, index: Tensor, num_environments: int) -> Tensor:
@@ -35,12 +39,14 @@ def irm_predictor_penalty(
 
     |dR_e/dW|^2 with dR_e/dW = mean over e of (S - Y)^T Z, the bias's column included.
     """
-    residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
-    member = one_hot(index, num_environments, logits.dtype)
-    share = member / member.sum(0).clamp(min=1)  # (n, E)
-    by_weight = torch.einsum("ne,nc,nd->ecd", share, residual, features)
-    by_bias = share.mT @ residual  # (E, C)
-    return by_weight.square().sum((1, 2)) + by_bias.square().sum(1)
+    with full_precision(features.device):
+        logits, features = (t.to(working_dtype(t.dtype)) for t in (logits, features))
+        residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
+        member = one_hot(index, num_environments, logits.dtype)
+        share = member / member.sum(0).clamp(min=1)  # (n, E)
+        by_weight = torch.einsum("ne,nc,nd->ecd", share, residual, features)
+        by_bias = share.mT @ residual  # (E, C)
+        return by_weight.square().sum((1, 2)) + by_bias.square().sum(1)
 
 
 def risk_variance(risks: Tensor, present: Tensor) -> Tensor:
@@ -54,9 +60,10 @@ def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: T
     """One step of exponentiated gradient ascent on a simplex, over the last dimension (eq. 3 of the paper).
 
     weights_i <- weights_i exp(rate gains_i), normalised. Only entries in `moved` take part: they share the
-    mass they had, and the others keep theirs, so an absent environment neither gains nor loses.
+    mass they had, and the others keep theirs, so an absent environment neither gains nor loses. No weight falls below
+    1e-30, from where it can come back; from zero it could not.
     """
     mass = torch.where(moved, weights, 0).sum(-1, keepdim=True)
-    logits = torch.where(moved & (weights > 0), weights.log() + rate * gains, -torch.inf)
+    logits = torch.where(moved, weights.clamp(min=_SMALLEST).log() + rate * gains, -torch.inf)
     shares = torch.softmax(logits, -1).nan_to_num(0.0)  # nan: a row with nothing to move
-    return torch.where(moved, mass * shares, weights)
+    return torch.where(moved, (mass * shares).clamp(min=_SMALLEST), weights)

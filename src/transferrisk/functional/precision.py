@@ -26,11 +26,11 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _ieee_products(device: torch.device) -> Iterator[None]:
-    if device.type != "cuda":
-        yield
-        return
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
+    if device.type != "cuda" or before == "ieee":  # nothing to change, and so nothing to pin by restoring it
+        yield
+        return
     matmul.fp32_precision = "ieee"
     try:
         yield

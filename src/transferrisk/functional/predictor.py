@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ..errors import ConvergenceWarning, InputError
 from ..solvers import CG, Linearisation, LinearSolver, Minimiser, Newton, Solution, euclidean
-from .checks import check_labels, check_ridge
+from .checks import check_finite, check_labels, check_ridge
 from .linear_loss import Hessian, cross_entropy, logits_of, loss, one_hot, softmax_residual, with_bias
 from .precision import full_precision, working_dtype
 from .reduction import SpaceName, choose_reduction
@@ -25,13 +26,22 @@ class SoftmaxProblem:
     weights: Tensor  # (B, n)
     ridge: float
 
+    @cached_property
+    def norms(self) -> Tensor:
+        """|Z_i|, (B, n)."""
+        return self.rows.square().sum(-1).sqrt()
+
+    @cached_property
+    def unit(self) -> Tensor:
+        """The predictor that moves some logit by one, (B,)."""
+        return 1 / self.norms.amax(-1).clamp(min=torch.finfo(self.rows.dtype).tiny)
+
     def linearise(self, x: Tensor) -> Linearisation:
         probabilities = torch.softmax(logits_of(x, self.rows), -1)
         residual = self.weights.unsqueeze(-1) * softmax_residual(probabilities, self.targets)
-        norms = self.rows.square().sum(-1).sqrt()
         return Linearisation(
             gradient=torch.add(residual.mT @ self.rows, x, alpha=self.ridge),
-            scale=(residual.abs().sum(-1) * norms).sum(-1),
+            scale=(residual.abs().sum(-1) * self.norms).sum(-1),
             product=Hessian(self.rows, probabilities, self.weights, self.ridge).product,
         )
 
@@ -123,7 +133,7 @@ def solve_predictor(
     features       (n, d) or, for several environments at once, (B, n, d)
     labels         (n,) or (B, n) integers in 0..num_classes-1
     sample_weight  (n,) or (B, n), scaled to sum to one; 0 for the padding of environments of unequal size
-    start          (C, d + 1) or (B, C, d + 1); only the speed depends on it
+    start          (C, d + 1) or (B, C, d + 1); a solver that converges is only faster for it
 
     Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
     """
@@ -134,8 +144,15 @@ def solve_predictor(
             f"features of shape {tuple(features.shape)} and labels of shape {tuple(labels.shape)} do not go together: "
             "give (n, d) and (n,), or (B, n, d) and (B, n)"
         )
-    if not (solver and solver.fixed):
+    if not labels.numel():
+        raise InputError(f"features of shape {tuple(features.shape)} hold no sample: there is nothing to fit")
+    if start is not None and start.shape[-2:] != (num_classes, features.shape[-1] + 1):
+        raise InputError(
+            f"start of shape {tuple(start.shape)} is no predictor: ({num_classes}, {features.shape[-1] + 1}) is"
+        )
+    if not (solver and solver.captures):
         check_labels(labels, num_classes)
+        _check_weighted(features, sample_weight)
     with torch.no_grad(), full_precision(features.device):
         rows = with_bias(features.detach().to(working_dtype(features.dtype)))
         weights = torch.ones_like(rows[..., 0]) if sample_weight is None else sample_weight.to(rows.dtype)
@@ -152,6 +169,15 @@ def solve_predictor(
     return Solution(solution.value[0], solution.converged[0], solution.iterations, solution.residual[0])
 
 
+def _check_weighted(features: Tensor, sample_weight: Tensor | None) -> None:
+    """Finite features where they count, weights that are weights."""
+    if sample_weight is None:
+        return check_finite(features)
+    if bool((sample_weight < 0).any()) or not bool((sample_weight.sum(-1) > 0).all()):
+        raise InputError("sample_weight must not be negative, and must be positive somewhere in every environment")
+    return check_finite(torch.where(sample_weight.unsqueeze(-1) > 0, features, 0))
+
+
 def optimal_predictor(
     features: Tensor,
     labels: Tensor,
@@ -162,12 +188,23 @@ def optimal_predictor(
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
 ) -> Tensor:
-    """The value of `solve_predictor`, with a ConvergenceWarning where the solver did not arrive."""
-    solution = solve_predictor(
-        features, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
-    )
-    if not (solver and solver.fixed):
-        warn_unless_converged(solution, PREDICTOR)
+    """The value of `solve_predictor`; where float32 does not reach it, float64 does, at the cost of a second try.
+
+    Unless the solver's number of iterations is fixed, a ConvergenceWarning says when neither has.
+    """
+
+    def solve(features: Tensor) -> Solution:
+        return solve_predictor(
+            features, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
+        )
+
+    solution = solve(features)
+    if solver and solver.fixed:
+        return solution.value
+    if features.dtype != torch.float64 and not solution.all_converged:
+        better = solve(features.double())
+        solution = replace(better, value=better.value.to(solution.value.dtype))
+    warn_unless_converged(solution, PREDICTOR)
     return solution.value
 
 

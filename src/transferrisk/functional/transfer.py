@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..solvers import LinearSolver, Minimiser, Solution
-from .checks import check_finite, check_labels, check_ridge, check_shapes
+from .checks import check_environments, check_finite, check_labels, check_ridge, check_shapes
 from .grouping import Grouped, group
 from .linear_loss import Hessian, cross_entropy, logits_of, softmax_jacobian, softmax_residual
 from .precision import full_precision, working_dtype
@@ -179,8 +179,9 @@ def transfer_risk(
     capacity           see `grouping.group`
 
     The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
-    again. Arguments are taken as they are: `checks.check_batch` tells what is wrong with a batch.
+    again. Labels and index are taken as they are; a sample whose label or index is out of range makes the risk nan.
     """
+    check_ridge(ridge)
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
     features = features.to(working_dtype(features.dtype))
     with torch.no_grad(), full_precision(features.device):
@@ -227,7 +228,7 @@ def transfer_matrix(
     """M[Q, P], (E, E): cross-entropy on P (column) of the predictor fitted on Q (row), ids in sorted order."""
     check_ridge(ridge)
     check_shapes(features, labels, environments)
-    ids = environments.unique()
+    ids = check_environments(environments)
     num_classes = check_labels(labels, num_classes)
     check_finite(features, environments)
     index = torch.searchsorted(ids, environments)

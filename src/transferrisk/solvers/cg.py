@@ -10,30 +10,45 @@ Differs from the textbook routine in two ways:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from .protocols import Product, System, euclidean, per_problem
+from .protocols import Product, System, accurate, euclidean, norms, per_problem
 from .solution import Solution
 
 
 @dataclass(frozen=True)
 class CG:
-    """Stops when |rhs - A x| <= tolerance * |rhs| (None: 1e-12 in float64, 1e-6 in float32)."""
+    """Stops when the residual it carries along is <= tolerance * |rhs| (None: 1e-12 in float64, 1e-6 in float32).
+
+    `solve` then computes the residual anew, and calls the answer converged when that bounds its error
+    (`protocols.accurate`) or, with a tolerance given, when it is within ten times that.
+    """
 
     tolerance: float | None = None
     max_iterations: int = 1000
     fixed: bool = False
 
+    @property
+    def captures(self) -> bool:
+        return self.fixed
+
     def solve(self, system: System, rhs: Tensor) -> Solution:
-        return self.run(system.product, rhs)
+        found = self.run(system.product, rhs)
+        residual = norms(rhs - system.product(found.value))
+        if self.tolerance is None:
+            converged = accurate(norms(found.value), residual, system.ridge)
+        else:
+            converged = residual <= 10 * self.tolerance * norms(rhs)
+        return replace(found, converged=converged, residual=residual)
 
     def run(self, product: Product, rhs: Tensor, tolerance: Tensor | None = None) -> Solution:
-        """`tolerance` (B,) overrides the solver's own, as an inexact Newton method wants it."""
+        """The iteration alone; `tolerance` (B,) overrides the solver's own, as an inexact Newton method wants it."""
         if tolerance is None:
-            own = self.tolerance or (1e-12 if rhs.dtype == torch.float64 else 1e-6)
+            default = 1e-12 if rhs.dtype == torch.float64 else 1e-6
+            own = default if self.tolerance is None else self.tolerance
             tolerance = rhs.new_full(rhs.shape[:1], own)
         x = torch.zeros_like(rhs)
         residual = direction = rhs

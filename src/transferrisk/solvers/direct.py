@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .protocols import System, euclidean
+from .protocols import System, accurate, norms
 from .solution import Solution
 
 
@@ -18,16 +18,24 @@ def _solve(matrix: Tensor, rhs: Tensor) -> Tensor:
 
 
 def _report(system: System, rhs: Tensor, value: Tensor) -> Solution:
-    """Converged: the residual is at rounding level, or, where the factorisation failed, it is not."""
-    error = system.product(value) - rhs
-    residual = euclidean(error, error).sqrt()
-    scale = euclidean(rhs, rhs).sqrt()
-    tolerance = torch.finfo(rhs.dtype).eps ** 0.5
-    return Solution(value, residual <= tolerance * scale, 1, residual)
+    """A failed factorisation leaves nan, which is not converged."""
+    residual = norms(system.product(value) - rhs)
+    return Solution(value, accurate(norms(value), residual, system.ridge), 1, residual)
 
 
 @dataclass(frozen=True)
-class Cholesky:
+class _Direct:
+    @property
+    def fixed(self) -> bool:
+        return False
+
+    @property
+    def captures(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Cholesky(_Direct):
     """Factors A itself, (B, m, m)."""
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
@@ -36,7 +44,7 @@ class Cholesky:
 
 
 @dataclass(frozen=True)
-class Woodbury:
+class Woodbury(_Direct):
     """Factors F F^T + ridge I instead, which is smaller when F has fewer rows than columns:
 
     A^-1 rhs = (rhs - F^T (F F^T + ridge I)^-1 F rhs) / ridge

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from .protocols import Problem, default_tolerance, euclidean
+from .protocols import Problem, accurate, norms
 from .solution import Solution
 
 
@@ -14,17 +15,19 @@ from .solution import Solution
 class GradientDescent:
     steps: int = 30
     rate: float = 0.1
-    tolerance: float | None = None  # only for the report: the number of steps is fixed
 
     @property
     def fixed(self) -> bool:
+        return True
+
+    @property
+    def captures(self) -> bool:
         return True
 
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
         x = start
         for _ in range(self.steps):
             x = x - self.rate * problem.linearise(x).gradient
-        gradient, scale, _ = problem.linearise(x)
-        residual = euclidean(gradient, gradient).sqrt()
-        tolerance = self.tolerance or default_tolerance(residual.dtype)
-        return Solution(x, residual <= tolerance * scale, self.steps, residual)
+        residual = norms(problem.linearise(x).gradient)
+        size = torch.maximum(norms(x), problem.unit)
+        return Solution(x, accurate(size, residual, problem.ridge), self.steps, residual)

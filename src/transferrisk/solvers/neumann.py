@@ -18,30 +18,39 @@ import torch
 from torch import Tensor
 
 from ..errors import DivergedError
-from .protocols import System, euclidean, per_problem
+from .protocols import System, accurate, norms, per_problem
 from .solution import Solution
 
 
 @dataclass(frozen=True)
 class Neumann:
-    """`terms=10` sums i = 0..10. `converged` means that the series is contracting, not that it has arrived:
-    look at `residual`. A diverging series raises `DivergedError`, or with `fixed=True`, where the host never
-    looks at a value, gives nan."""
+    """`terms=10` sums i = 0..10. Few terms are rarely enough: `converged` and `residual` say how far they are off.
+
+    A diverging series raises `DivergedError` or, with `raises=False`, where the host never looks at a value, gives nan.
+    """
 
     terms: int = 10
     scale: float = 1.0
-    fixed: bool = False
+    raises: bool = True
+
+    @property
+    def fixed(self) -> bool:
+        return True
+
+    @property
+    def captures(self) -> bool:
+        return not self.raises
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
         power = total = rhs
-        norm = previous = euclidean(rhs, rhs).sqrt()
+        norm = previous = norms(rhs)
         for i in range(self.terms + 1):
             power = power - self.scale * system.product(power)
-            previous, norm = norm, euclidean(power, power).sqrt()
+            previous, norm = norm, norms(power)
             if i < self.terms:
                 total = total + power
         contracting = (norm <= previous) & torch.isfinite(norm)
-        if not self.fixed and not bool(contracting.all()):
+        if self.raises and not bool(contracting.all()):
             which = [int(i) for i in (~contracting).nonzero().flatten()]
             growth = float((norm / previous).nan_to_num(torch.inf).max())
             raise DivergedError(
@@ -50,4 +59,4 @@ class Neumann:
                 "or an exact solver (implicit='exact')."
             )
         value = torch.where(per_problem(contracting, total), self.scale * total, torch.nan)
-        return Solution(value, contracting, self.terms + 1, norm)
+        return Solution(value, accurate(norms(value), norm, system.ridge), self.terms + 1, norm)

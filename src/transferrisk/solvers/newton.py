@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from .cg import CG
-from .protocols import Problem, default_tolerance, euclidean, per_problem
+from .protocols import Problem, accurate, euclidean, norms, per_problem
 from .solution import Solution
 
 _CANDIDATES = 8  # steps that are tried at once
+_PATIENCE = 15  # iterations that may pass without halving the gradient
 _SUFFICIENT = 0.1  # part of the decrease that the slope promises, below which a step is too long
 
 
@@ -30,8 +31,8 @@ _SUFFICIENT = 0.1  # part of the decrease that the slope promises, below which a
 class Newton:
     """Stops when |gradient| <= tolerance * scale, the scale being the problem's own (`Linearisation`).
 
-    With `tolerance=None` it goes on until rounding lets an iteration no longer halve the gradient, and
-    calls the result converged when the gradient is then below 1e-10 (float64) or 1e-5 (float32) of the scale.
+    With `tolerance=None` it goes on until rounding lets an iteration no longer halve the gradient, and calls the
+    result converged when the gradient that is left bounds the error (`protocols.accurate`).
     """
 
     tolerance: float | None = None
@@ -39,18 +40,22 @@ class Newton:
     linear: CG = field(default_factory=lambda: CG(max_iterations=500))
     fixed: bool = False
 
+    @property
+    def captures(self) -> bool:
+        return self.fixed and self.linear.fixed
+
     @classmethod
-    def captured(cls, iterations: int = 8, products: int = 12, tolerance: float | None = None) -> Newton:
+    def captured(cls, iterations: int = 10, products: int = 20, tolerance: float | None = None) -> Newton:
         """A fixed number of iterations and of Hessian products in each, fit for a CUDA graph."""
         return cls(tolerance, iterations, CG(max_iterations=products, fixed=True), fixed=True)
 
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
         x = start
-        accepted = self.tolerance or default_tolerance(start.dtype)
-        target = accepted if self.tolerance else torch.finfo(start.dtype).eps
+        target = torch.finfo(x.dtype).eps if self.tolerance is None else self.tolerance
         gradient, scale, product = problem.linearise(x)
-        residual = euclidean(gradient, gradient).sqrt()
+        residual = best = norms(gradient)
         active = residual > target * scale
+        stalled = torch.zeros_like(residual)
         iterations = 0
         while iterations < self.max_iterations and (self.fixed or bool(active.any())):
             # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target nothing is gained.
@@ -60,11 +65,19 @@ class Newton:
             step = self._step(problem, x, gradient, direction, product(direction))
             x = x + per_problem(torch.where(active, step, 0), x) * direction
             gradient, scale, product = problem.linearise(x)
-            previous, residual = residual, euclidean(gradient, gradient).sqrt()
-            progress = (residual > accepted * scale) | (residual < 0.5 * previous)
-            active = active & (residual > target * scale) & progress
+            residual = norms(gradient)
+            stalled = torch.where(residual < 0.5 * best, 0, stalled + 1)
+            best = torch.minimum(best, residual)
+            # Far from the optimum the gradient may rest a while; once the answer is good, one idle iteration is enough.
+            good = accurate(torch.maximum(norms(x), problem.unit), residual, problem.ridge)
+            patience = torch.where(good, 1, _PATIENCE)
+            active = active & (residual > target * scale) & (stalled < patience)
             iterations += 1
-        return Solution(x, residual <= accepted * scale, iterations, residual)
+        if self.tolerance is None:
+            converged = accurate(torch.maximum(norms(x), problem.unit), residual, problem.ridge)
+        else:
+            converged = residual <= target * scale
+        return Solution(x, converged, iterations, residual)
 
     @staticmethod
     def _step(problem: Problem, x: Tensor, gradient: Tensor, direction: Tensor, image: Tensor) -> Tensor:

@@ -53,7 +53,19 @@ class System(Protocol):
         """F^T rows, shaped like a vector."""
 
 
-class LinearSolver(Protocol):
+class Solver(Protocol):
+    """What can be asked of any solver before it runs."""
+
+    @property
+    def fixed(self) -> bool:
+        """The number of iterations is set beforehand, so that arriving is not promised."""
+
+    @property
+    def captures(self) -> bool:
+        """Nothing is read from the device, so that a CUDA graph can hold it."""
+
+
+class LinearSolver(Solver, Protocol):
     """Solves A x = rhs."""
 
     def solve(self, system: System, rhs: Tensor) -> Solution: ...
@@ -68,7 +80,14 @@ class Linearisation(NamedTuple):
 
 
 class Problem(Protocol):
-    """A batch of smooth, strongly convex functions to minimise."""
+    """A batch of smooth functions to minimise, each at least `ridge`/2 |x|^2 more convex than a linear one."""
+
+    @property
+    def ridge(self) -> float: ...
+
+    @property
+    def unit(self) -> Tensor:
+        """(B,) how long an x is that matters: shorter ones count as that long when errors are judged."""
 
     def linearise(self, x: Tensor) -> Linearisation: ...
 
@@ -79,14 +98,20 @@ class Problem(Protocol):
         """A step (B,) along a descent direction at which f is certain to be lower."""
 
 
-class Minimiser(Protocol):
-    @property
-    def fixed(self) -> bool:
-        """True when the number of iterations is fixed and nothing waits for the device."""
-
+class Minimiser(Solver, Protocol):
     def minimise(self, problem: Problem, start: Tensor) -> Solution: ...
 
 
-def default_tolerance(dtype: torch.dtype) -> float:
-    """Relative gradient norm below which a minimiser counts as found in this precision."""
-    return 1e-10 if dtype == torch.float64 else 1e-5
+def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
+    """Whether an answer of this size (B,) is certain to be good, (B,) bool.
+
+    No eigenvalue is below the ridge, so |error| <= |residual| / ridge, and that must be within 1e-6 (float64) or 1e-3
+    (float32) of the size. Only an error in the flattest direction meets the bound; most are a thousand times smaller.
+    """
+    accuracy = 1e-6 if size.dtype == torch.float64 else 1e-3
+    return residual <= accuracy * ridge * size
+
+
+def norms(vectors: Tensor) -> Tensor:
+    """Norm of each vector, (B,)."""
+    return euclidean(vectors, vectors).sqrt()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import EnvironmentSet
-from ..functional import environment_means, transfer_matrix
+from ..functional import environment_means, transfer_risk
 from ..models import Classifier
 from .records import Scores
 
@@ -50,16 +50,27 @@ def evaluate(model: Classifier, data: EnvironmentSet) -> dict[str, Scores]:
 
 
 def held_out_transfer_matrix(model: Classifier, data: EnvironmentSet, ridge: float) -> Tensor:
-    """M[Q, P] of the model's features on samples it was not trained on, (E, E), on the CPU.
+    """M[Q, P] of the model's features on samples it was not trained on, (E, E), on the CPU; nan where there are none.
 
-    Q's predictor is fitted on every other sample of Q and P's loss taken on the rest of P's, so that the diagonal
-    too is held out.
+    Q's predictor is fitted on every other source of Q's samples and P's loss taken on the rest of P's, so that the
+    diagonal too is held out.
     """
     features = featurise(model, data)
     labels, index = data.labels.to(features.device), data.environments.to(features.device)
     E, C = len(data.environment_names), len(data.class_names)
-    order = torch.argsort(index, stable=True)
-    halves = torch.empty_like(order).scatter_(0, order, torch.arange(len(data), device=index.device)) % 2
     # Environments 0..E-1 are the fitting halves, E..2E-1 the testing ones.
-    matrix = transfer_matrix(features, labels, index + E * halves, C, ridge)
-    return matrix[:E, E:].cpu()
+    halves = alternate(data).to(features.device)
+    queries = torch.arange(E, device=features.device)
+    result = transfer_risk(features, labels, index + E * halves, 2 * E, C, ridge, queries=queries)
+    return result.matrix[:, E:].cpu()
+
+
+def alternate(data: EnvironmentSet) -> Tensor:
+    """0 and 1 in turns along the sources of each environment, (n,): samples of one source never part."""
+    sources = torch.arange(len(data)) if data.sources is None else data.sources
+    halves = torch.zeros_like(data.environments)
+    for e in range(len(data.environment_names)):
+        members = data.environments == e
+        _, rank = sources[members].unique(return_inverse=True)
+        halves[members] = rank % 2
+    return halves

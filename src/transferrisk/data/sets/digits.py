@@ -28,7 +28,7 @@ def load(seed: int, colouring: TenColours | None = None) -> Splits:
     digits = load_digits()
     shapes = torch.tensor(digits.images, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target, dtype=torch.int64)
-    views = placed(shapes, VIEWS, CANVAS, Generator().manual_seed(seed))
+    views = placed(shapes, VIEWS, CANVAS, Generator().manual_seed(10_000 + seed))
     return (colouring or TenColours()).build(views, labels, tuple("0123456789"), seed)
 
 

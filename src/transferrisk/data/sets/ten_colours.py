@@ -52,7 +52,9 @@ class TenColours:
             targets = labels[index].repeat_interleave(shapes.shape[1])
             values = biased_values(targets, bias, bijection, generator)
             images = paint(shapes[index].flatten(0, 1), COLOURS[values])
-            return EnvironmentSet(images, targets, torch.full_like(targets, environment), names, class_names)
+            sources = index.repeat_interleave(shapes.shape[1])
+            environments = torch.full_like(targets, environment)
+            return EnvironmentSet(images, targets, environments, names, class_names, sources)
 
         def training(one: Tensor, two: Tensor, kind: type[EnvironmentSet]) -> EnvironmentSet:
             parts = [coloured(one, self.first_bias, 0, train_names), coloured(two, self.second_bias, 1, train_names)]
