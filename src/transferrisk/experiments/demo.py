@@ -29,7 +29,7 @@ class Demo:
     algorithms: Sequence[str] = ("erm", "irm", "groupdro", "trm")
     seeds: Sequence[int] = (0, 1, 2)
     width: int = 16
-    training: TrainingConfig = TrainingConfig(evaluations=4)  # noqa: RUF009  # frozen
+    training: TrainingConfig = TrainingConfig(evaluations=2)  # noqa: RUF009  # frozen
 
     def describe(self) -> dict[str, str]:
         """The settings, for the report."""
