@@ -276,6 +276,7 @@ def test_bad_batches_say_what_to_do():
         ((features[:5], labels, environments), r"features \(5, 4\), labels \(15,\)"),
         ((features, labels.double(), environments), "labels of type torch.float64 are not integers"),
         ((features, labels - 1, environments), "label -1 is negative"),
+        ((features, labels * 90_000, environments), "label 180000 would make 180001 classes: number them"),
         ((features, labels, environments > 0), "environments of type torch.bool are not integers"),
         ((features.to("meta"), labels, environments), "features are on meta and labels on cpu"),
         ((features.long(), labels, environments), "features of type torch.int64 are not floating point"),

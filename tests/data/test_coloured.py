@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from transferrisk.data import EnvironmentSet, TestDomainValidation, TrainingDomainValidation
 from transferrisk.data.sets import digits
-from transferrisk.data.sets.ten_colours import COLOURS, TenColours, paint
-from transferrisk.data.shifts import biased_values, random_bijection
+from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, build, paint, split_sizes
+from transferrisk.data.shifts import Shift, biased_values, random_bijection
 from transferrisk.errors import InputError
 
 
@@ -28,9 +28,17 @@ def test_realised_bias(bias, seed):
         assert float((frequencies - 0.1).abs().max()) < 0.03
 
 
-def test_bias_must_be_a_share():
-    with pytest.raises(InputError, match=r"bias degree 90 is not a share: give a number from 0 to 1"):
-        biased_values(torch.zeros(3, dtype=torch.long), 90, torch.arange(10), torch.Generator())
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"biases": (1.0, 90)}, "bias degree 90 is not a share: give a number from 0 to 1"),
+        ({"biases": (1.0,)}, "1 bias degree given: there must be two training environments or more"),
+        ({"kind": "correlated"}, "shift 'correlated' is not known: use 'label-correlated', "),
+    ],
+)
+def test_bad_shifts_say_what_to_do(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Shift(**arguments)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def test_sizes_and_names(splits):
     assert splits.train.environment_names == ("bias 100%", "bias 90%")
     assert splits.train.group_counts().sum(1).tolist() == [3832, 3832]
     assert len(splits.test) == 3832
-    assert len(splits.training_domain) == len(splits.test_domain) == 2872
+    assert len(splits.training_domain) == len(splits.test_domain) == 2880
     assert splits.train.inputs.shape[1:] == (3, 10, 10)
     assert splits.train.inputs.dtype == torch.uint8
     assert 0 <= float(splits.train.batch().min()) < float(splits.train.batch().max()) <= 1
@@ -83,7 +91,7 @@ def test_seed_decides(splits):
 
 def test_views_of_a_digit_stay_on_one_side():
     shapes = torch.eye(64)[:60].reshape(60, 1, 8, 8).expand(-1, 4, -1, -1)  # each sample inks a pixel of its own
-    parts = TenColours(1.0, 1.0).build(shapes, torch.zeros(60, dtype=torch.long), tuple("0123456789"), seed=3)
+    parts = build(shapes, torch.zeros(60, dtype=torch.long), tuple("0123456789"), Shift(), seed=3)
     train, validation, test = (
         set(part.inputs.sum(1).flatten(1).argmax(1).tolist())
         for part in (parts.train, parts.training_domain, parts.test)
@@ -101,9 +109,73 @@ def test_placed_views_are_whole_and_different():
     assert len({view.numpy().tobytes() for view in views[0]}) == 8
 
 
+def squares(n=3000):
+    """A square of ink in the middle of each of n images, in ten classes."""
+    shapes = torch.zeros(n, 1, 6, 6)
+    shapes[:, :, 2:4, 2:4] = 1
+    return shapes, torch.arange(n) % 10
+
+
+@pytest.mark.parametrize("kind", ["label-correlated", "label-uncorrelated", "combined"])
+def test_what_takes_part_in_a_shift(kind):
+    shapes, labels = squares()
+    splits = build(shapes, labels, tuple("0123456789"), Shift(kind, (1.0, 0.8, 0.6)), seed=0)
+    assert len(splits.train.environment_names) == 3
+    backgrounds = []
+    for part in (*(splits.train.environment(name) for name in splits.train.environment_names), splits.test):
+        ink, paper = part.inputs[:, :, 2, 2], part.inputs[:, :, 0, 0]
+        if kind == "label-uncorrelated":
+            assert (ink == 255).all()
+        else:
+            assert len(ink.unique(dim=0)) == 10
+        palette = paper.unique(dim=0)
+        backgrounds.append({tuple(colour) for colour in palette.tolist()})
+        if kind == "label-correlated":
+            assert not paper.any()
+        else:
+            assert len(palette) == 5
+            assert int(palette.max()) <= 256 * BRIGHTEST
+            shares = torch.stack([(paper == colour).all(1).float().mean() for colour in palette])
+            assert float((shares - 0.2).abs().max()) < 0.06
+    if kind != "label-correlated":
+        assert len(set.union(*backgrounds)) > 15  # each environment has five of its own
+    assert not {c for b in backgrounds[:3] for c in b} & backgrounds[3] or kind == "label-correlated"
+
+
+def test_validation_looks_like_what_it_stands_for():
+    shapes, labels = squares(6000)
+    splits = build(shapes, labels, tuple("0123456789"), Shift("label-correlated", (1.0, 0.5)), seed=1)
+    first = splits.train.environment("bias 100%")
+    tied = {int(y): tuple(c.tolist()) for y, c in zip(first.labels, first.inputs[:, :, 2, 2], strict=True)}
+
+    def share(data):
+        pairs = zip(data.labels.tolist(), data.inputs[:, :, 2, 2].tolist(), strict=True)
+        return sum(tied[y] == tuple(c) for y, c in pairs) / len(data)
+
+    assert share(splits.training_domain.environment("bias 100%")) == 1
+    assert share(splits.training_domain.environment("bias 50%")) == pytest.approx(0.55, abs=0.05)
+    assert share(splits.test_domain) == pytest.approx(0.1, abs=0.04)
+
+
+def test_oracle_trains_on_what_the_test_looks_like():
+    shapes, labels = squares()
+    oracle = build(shapes, labels, tuple("0123456789"), Shift("combined"), seed=0, oracle=True)
+    plain = build(shapes, labels, tuple("0123456789"), Shift("combined"), seed=0)
+    assert torch.equal(oracle.train.sources, plain.train.sources)  # the same digits
+    papers = [{tuple(c) for c in part.inputs[:, :, 0, 0].tolist()} for part in (oracle.train, oracle.test, plain.train)]
+    assert papers[0] == papers[1]
+    assert not papers[0] & papers[2]
+
+
+def test_the_papers_sizes():
+    assert split_sizes(60_000, 2) == [16_000, 16_000, 16_000, 12_000]
+    assert sum(split_sizes(1797, 3)) == 1797
+
+
 def test_paint():
-    image = paint(torch.tensor([[[0.0, 0.5, 1.0]]]), torch.tensor([[200, 100, 0]], dtype=torch.uint8))
-    assert image.tolist() == [[[[0, 100, 200]], [[0, 50, 100]], [[0, 0, 0]]]]
+    shapes = torch.tensor([[[0.0, 0.5, 1.0]]])
+    ink, paper = torch.tensor([[200, 100, 0]], dtype=torch.uint8), torch.tensor([[0, 100, 50]], dtype=torch.uint8)
+    assert paint(shapes, ink, paper).tolist() == [[[[0, 100, 200]], [[100, 100, 100]], [[50, 25, 0]]]]
 
 
 def test_every_sample_needs_a_label():

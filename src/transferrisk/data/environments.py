@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -78,15 +78,17 @@ class Splits:
     test: EnvironmentSet
 
 
-def concatenate(parts: Sequence[EnvironmentSet], kind: type[EnvironmentSet] = EnvironmentSet) -> EnvironmentSet:
-    """Sets with the same names, one after the other."""
+S = TypeVar("S", bound=EnvironmentSet)
+
+
+def concatenate(parts: Sequence[S]) -> S:
+    """Sets of one kind and with the same names, one after the other."""
     first = parts[0]
     sources = [part.sources for part in parts if part.sources is not None]
-    return kind(
-        torch.cat([part.inputs for part in parts]),
-        torch.cat([part.labels for part in parts]),
-        torch.cat([part.environments for part in parts]),
-        first.environment_names,
-        first.class_names,
-        torch.cat(sources) if len(sources) == len(parts) else None,
+    return replace(
+        first,
+        inputs=torch.cat([part.inputs for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        environments=torch.cat([part.environments for part in parts]),
+        sources=torch.cat(sources) if len(sources) == len(parts) else None,
     )

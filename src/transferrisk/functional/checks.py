@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ..errors import InputError
 
+_MOST_COUNTED = 10_000  # classes beyond this are not counted from labels: those are ids of something else
+
 
 def check_ridge(ridge: float) -> None:
     if not (math.isfinite(ridge) and ridge > 0):
@@ -43,6 +45,10 @@ def check_labels(labels: Tensor, num_classes: int | None) -> int:
     if smallest < 0:
         raise InputError(f"label {smallest} is negative: labels must be 0..num_classes-1")
     if num_classes is None:
+        if largest >= _MOST_COUNTED:
+            raise InputError(
+                f"label {largest} would make {largest + 1} classes: number them 0..num_classes-1, or give num_classes="
+            )
         return largest + 1
     if largest >= num_classes:
         raise InputError(

@@ -1,8 +1,8 @@
 """10c-digits: scikit-learn's embedded digits, coloured as in 10C-CMNIST.
 
 Classes      0..9
-Size         1797 digits of 8 x 8, each in 8 places on a canvas of 10 x 10: 3832 images for each environment,
-             2872 for validation
+Size         1797 digits of 8 x 8, each in 8 places on a canvas of 10 x 10: 3832 images for each of two training
+             environments and the test, 2880 for validation
 Licence      BSD-3-Clause, with scikit-learn
 Source       sklearn.datasets.load_digits: the test part of the Optical Recognition of Handwritten Digits data set
 Citation     Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository
@@ -16,20 +16,21 @@ import torch
 from torch import Generator, Tensor
 
 from ..environments import Splits
-from .ten_colours import TenColours
+from ..shifts import Shift
+from .ten_colours import build
 
 CANVAS = 10
 VIEWS = 8
 
 
-def load(seed: int, colouring: TenColours | None = None) -> Splits:
+def load(seed: int, shift: Shift | None = None, oracle: bool = False) -> Splits:
     from sklearn.datasets import load_digits  # takes a second to import, and only this needs it
 
     digits = load_digits()
     shapes = torch.tensor(digits.images, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target, dtype=torch.int64)
     views = placed(shapes, VIEWS, CANVAS, Generator().manual_seed(10_000 + seed))
-    return (colouring or TenColours()).build(views, labels, tuple("0123456789"), seed)
+    return build(views, labels, tuple("0123456789"), shift or Shift(), seed, oracle)
 
 
 def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Tensor:
