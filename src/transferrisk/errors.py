@@ -17,5 +17,9 @@ class DivergedError(TransferRiskError, ArithmeticError):
     """An iteration moved away from its answer, so no answer is returned."""
 
 
+class DataWarning(UserWarning):
+    """Data that can be used, and that holds something its owner may want to know."""
+
+
 class ConvergenceWarning(UserWarning):
     """A solver stopped before it reached its tolerance; its last iterate was used."""

@@ -59,8 +59,8 @@ def test_sizes_and_names(splits):
     assert splits.train.group_counts().sum(1).tolist() == [3832, 3832]
     assert len(splits.test) == 3832
     assert len(splits.training_domain) == len(splits.test_domain) == 2880
-    assert splits.train.inputs.shape[1:] == (3, 10, 10)
-    assert splits.train.inputs.dtype == torch.uint8
+    assert splits.train.inputs[:].shape[1:] == (3, 10, 10)
+    assert splits.train.inputs[:].dtype == torch.uint8
     assert 0 <= float(splits.train.batch().min()) < float(splits.train.batch().max()) <= 1
 
 
@@ -74,18 +74,18 @@ def test_validations_have_types_of_their_own(splits):
 def test_colours_follow_the_label_as_stated(splits):
     first = splits.train.environment("bias 100%")
     bijection = {}
-    for colour, label in zip(colour_index(first.inputs).tolist(), first.labels.tolist(), strict=True):
+    for colour, label in zip(colour_index(first.inputs[:]).tolist(), first.labels.tolist(), strict=True):
         assert bijection.setdefault(label, colour) == colour
     assert len(set(bijection.values())) == 10
     tied = torch.tensor([bijection[label] for label in range(10)])
     for data, expected in ((splits.train.environment("bias 90%"), 0.91), (splits.test, 0.1)):
-        share = float((colour_index(data.inputs) == tied[data.labels]).float().mean())
+        share = float((colour_index(data.inputs[:]) == tied[data.labels]).float().mean())
         assert share == pytest.approx(expected, abs=0.02)
 
 
 def test_seed_decides(splits):
     again, other = digits.load(seed=0), digits.load(seed=1)
-    assert torch.equal(again.train.inputs, splits.train.inputs)
+    assert torch.equal(again.train.inputs[:], splits.train.inputs[:])
     assert not torch.equal(other.train.labels, splits.train.labels)
 
 
@@ -93,7 +93,7 @@ def test_views_of_a_digit_stay_on_one_side():
     shapes = torch.eye(64)[:60].reshape(60, 1, 8, 8).expand(-1, 4, -1, -1)  # each sample inks a pixel of its own
     parts = build(shapes, torch.zeros(60, dtype=torch.long), tuple("0123456789"), Shift(), seed=3)
     train, validation, test = (
-        set(part.inputs.sum(1).flatten(1).argmax(1).tolist())
+        set(part.inputs[:].sum(1).flatten(1).argmax(1).tolist())
         for part in (parts.train, parts.training_domain, parts.test)
     )
     assert (len(train), len(validation), len(test)) == (32, 12, 16)
@@ -123,7 +123,7 @@ def test_what_takes_part_in_a_shift(kind):
     assert len(splits.train.environment_names) == 3
     backgrounds = []
     for part in (*(splits.train.environment(name) for name in splits.train.environment_names), splits.test):
-        ink, paper = part.inputs[:, :, 2, 2], part.inputs[:, :, 0, 0]
+        ink, paper = part.inputs[:][:, :, 2, 2], part.inputs[:][:, :, 0, 0]
         if kind == "label-uncorrelated":
             assert (ink == 255).all()
         else:
@@ -146,10 +146,10 @@ def test_validation_looks_like_what_it_stands_for():
     shapes, labels = squares(6000)
     splits = build(shapes, labels, tuple("0123456789"), Shift("label-correlated", (1.0, 0.5)), seed=1)
     first = splits.train.environment("bias 100%")
-    tied = {int(y): tuple(c.tolist()) for y, c in zip(first.labels, first.inputs[:, :, 2, 2], strict=True)}
+    tied = {int(y): tuple(c.tolist()) for y, c in zip(first.labels, first.inputs[:][:, :, 2, 2], strict=True)}
 
     def share(data):
-        pairs = zip(data.labels.tolist(), data.inputs[:, :, 2, 2].tolist(), strict=True)
+        pairs = zip(data.labels.tolist(), data.inputs[:][:, :, 2, 2].tolist(), strict=True)
         return sum(tied[y] == tuple(c) for y, c in pairs) / len(data)
 
     assert share(splits.training_domain.environment("bias 100%")) == 1
@@ -162,7 +162,9 @@ def test_oracle_trains_on_what_the_test_looks_like():
     oracle = build(shapes, labels, tuple("0123456789"), Shift("combined"), seed=0, oracle=True)
     plain = build(shapes, labels, tuple("0123456789"), Shift("combined"), seed=0)
     assert torch.equal(oracle.train.sources, plain.train.sources)  # the same digits
-    papers = [{tuple(c) for c in part.inputs[:, :, 0, 0].tolist()} for part in (oracle.train, oracle.test, plain.train)]
+    papers = [
+        {tuple(c) for c in part.inputs[:][:, :, 0, 0].tolist()} for part in (oracle.train, oracle.test, plain.train)
+    ]
     assert papers[0] == papers[1]
     assert not papers[0] & papers[2]
 

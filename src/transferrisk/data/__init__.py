@@ -1,6 +1,26 @@
 """Samples with a label and an environment, and where they come from."""
 
+from .catalogue import DataSet, available, load, load_splits, register
 from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from .facts import Facts
 from .loaders import BalancedSampler
+from .options import Options
+from .shifts import Shift
+from .splits import leave_out
 
-__all__ = ["BalancedSampler", "EnvironmentSet", "Splits", "TestDomainValidation", "TrainingDomainValidation"]
+__all__ = [
+    "BalancedSampler",
+    "DataSet",
+    "EnvironmentSet",
+    "Facts",
+    "Options",
+    "Shift",
+    "Splits",
+    "TestDomainValidation",
+    "TrainingDomainValidation",
+    "available",
+    "leave_out",
+    "load",
+    "load_splits",
+    "register",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,11 +12,39 @@ from torch import Tensor
 from ..errors import InputError
 
 
+class Inputs(Protocol):
+    """Where the inputs of a set are kept: a tensor, in memory or mapped from a file, or images not decoded yet."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor | slice, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some of the stored inputs, by position: parts of a set share its memory."""
+
+    stored: Inputs
+    positions: Tensor  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, index: Tensor | slice, /) -> Tensor:
+        return self.stored[self.positions[index]]
+
+
+class Sample(NamedTuple):
+    inputs: Tensor  # as a network takes them
+    label: int
+    environment: int
+
+
 @dataclass(frozen=True)
 class EnvironmentSet:
-    """Samples in memory. Images stay uint8 until a batch is asked for."""
+    """Samples with a label and an environment. Images stay uint8, on disk or undecoded, until a batch is asked for."""
 
-    inputs: Tensor  # (n, ...) uint8 images or float vectors
+    inputs: Inputs  # (n, ...) uint8 images or float vectors
     labels: Tensor  # (n,) index into class_names
     environments: Tensor  # (n,) index into environment_names
     environment_names: tuple[str, ...]
@@ -34,23 +62,65 @@ class EnvironmentSet:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def select(self, index: Tensor) -> Self:
-        """These samples, by position or mask."""
+    def __getitem__(self, position: int) -> Sample:
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"sample {position} of {len(self)}")
+        index = torch.tensor([position % len(self)], device=self.labels.device)
+        return Sample(self.batch(index)[0], int(self.labels[position]), int(self.environments[position]))
+
+    def select(self, index: Tensor | slice) -> Self:
+        """These samples, by position, slice or mask; inputs are shared, not copied."""
+        positions = torch.arange(len(self), device=self.labels.device)[index]
+        inputs = self.inputs
         return replace(
             self,
-            inputs=self.inputs[index],
+            inputs=Rows(inputs.stored, inputs.positions[positions])
+            if isinstance(inputs, Rows)
+            else Rows(inputs, positions),
             labels=self.labels[index],
             environments=self.environments[index],
             sources=None if self.sources is None else self.sources[index],
         )
 
     def environment(self, name: str) -> Self:
-        return self.select(self.environments == self.environment_names.index(name))
+        """The samples of one environment; the names stay, so that it keeps its number."""
+        return self.select(self.environments == self._number(name))
+
+    def _number(self, name: str) -> int:
+        if name not in self.environment_names:
+            raise InputError(f"environment {name!r} is not among {', '.join(map(repr, self.environment_names))}")
+        return self.environment_names.index(name)
+
+    def only(self, names: Sequence[str]) -> Self:
+        """The samples of these environments, which are numbered anew in the order given."""
+        number = torch.full((len(self.environment_names),), -1, device=self.labels.device)
+        for i, name in enumerate(names):
+            number[self._number(name)] = i
+        members = (number[self.environments] >= 0).nonzero().flatten()
+        chosen = self.select(members)
+        return replace(chosen, environments=number[chosen.environments], environment_names=tuple(names))
+
+    def by_group(self) -> Self:
+        """Every (environment, class) an environment of its own: what worst-group accuracy and GroupDRO look at."""
+        names = tuple(f"{e}, {c}" for e in self.environment_names for c in self.class_names)
+        groups = self.environments * len(self.class_names) + self.labels
+        return replace(self, environments=groups, environment_names=names)
 
     def batch(self, index: Tensor | slice = slice(None)) -> Tensor:
         """Inputs as a network takes them: images as floats in 0..1."""
         inputs = self.inputs[index]
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+
+    def to(self, device: torch.device | str) -> Self:
+        """The set with all its samples in the memory of a device."""
+        sources = None if self.sources is None else self.sources.to(device)
+        return replace(
+            self,
+            inputs=self.inputs[:].to(device),
+            labels=self.labels.to(device),
+            environments=self.environments.to(device),
+            sources=sources,
+        )
 
     def group_counts(self) -> Tensor:
         """Number of samples of each environment and class, (E, C)."""
@@ -81,13 +151,19 @@ class Splits:
 S = TypeVar("S", bound=EnvironmentSet)
 
 
+def retyped(data: EnvironmentSet, kind: type[S]) -> S:
+    """The same samples as a set of another kind."""
+    names = ("inputs", "labels", "environments", "environment_names", "class_names", "sources")
+    return kind(*(getattr(data, name) for name in names))
+
+
 def concatenate(parts: Sequence[S]) -> S:
     """Sets of one kind and with the same names, one after the other."""
     first = parts[0]
     sources = [part.sources for part in parts if part.sources is not None]
     return replace(
         first,
-        inputs=torch.cat([part.inputs for part in parts]),
+        inputs=torch.cat([part.inputs[:] for part in parts]),
         labels=torch.cat([part.labels for part in parts]),
         environments=torch.cat([part.environments for part in parts]),
         sources=torch.cat(sources) if len(sources) == len(parts) else None,

@@ -1,1 +1,5 @@
-"""One file for each data set."""
+"""One file for each data set; importing this registers them all."""
+
+from . import cmnist, digits, gaussian
+
+__all__ = ["cmnist", "digits", "gaussian"]

@@ -1,13 +1,8 @@
 """10c-cmnist: MNIST's 60000 training digits, binarised and coloured (section 5.1 and appendix B.1.1).
 
-Classes       10
-Size          3 x 28 x 28; 16000 for each training environment and the test, 12000 for validation
-Shifts        label-correlated, label-uncorrelated, combined (`shifts.Shift`)
 Source        <root>/MNIST/raw/train-{images-idx3,labels-idx1}-ubyte[.gz]; other sets in the same format by folder name,
-              such as FashionMNIST
-Licence       CC BY-SA 3.0 (MNIST)
-Citation      LeCun, Cortes & Burges (1998), The MNIST database of handwritten digits
-Departures    none known; where the paper is silent, a background is at most 0.75 bright, so that digits stay visible
+              such as 10c-cmnist:FashionMNIST
+Shifts        label-correlated, label-uncorrelated, combined (`shifts.Shift`)
 """
 
 from __future__ import annotations
@@ -18,18 +13,29 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
+from ..catalogue import DataSet, register
 from ..environments import Splits
+from ..facts import Facts
 from ..idx import read_idx
 from ..root import VARIABLE, data_root
 from ..shifts import Shift
+from ..sources import FASHION_MNIST, MNIST
 from .ten_colours import build
 
-CLASS_NAMES = {
-    "MNIST": tuple("0123456789"),
-    "FashionMNIST": (
-        "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
-    ),
-}  # fmt: skip
+CLASS_NAMES = {"MNIST": MNIST.classes, "FashionMNIST": FASHION_MNIST.classes}
+
+FACTS = Facts(
+    name="10c-cmnist",
+    title="10C-CMNIST: MNIST's training digits, binarised and coloured",
+    licence=MNIST.licence,
+    citation="Xu & Jaakkola (2021), Learning Representations that Support Robust Transfer of Predictors; "
+    + MNIST.citation,
+    environments={"bias 100%": 16000, "bias 90%": 16000, "unbiased": 16000, "validation": 12000},
+    classes=MNIST.classes,
+    shape=(3, 28, 28),
+    needs=("mnist",),
+    departures="none known; where the paper is silent, a background is at most 0.75 bright: digits stay visible",
+)
 
 
 def load(
@@ -65,3 +71,13 @@ def load_idx(root: Path, source: str) -> tuple[Tensor, Tensor]:
     if int(labels.max()) > 9:
         raise InputError(f"{root / source} has label {int(labels.max())}: ten colours go with ten classes, 0 to 9")
     return images, labels.long()
+
+
+register(
+    DataSet(
+        FACTS,
+        lambda source, asked: load(asked.seed, asked.shift, asked.root, source or "MNIST", asked.oracle, asked.device),
+        takes=frozenset({"shift", "oracle", "device"}),
+        argument="[FOLDER]",
+    )
+)

@@ -1,13 +1,6 @@
 """10c-digits: scikit-learn's embedded digits, coloured as in 10C-CMNIST.
 
-Classes      0..9
-Size         1797 digits of 8 x 8, each in 8 places on a canvas of 10 x 10: 3832 images for each of two training
-             environments and the test, 2880 for validation
-Licence      BSD-3-Clause, with scikit-learn
-Source       sklearn.datasets.load_digits: the test part of the Optical Recognition of Handwritten Digits data set
-Citation     Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository
-Departures   grey levels are kept, where the paper binarises MNIST, because at 8 x 8 they carry much of the shape;
-             and a digit is shown in several places, because 479 images an environment are learnt by heart
+1797 digits of 8 x 8, each in 8 places on a canvas of 10 x 10.
 """
 
 from __future__ import annotations
@@ -15,12 +8,27 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from ..catalogue import DataSet, register
 from ..environments import Splits
+from ..facts import Facts
 from ..shifts import Shift
 from .ten_colours import build
 
 CANVAS = 10
 VIEWS = 8
+
+FACTS = Facts(
+    name="10c-digits",
+    title="scikit-learn's digits, coloured as in 10C-CMNIST: needs no download",
+    licence="BSD-3-Clause, with scikit-learn",
+    citation="Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository",
+    homepage="https://archive.ics.uci.edu/dataset/80",
+    environments={"bias 100%": 3832, "bias 90%": 3832, "unbiased": 3832, "validation": 2880},
+    classes=tuple("0123456789"),
+    shape=(3, CANVAS, CANVAS),
+    departures="grey levels are kept, where the paper binarises MNIST, because at 8 x 8 they carry much of the shape; "
+    "and a digit is shown in several places, because 479 images an environment are learnt by heart",
+)
 
 
 def load(seed: int, shift: Shift | None = None, oracle: bool = False) -> Splits:
@@ -30,7 +38,7 @@ def load(seed: int, shift: Shift | None = None, oracle: bool = False) -> Splits:
     shapes = torch.tensor(digits.images, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target, dtype=torch.int64)
     views = placed(shapes, VIEWS, CANVAS, Generator().manual_seed(10_000 + seed))
-    return build(views, labels, tuple("0123456789"), shift or Shift(), seed, oracle)
+    return build(views, labels, FACTS.classes, shift or Shift(), seed, oracle)
 
 
 def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Tensor:
@@ -47,3 +55,8 @@ def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Ten
         1,
     )  # (n, rows columns, canvas, canvas)
     return every[torch.arange(n).unsqueeze(1), places]
+
+
+register(
+    DataSet(FACTS, lambda _, asked: load(asked.seed, asked.shift, asked.oracle), takes=frozenset({"shift", "oracle"}))
+)

@@ -1,0 +1,129 @@
+"""Data sets by name: those of the paper, the user's own files, and what other packages register.
+
+A name may carry an argument: `folder:PATH`, `table:FILE`, `10c-cmnist:FashionMNIST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ..errors import InputError
+from .environments import EnvironmentSet, Splits
+from .facts import Facts
+from .options import Options
+from .splits import leave_out
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """
+    facts     what is known of it
+    load      (argument, options) -> the set; Splits where it has a test environment of its own
+    takes     the options it understands, beyond those of every set
+    argument  what stands after the colon of its name, in capitals; None: nothing may, "[...]": something may
+    """
+
+    facts: Facts
+    load: Callable[[str, Options], EnvironmentSet | Splits]
+    takes: frozenset[str] = frozenset()
+    argument: str | None = None
+
+    @property
+    def usage(self) -> str:
+        """The name as it is to be written."""
+        if self.argument is None:
+            return self.facts.name
+        return f"{self.facts.name}[:{self.argument[1:-1]}]" if self.optional else f"{self.facts.name}:{self.argument}"
+
+    @property
+    def optional(self) -> bool:
+        return self.argument is not None and self.argument.startswith("[")
+
+
+_SETS: dict[str, DataSet] = {}
+_SOURCES: dict[str, Facts] = {}
+
+
+def register(data_set: DataSet) -> DataSet:
+    """Make a set known under the name in its facts."""
+    if data_set.facts.name in _SETS and _SETS[data_set.facts.name] != data_set:
+        raise InputError(f"data set {data_set.facts.name!r} is registered already")
+    _SETS[data_set.facts.name] = data_set
+    return data_set
+
+
+def register_source(facts: Facts) -> Facts:
+    """Make known what sets are built from: it can be fetched and checked, and is no set of environments itself."""
+    _SOURCES[facts.name] = facts
+    return facts
+
+
+def available() -> dict[str, DataSet]:
+    _fill()
+    return dict(_SETS)
+
+
+def sources() -> dict[str, Facts]:
+    _fill()
+    return dict(_SOURCES)
+
+
+def find(name: str) -> tuple[DataSet, str]:
+    """The set of a name, and the argument after the colon ("" where there is none)."""
+    _fill()
+    base, colon, argument = name.partition(":")
+    data_set = _SETS.get(base)
+    if data_set is None:
+        if base in _SOURCES:
+            built = [s.facts.name for s in _SETS.values() if base in s.facts.needs]
+            raise InputError(
+                f"{base!r} has no environments itself: use {' or '.join(map(repr, built))}, which is built from it"
+            )
+        raise InputError(f"data set {name!r} is not known{_nearest(base, (s.usage for s in _SETS.values()))}")
+    if (colon and (data_set.argument is None or not argument)) or (
+        not colon and data_set.argument is not None and not data_set.optional
+    ):
+        raise InputError(f"data set {name!r} is not complete or says too much: write {data_set.usage}")
+    return data_set, argument
+
+
+def load(name: str, options: Options | None = None) -> EnvironmentSet | Splits:
+    """The set of a name: all its environments, or Splits where it has a test environment of its own."""
+    data_set, argument = find(name)
+    options = options or Options()
+    options.refuse_all_but(data_set.takes, name)
+    return data_set.load(argument, options)
+
+
+def load_splits(name: str, options: Options | None = None, test_environment: str | None = None) -> Splits:
+    """What to train, select and test on. Sets without a test environment of their own need one named."""
+    options = options or Options()
+    data = load(name, options)
+    if isinstance(data, Splits):
+        if test_environment is not None:
+            raise InputError(
+                f"data set {name!r} has a test environment of its own "
+                f"({', '.join(data.test.environment_names)}): leave --test-env out"
+            )
+        return data
+    if test_environment is None:
+        raise InputError(
+            f"data set {name!r} needs a test environment: choose one of {', '.join(data.environment_names)} with "
+            "--test-env"
+        )
+    return leave_out(data, test_environment, options.seed)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    names = {usage.split(":")[0].split("[")[0]: usage for usage in known}
+    close = get_close_matches(word, names, n=1)
+    choices = f"choose from {', '.join(known)}"
+    return f": did you mean {names[close[0]]!r}? ({choices})" if close else f": {choices}"
+
+
+def _fill() -> None:
+    """Import the built-in sets, each of which registers itself."""
+    from . import sets  # noqa: F401

@@ -1,0 +1,58 @@
+"""What a user may ask of a data set. Each set says which of these it takes; the others are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+
+from ..errors import InputError
+from .shifts import Shift
+
+Progress = Callable[[str, int, int], None]
+"""progress(what, done, total): called now and then while something takes long."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """
+    root         the data root; None: see `root.data_root`
+    seed         of everything drawn at random
+    size         height and width of images, pixels
+    lazy         decode images when they are asked for; None: when the decoded ones would take more than 8 GiB
+    skip_bad     leave out what cannot be read, with a warning that lists it
+    shift        what differs between the environments of a synthetic set
+    oracle       train on data distributed like the test environment
+    label        column or array with the labels
+    environment  column or array with the environments
+    features     array or column with the features; columns, separated by commas
+    path         column with the paths of a manifest
+    device       where a synthetic set is built
+    """
+
+    root: Path | str | None = None
+    seed: int = 0
+    size: int | None = None
+    lazy: bool | None = None
+    skip_bad: bool = False
+    shift: Shift | None = None
+    oracle: bool = False
+    label: str | None = None
+    environment: str | None = None
+    features: str | None = None
+    path: str | None = None
+    device: torch.device | str = "cpu"
+    progress: Progress | None = None
+
+    def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
+        """An option that was set and would have no effect is an error."""
+        for option in fields(self):
+            if option.name not in taken | ALWAYS and getattr(self, option.name) != option.default:
+                known = ", ".join(sorted(taken)) or "no options"
+                raise InputError(f"data set {name!r} does not take {option.name}: it takes {known}")
+
+
+ALWAYS = frozenset({"root", "seed", "skip_bad", "progress"})
+"""Options that make sense of any set."""
