@@ -81,7 +81,7 @@ def find(name: str) -> tuple[DataSet, str]:
             raise InputError(
                 f"{base!r} has no environments itself: use {' or '.join(map(repr, built))}, which is built from it"
             )
-        raise InputError(f"data set {name!r} is not known{_nearest(base, (s.usage for s in _SETS.values()))}")
+        raise InputError(f"data set {name!r} is not known{nearest(base, (s.usage for s in _SETS.values()))}")
     if (colon and (data_set.argument is None or not argument)) or (
         not colon and data_set.argument is not None and not data_set.optional
     ):
@@ -116,7 +116,7 @@ def load_splits(name: str, options: Options | None = None, test_environment: str
     return leave_out(data, test_environment, options.seed)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     names = {usage.split(":")[0].split("[")[0]: usage for usage in known}
     close = get_close_matches(word, names, n=1)

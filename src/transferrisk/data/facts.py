@@ -37,6 +37,7 @@ class Facts:
     needs         names of the sources it is built from
     files         what `trm data fetch` gets
     by_hand       how to get it where a licence or a login is in the way: exact steps, ending with --from
+    folder        below the data root, where what was got by hand is kept
     departures    where the set differs from the paper's
     """
 
@@ -51,6 +52,7 @@ class Facts:
     needs: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
     by_hand: str = ""
+    folder: str = ""
     departures: str = ""
 
     @property

@@ -1,0 +1,116 @@
+"""Bringing the files of a data set below the data root, and telling which of them are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..errors import InputError
+from . import catalogue
+from .bring import bring, take
+from .digests import fault, located, size_fault
+from .disk import check_room, disk_errors
+from .download import Downloads, part_of
+from .facts import Facts, RemoteFile
+from .options import Progress
+from .root import data_root
+from .web import size_of
+
+
+@dataclass(frozen=True)
+class FileState:
+    """One file, or the folder of what is got by hand."""
+
+    path: Path
+    state: Literal["there", "missing", "wrong"]
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.state}{f' ({self.fault})' if self.fault else ''}"
+
+
+def needed(name: str) -> list[Facts]:
+    """Facts of all that has to be there for a set or source, its own and of what it is built from; [] for nothing."""
+    sources, sets = catalogue.sources(), catalogue.available()
+    if name in sources:
+        facts = sources[name]
+    elif name in sets:
+        facts = sets[name].facts
+    else:
+        known = catalogue.nearest(name.partition(":")[0], [*sources, *sets])
+        raise InputError(f"{name!r} is no name of a data set or source{known}")
+    own = [facts] if facts.files or facts.by_hand else []
+    return own + [part for other in facts.needs for part in needed(other)]
+
+
+def fetch(
+    name: str, root: Path | str | None = None, given: Path | None = None, progress: Progress | None = None
+) -> list[Path]:
+    """Bring in what a set or source needs; the paths of what came. What is there already and right is left alone.
+
+    `given` is a folder, an archive or a file that was got by hand, for sets that no program may fetch and for machines
+    without a network. Total 0 in `progress` means that it is not known.
+    """
+    place, tell = data_root(root), progress or (lambda what, done, total: None)
+    parts = needed(name)
+    files = [file for facts in parts for file in facts.files]
+    by_hand = [facts for facts in parts if not facts.files]
+    if given is not None and len(by_hand) == 1 and not files:
+        return [bring(given.expanduser(), folder_of(by_hand[0], place), tell)]
+    missing = [file for file in files if state(file, place, tell).state != "there"]
+    if given is not None:
+        if not files:
+            raise InputError(f"{name} has no use for {given}: {_way_out(by_hand)}")
+        return take(given.expanduser(), missing, place, tell) if missing else []
+    for facts in by_hand:
+        if not _filled(folder_of(facts, place)):
+            raise InputError(f"{facts.name} cannot be fetched by a program: {facts.by_hand}")
+    return _download(name, missing, place, tell)
+
+
+def verify(
+    name: str, root: Path | str | None = None, progress: Progress | None = None, digests: bool = True
+) -> list[FileState]:
+    """All that a set or source needs, and whether it is there; without `digests` only sizes are looked at."""
+    place = data_root(root)
+    found = []
+    for facts in needed(name):
+        if not facts.files:
+            folder = folder_of(facts, place)
+            found.append(FileState(folder, "there" if _filled(folder) else "missing"))
+        found += [state(file, place, progress, digests) for file in facts.files]
+    return found
+
+
+def state(file: RemoteFile, root: Path, progress: Progress | None = None, digests: bool = True) -> FileState:
+    """Whether a file is there and as published."""
+    path = located(file, root)
+    if not path.is_file():
+        return FileState(path, "missing")
+    wrong = fault(file, path, progress) if digests else size_fault(file, path)
+    return FileState(path, "wrong", wrong) if wrong else FileState(path, "there")
+
+
+def folder_of(facts: Facts, root: Path) -> Path:
+    """Where what is got by hand is kept."""
+    return root / (facts.folder or facts.name)
+
+
+def _filled(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _way_out(by_hand: list[Facts]) -> str:
+    names = " or ".join(facts.name for facts in by_hand)
+    return f"it is built from several; fetch {names} by name" if names else "it needs no files"
+
+
+def _download(name: str, missing: list[RemoteFile], root: Path, progress: Progress) -> list[Path]:
+    rest = sum(max(0, file.bytes - size_of(part_of(root / file.path))) for file in missing)
+    check_room(root, rest, name)
+    with disk_errors(root, rest):
+        if missing:
+            root.mkdir(parents=True, exist_ok=True)
+        with Downloads(root, progress) as downloads:
+            return [downloads.get(file) for file in missing]
