@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
 
 console = Console()
 OnStep = Callable[[str, int, int, int], None]
+OnBytes = Callable[[str, int, int], None]
 
 
 @contextmanager
@@ -41,6 +51,25 @@ def progress(runs: int, quiet: bool = False) -> Iterator[OnStep]:
             bars.update(current, description=f"{algorithm}, seed {seed}", completed=done, total=total)
             if done == total:
                 bars.advance(everything)
+
+        yield advance
+
+
+@contextmanager
+def byte_progress(quiet: bool = False) -> Iterator[OnBytes]:
+    """A bar for the file that is on its way, on stderr where that is a terminal; it goes when all is done."""
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    shown = not quiet and errors.is_terminal
+    with Progress(*columns, TimeRemainingColumn(), console=errors, disable=not shown, transient=True) as bars:
+        task, current = bars.add_task("", total=None, visible=False), ""
+
+        def advance(what: str, done: int, total: int) -> None:
+            nonlocal current
+            if what != current:
+                bars.reset(task, description=what, completed=done, total=total or None, visible=True)
+                current = what
+            bars.update(task, completed=done, total=total or None)
 
         yield advance
 
