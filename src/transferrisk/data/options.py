@@ -22,6 +22,7 @@ class Options:
     seed         of everything drawn at random
     size         height and width of images, pixels
     lazy         decode images when they are asked for; None: when the decoded ones would take more than 8 GiB
+    verify       read every image once, even where none is decoded before it is asked for
     skip_bad     leave out what cannot be read, with a warning that lists it
     shift        what differs between the environments of a synthetic set
     oracle       train on data distributed like the test environment
@@ -36,6 +37,7 @@ class Options:
     seed: int = 0
     size: int | None = None
     lazy: bool | None = None
+    verify: bool = False
     skip_bad: bool = False
     shift: Shift | None = None
     oracle: bool = False
@@ -54,5 +56,5 @@ class Options:
                 raise InputError(f"data set {name!r} does not take {option.name}: it takes {known}")
 
 
-ALWAYS = frozenset({"root", "seed", "skip_bad", "progress"})
+ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
 """Options that make sense of any set."""

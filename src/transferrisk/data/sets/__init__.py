@@ -1,5 +1,5 @@
 """One file for each data set; importing this registers them all."""
 
-from . import cmnist, digits, gaussian
+from . import celeba, cmnist, digits, folder, gaussian, office_home, pacs, wilds
 
-__all__ = ["cmnist", "digits", "gaussian"]
+__all__ = ["celeba", "cmnist", "digits", "folder", "gaussian", "office_home", "pacs", "wilds"]

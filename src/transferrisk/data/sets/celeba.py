@@ -1,0 +1,109 @@
+"""celeba: is the hair blond? The label goes with gender, and blond men are few (appendix C.3).
+
+Environments   female and male: the two between which TRM transfers predictors
+Groups         (gender, hair): `EnvironmentSet.by_group`, what worst-group accuracy and GroupDRO look at
+Splits         the official partition; its validation part is both like the training data and like the test data
+Source         <root>/celeba: img_align_celeba (folder or zip), list_attr_celeba and list_eval_partition (.txt or .csv)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from ...errors import InputError
+from ..catalogue import DataSet, register
+from ..containers import Entry, entries, is_archive
+from ..environments import Splits, TestDomainValidation, TrainingDomainValidation, retyped
+from ..facts import Facts
+from ..image_set import LabelledFile, image_set
+from ..images import is_image
+from ..options import Options
+from ..root import data_root
+from .published import plain
+
+SIZE = 224
+LABEL, ENVIRONMENT = "Blond_Hair", "Male"
+CLASSES, ENVIRONMENTS = ("not blond", "blond"), ("female", "male")
+
+FACTS = Facts(
+    name="celeba",
+    title="CelebA: blond or not, in women and men",
+    licence="for non-commercial research only, see the home page",
+    citation="Liu, Luo, Wang & Tang (2015), Deep Learning Face Attributes in the Wild; groups of Sagawa et al. (2020)",
+    homepage="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+    environments={"female": 94509, "male": 68261, "validation": 19867, "test": 19962},
+    classes=CLASSES,
+    shape=(3, SIZE, SIZE),
+    folder="CelebA",
+    by_hand="from the Google Drive folder linked at https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html download "
+    "img_align_celeba.zip, list_attr_celeba.txt and list_eval_partition.txt into one folder, then run: trm data fetch "
+    "celeba --from FOLDER",
+    departures="none known; both kinds of validation are the official validation part",
+)
+
+
+def load(asked: Options) -> Splits:
+    folder = _folder(data_root(asked.root))
+    files = entries(folder)
+    blond, male = (_column(folder, files, "list_attr_celeba", name) for name in (LABEL, ENVIRONMENT))
+    partition = _column(folder, files, "list_eval_partition", "partition")
+    images = {PurePosixPath(entry.name).name: entry for entry in _images(folder, files)}
+    lost = {name: None for name in partition if name not in images or name not in blond}
+    if lost and not asked.skip_bad:
+        raise InputError(
+            f"{folder} lacks the image or the attributes of {len(lost)} of {len(partition)} samples, such as "
+            f"{next(iter(lost))}: get it again, or go on without them with --skip-bad"
+        )
+
+    parts: dict[int, list[LabelledFile]] = {0: [], 1: [], 2: []}
+    for name in sorted(partition):
+        if name not in lost:
+            sample = LabelledFile(images[name], CLASSES[blond[name] > 0], ENVIRONMENTS[male[name] > 0])
+            parts.setdefault(partition[name], []).append(sample)
+    for number in range(3):
+        if not parts[number]:
+            raise InputError(f"{folder} has no sample of part {number} (0 train, 1 validation, 2 test): get it again")
+    train, validation, test = (image_set(parts[i], ENVIRONMENTS, CLASSES, SIZE, asked) for i in range(3))
+    return Splits(train, retyped(validation, TrainingDomainValidation), retyped(validation, TestDomainValidation), test)
+
+
+def _folder(root: Path) -> Path:
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if path.is_dir() and plain(path.name) == "celeba":
+            return path
+    raise InputError(f"celeba is not in {root}: {FACTS.by_hand}")
+
+
+def _images(folder: Path, files: list[Entry]) -> list[Entry]:
+    """Those lying about, else those in an archive."""
+    loose = [entry for entry in files if is_image(entry.name)]
+    archives = [Path(folder, entry.name) for entry in files if is_archive(Path(entry.name))]
+    return loose or [entry for archive in archives for entry in entries(archive) if is_image(entry.name)]
+
+
+def _column(folder: Path, files: list[Entry], stem: str, column: str) -> dict[str, int]:
+    """Image name -> value in a table of the official form (.txt) or of its common conversion (.csv).
+
+    The official attributes begin with their number and the column names; the official partition has neither.
+    """
+    found = [entry for entry in files if PurePosixPath(entry.name).stem == stem]
+    if not found:
+        raise InputError(f"{folder} has no {stem}.txt or {stem}.csv: {FACTS.by_hand}")
+    lines = found[0].read().decode(errors="replace").splitlines()
+    rows = [line.replace(",", " ").split() for line in lines if line.strip()]
+    if rows and len(rows[0]) == 1:  # the number of images
+        rows = rows[1:]
+    if not rows:
+        raise InputError(f"{found[0]} is empty: get it again")
+    names = rows.pop(0) if not is_image(rows[0][0]) else ["image_id", "partition"]
+    place = names.index(column) - len(names) if column in names else None  # from the end: some headers name no image
+    if place is None:
+        raise InputError(f"{found[0]} has no column {column!r}: it begins with {' '.join(names[:5])!r}")
+    try:
+        return {row[0]: int(row[place]) for row in rows}
+    except (ValueError, IndexError):
+        bad = next(row for row in rows if len(row) < -place or not row[place].lstrip("-").isdigit())
+        raise InputError(f"{found[0]} has a row that cannot be read: {' '.join(bad)[:60]!r}; get it again") from None
+
+
+register(DataSet(FACTS, lambda _, asked: load(asked), takes=frozenset({"size", "lazy"})))

@@ -1,0 +1,100 @@
+"""Published sets of image folders: found in the layouts people have them in, and counted against what was published.
+
+    <folder>/<environment>/<class>/*                    the usual one, and DomainBed's
+    <folder>/images/<environment>/<class>/*             Dassl's PACS
+    <folder>/<environment>/{train,val}/<class>/*        Dassl's Office-Home
+    any of these inside one archive, or in one archive for each environment
+
+The class is the folder an image lies in, the environment the nearest folder (or archive) above it that is named like
+one; case, spaces, dashes and underscores do not count.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...errors import DataWarning, InputError
+from ..containers import ARCHIVES, Entry, entries, is_archive
+from ..environments import EnvironmentSet
+from ..facts import Facts
+from ..image_set import LabelledFile, image_set
+from ..images import is_image
+from ..options import Options
+from ..root import data_root
+
+SIZE = 224
+
+
+@dataclass(frozen=True)
+class Published:
+    """
+    folders  names under which it is found below the data root, as a folder or archive
+    aliases  other names of environments
+    """
+
+    facts: Facts
+    folders: tuple[str, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def load(self, _: str, asked: Options) -> EnvironmentSet:
+        samples = self.samples(asked)
+        return image_set(samples, tuple(self.facts.environments), self.facts.classes, SIZE, asked)
+
+    def samples(self, asked: Options) -> list[LabelledFile]:
+        """All its images, environment after environment; an error where their number is not the published one."""
+        place, files = self._find(data_root(asked.root))
+        found = list(self._placed(files))
+        counts = Counter(sample.environment for sample in found)
+        wrong = [
+            f"{name} {counts[name]} of {published}"
+            for name, published in self.facts.environments.items()
+            if counts[name] != published
+        ]
+        if wrong:
+            line = f"{place} does not hold all of {self.facts.name} or holds more: {', '.join(wrong)} images"
+            if not asked.skip_bad or not found:
+                raise InputError(f"{line}; get it again, or go on with what there is with --skip-bad")
+            warnings.warn(line, DataWarning, stacklevel=2)
+        order = list(self.facts.environments)
+        return sorted(found, key=lambda s: (order.index(s.environment), s.label, s.file.name))
+
+    def _find(self, root: Path) -> tuple[Path, list[Entry]]:
+        """Images in the first folder that has some, else in its archives, else in an archive beside it."""
+        known = {plain(name) for name in self.folders}
+        there = sorted(root.iterdir()) if root.is_dir() else []
+        for folder in (path for path in there if path.is_dir() and plain(path.name) in known):
+            inside = entries(folder)
+            archives = [Path(entry.container, entry.name) for entry in inside if is_archive(Path(entry.name))]
+            for files in (inside, (entry for archive in archives for entry in entries(archive))):
+                images = [entry for entry in files if is_image(entry.name)]
+                if images:
+                    return folder, images
+        for archive in (path for path in there if is_archive(path) and plain(stem(path)) in known):
+            return archive, [entry for entry in entries(archive) if is_image(entry.name)]
+        raise InputError(f"{self.facts.name} is not in {root}: {self.facts.by_hand}")
+
+    def _placed(self, files: Sequence[Entry]) -> Iterator[LabelledFile]:
+        classes = {plain(name): name for name in self.facts.classes}
+        environments = {plain(name): name for name in self.facts.environments} | dict(self.aliases)
+        outer = {path: (stem(path),) if path.is_file() else () for path in {file.container for file in files}}
+        for file in files:
+            *above, label = ("", *map(plain, (*outer[file.container], *file.folders)))
+            environment = next((name for name in reversed(above) if name in environments), None)
+            if label in classes and environment is not None:
+                yield LabelledFile(file, classes[label], environments[environment])
+
+
+def plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def stem(path: Path) -> str:
+    """A file's name without what makes it an archive."""
+    for suffix in sorted(ARCHIVES, key=len, reverse=True):
+        if path.name.lower().endswith(suffix):
+            return path.name[: -len(suffix)]
+    return path.name

@@ -1,0 +1,217 @@
+"""The user's folders, and PACS and Office-Home in the layouts people have them in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from drawn import picture, sites, write_folder, write_tar, write_zip
+
+from transferrisk.data import Options, load, load_splits
+from transferrisk.data.image_set import LazyImages
+from transferrisk.data.images import BadImageError, decode
+from transferrisk.data.sets.office_home import OFFICE_HOME
+from transferrisk.data.sets.pacs import PACS
+from transferrisk.errors import DataWarning, InputError
+
+SMALL = Options(size=6)
+FILES = sites()
+
+
+def image(data, position):
+    return (data[position].inputs * 255).round().to(torch.uint8)
+
+
+@pytest.mark.parametrize("wrapper", ["", "my data/"])
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "tar.gz"])
+def test_own_folder(tmp_path, kind, wrapper):
+    files = {wrapper + name: content for name, content in FILES.items()} | {wrapper + "README.txt": b"hello"}
+    if kind == "folder":
+        path = write_folder(tmp_path / "own", files)
+    elif kind == "zip":
+        path = write_zip(tmp_path / "own.zip", files)
+    else:
+        path = write_tar(tmp_path / f"own.{kind}", files, "w:gz" if kind == "tar.gz" else "w")
+    data = load(f"folder:{path}", SMALL)
+    assert data.environment_names == ("site a", "site b", "site c")
+    assert data.class_names == ("cat", "dog")
+    assert len(data) == len(FILES)
+    for position, name in enumerate(sorted(FILES)):
+        environment, label, _ = name.split("/")
+        assert data.environment_names[data[position].environment] == environment
+        assert data.class_names[data[position].label] == label
+        assert torch.equal(image(data, position), torch.from_numpy(decode(FILES[name], 6)))
+
+
+def test_lazy_gives_the_same(tmp_path):
+    path = write_zip(tmp_path / "own.zip", FILES)
+    cached, lazy = (load(f"folder:{path}", replace(SMALL, lazy=lazy)) for lazy in (False, True))
+    assert isinstance(lazy.inputs, LazyImages)
+    assert torch.equal(cached.batch(), lazy.batch())
+    index = torch.tensor([5, 0, 5])
+    assert torch.equal(cached.batch(index), lazy.batch(index))
+    assert torch.equal(cached.environment("site b").batch(), lazy.environment("site b").batch())
+
+
+def test_large_sets_are_lazy_by_themselves(tmp_path, monkeypatch):
+    path = write_folder(tmp_path / "own", FILES)
+    monkeypatch.setattr("transferrisk.data.image_set.LARGEST_CACHE", 3 * 6 * 6 * len(FILES) - 1)
+    assert isinstance(load(f"folder:{path}", SMALL).inputs, LazyImages)
+    monkeypatch.setattr("transferrisk.data.image_set.LARGEST_CACHE", 3 * 6 * 6 * len(FILES))
+    assert not isinstance(load(f"folder:{path}", SMALL).inputs, LazyImages)
+
+
+def test_splits_need_a_test_environment(tmp_path):
+    path = write_folder(tmp_path / "own", FILES)
+    with pytest.raises(InputError, match="choose one of site a, site b, site c with --test-env"):
+        load_splits(f"folder:{path}", SMALL)
+    splits = load_splits(f"folder:{path}", SMALL, "site b")
+    assert splits.train.environment_names == ("site a", "site c")
+    assert splits.test.environment_names == ("site b",)
+
+
+BAD = {"site a/cat/0.png": b"", "site b/dog/1.png": b"no image", "site c/cat/2.png": picture(size=(99, 99))[:-30]}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bad_images_are_named_or_skipped(tmp_path, lazy):
+    path = write_folder(tmp_path / "own", FILES | BAD)
+    asked = replace(SMALL, lazy=lazy)
+    if lazy:
+        with pytest.raises(BadImageError, match=r"site a/cat/0\.png cannot be used: it is empty"):
+            load(f"folder:{path}", asked).batch()
+    else:
+        with pytest.raises(InputError, match=r"3 of 24 images cannot be used, first .*site a/cat/0\.png: it is empty"):
+            load(f"folder:{path}", asked)
+    with pytest.warns(DataWarning, match="3 of 24 images were skipped: .*0.png: it is empty; .*1.png.*; .*2.png"):
+        data = load(f"folder:{path}", replace(asked, skip_bad=True))
+    assert len(data) == 21
+    good = [name for name in sorted(FILES) if name not in BAD]
+    for position in (0, 7, 20):
+        assert torch.equal(image(data, position), torch.from_numpy(decode(FILES[good[position]], 6)))
+
+
+def test_no_images(tmp_path):
+    with pytest.raises(InputError, match="holds no images"):
+        load(f"folder:{write_folder(tmp_path / 'own', {'a/b/c.txt': b'x'})}")
+    with pytest.raises(InputError, match=r"none as <environment>/<class>/<image>: the first is 'a/x\.png'"):
+        load(f"folder:{write_folder(tmp_path / 'flat', {'a/x.png': picture()})}")
+    with pytest.raises(InputError, match="does not exist"):
+        load(f"folder:{tmp_path / 'nowhere'}")
+
+
+def test_stray_images_are_left_out_with_a_word(tmp_path):
+    path = write_folder(tmp_path / "own", FILES | {"logo.png": picture()})
+    with pytest.warns(DataWarning, match="1 images lie outside .*'logo.png'"):
+        assert len(load(f"folder:{path}", SMALL)) == len(FILES)
+
+
+def test_an_empty_class(tmp_path):
+    path = write_folder(tmp_path / "own", FILES)
+    (path / "site a" / "zebra").mkdir()
+    with pytest.raises(InputError, match="class 'zebra' has a folder and no image in any environment"):
+        load(f"folder:{path}", SMALL)
+    with pytest.warns(DataWarning, match="zebra"):
+        assert load(f"folder:{path}", replace(SMALL, skip_bad=True)).class_names == ("cat", "dog")
+
+
+def test_a_class_missing_from_an_environment(tmp_path):
+    files = {name: content for name, content in FILES.items() if not name.startswith("site c/dog")}
+    path = write_folder(tmp_path / "own", files)
+    (path / "site c" / "dog").mkdir()
+    with pytest.warns(DataWarning, match="dog.*site c"):
+        assert load(f"folder:{path}", SMALL).group_counts().tolist() == [[4, 4], [4, 4], [4, 0]]
+
+
+def test_one_environment_or_one_class(tmp_path):
+    with pytest.raises(InputError, match="environment"):
+        load(f"folder:{write_folder(tmp_path / 'one', sites(environments=('here',)))}", SMALL)
+    with pytest.raises(InputError, match="cat"):
+        load(f"folder:{write_folder(tmp_path / 'same', sites(classes=('cat',)))}", SMALL)
+
+
+def small(published, counts):
+    return replace(published, facts=replace(published.facts, environments=counts))
+
+
+PACS_COUNTS = dict.fromkeys(PACS.facts.environments, 14)  # two of each class
+
+
+def pacs_files(pattern):
+    return {
+        pattern.format(environment=environment, label=label, i=i): picture((10 * e, 10 * c, i))
+        for e, environment in enumerate(PACS.facts.environments)
+        for c, label in enumerate(PACS.facts.classes)
+        for i in range(2)
+    }
+
+
+USUAL = "{environment}/{label}/{i}.png"
+
+
+def lay_out(root, layout):
+    files = pacs_files(USUAL)
+    if layout == "usual":
+        write_folder(root / "PACS", files)
+    elif layout == "dassl":
+        write_folder(root / "pacs", pacs_files("images/" + USUAL) | {"splits/photo_train_kfold.txt": b"..."})
+    elif layout == "kfold":
+        write_folder(root / "PACS", pacs_files("kfold/" + USUAL))
+    elif layout == "one zip beside":
+        write_zip(root / "PACS.zip", pacs_files("PACS/" + USUAL))
+    elif layout == "one tar.gz inside":
+        write_tar(root / "PACS" / "all.tar.gz", pacs_files("kfold/" + USUAL), "w:gz")
+    else:
+        for environment in PACS.facts.environments:
+            inside = {
+                (name if layout == "tars with folders" else name.split("/", 1)[1]): content
+                for name, content in files.items()
+                if name.startswith(environment)
+            }
+            write_tar(root / "PACS" / f"{environment}.tar", inside)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["usual", "dassl", "kfold", "one zip beside", "one tar.gz inside", "tars with folders", "tars without folders"],
+)
+def test_pacs_in_every_layout(tmp_path, layout):
+    lay_out(tmp_path, layout)
+    data = small(PACS, PACS_COUNTS).load("", replace(SMALL, root=tmp_path))
+    assert data.environment_names == ("art_painting", "cartoon", "photo", "sketch")
+    assert data.group_counts().tolist() == [[2] * 7] * 4
+    colours = data.inputs[:][:, :, 0, 0].tolist()
+    assert colours == [[10 * e, 10 * c, i] for e in range(4) for c in range(7) for i in range(2)]
+
+
+def test_office_home_as_published_and_as_dassl_has_it(tmp_path):
+    counts = dict.fromkeys(OFFICE_HOME.facts.environments, 65)
+    names = {"art": "Art", "clipart": "Clipart", "product": "Product", "real_world": "Real World"}
+    classes = OFFICE_HOME.facts.classes
+    usual = {f"{names[e]}/{c}/1.jpg": picture(kind="JPEG") for e in counts for c in classes}
+    dassl = {
+        f"{e}/{'train' if i % 3 else 'val'}/{c.lower()}/1.jpg": picture(kind="JPEG")
+        for e in counts
+        for i, c in enumerate(classes)
+    }
+    for name, folder, files in (("usual", "OfficeHomeDataset_10072016", usual), ("dassl", "office_home_dg", dassl)):
+        write_folder(tmp_path / name / folder, files)
+        data = small(OFFICE_HOME, counts).load("", replace(SMALL, root=tmp_path / name))
+        assert data.group_counts().tolist() == [[1] * 65] * 4
+        assert data.class_names == classes
+
+
+def test_counts_are_checked(tmp_path):
+    lay_out(tmp_path, "usual")
+    (tmp_path / "PACS/sketch/dog/0.png").unlink()
+    asked = replace(SMALL, root=tmp_path)
+    with pytest.raises(InputError, match="does not hold all of pacs or holds more: sketch 13 of 14 images"):
+        small(PACS, PACS_COUNTS).load("", asked)
+    with pytest.warns(DataWarning, match="sketch 13 of 14"):
+        assert len(small(PACS, PACS_COUNTS).load("", replace(asked, skip_bad=True))) == 55
+
+
+def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path):
+    with pytest.raises(InputError, match=r"trm data fetch pacs --from PACS\.zip"):
+        load("pacs", Options(root=tmp_path / "nothing"))

@@ -1,0 +1,118 @@
+"""Every kind of image file becomes the right colours, or one clear reason why not."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from drawn import BLUE, GREEN, RED, WHITE, picture
+from PIL import Image
+
+from transferrisk.data.images import BadImageError, decode, decode_all
+
+
+def saved(image, kind="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def flat(colour):
+    return Image.new("RGB", (6, 6), colour)
+
+
+def colour_of(content, size=4):
+    """The one colour of a flat image."""
+    image = decode(content, size)
+    assert image.shape == (3, size, size)
+    assert image.dtype == np.uint8
+    assert (image == image[:, :1, :1]).all()
+    return tuple(int(c) for c in image[:, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (picture(RED), RED),
+        (picture(RED, kind="BMP"), RED),
+        (picture(RED, kind="TIFF"), RED),
+        (picture(RED, kind="WEBP", lossless=True), RED),
+        (picture(77, mode="L"), (77, 77, 77)),
+        (picture(1, mode="1"), WHITE),
+        (picture((*BLUE, 255), mode="RGBA"), BLUE),
+        (picture((*BLUE, 0), mode="RGBA"), WHITE),
+        (picture((0, 0, 0, 128), mode="RGBA"), (127, 127, 127)),
+        (picture((50, 255), mode="LA"), (50, 50, 50)),
+        (saved(flat(GREEN).quantize(4)), GREEN),
+        (saved(flat(GREEN).quantize(4), transparency=0), WHITE),
+        (saved(Image.fromarray(np.full((5, 5), 0x8000, np.uint16))), (128, 128, 128)),
+        (saved(Image.fromarray(np.full((5, 5), 0xFFFF, np.uint16)), "TIFF"), WHITE),
+        (saved(Image.fromarray(np.full((5, 5), 30000, np.int32)), "TIFF"), (117, 117, 117)),
+        (saved(Image.fromarray(np.full((5, 5), 0.5, np.float32)), "TIFF"), (128, 128, 128)),
+        (saved(flat(RED), "GIF", save_all=True, append_images=[flat(BLUE)]), RED),
+    ],
+    ids=lambda value: "",
+)  # fmt: skip
+def test_kinds(content, expected):
+    assert colour_of(content) == pytest.approx(expected, abs=1)
+
+
+def test_cmyk_jpeg():
+    # Cyan and magenta full, no black: blue.
+    content = picture((255, 255, 0, 0), mode="CMYK", kind="JPEG", quality=95)
+    red, green, blue = colour_of(content)
+    assert red < 60
+    assert green < 60
+    assert blue > 180
+
+
+def test_scaled_to_a_square_without_cropping():
+    wide = np.zeros((10, 40, 3), np.uint8)
+    wide[:, :20] = RED
+    wide[:, 20:] = BLUE
+    image = decode(saved(Image.fromarray(wide)), 8)
+    assert tuple(image[:, 0, 0]) == RED
+    assert tuple(image[:, 7, 7]) == BLUE
+
+
+def test_orientation_is_applied():
+    upright = np.zeros((8, 8, 3), np.uint8)
+    upright[:4] = RED
+    exif = Image.Exif()
+    exif[0x0112] = 3  # rotated by half a turn
+    image = decode(saved(Image.fromarray(upright), exif=exif), 8)
+    assert tuple(image[:, 7, 0]) == RED
+    assert tuple(image[:, 0, 0]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "empty"),
+        (b"not an image at all", "no image"),
+        (picture(size=(200, 200), kind="PNG")[:-40], "damaged"),
+        (picture(size=(200, 200), kind="JPEG")[:400], "damaged|no image"),
+        (picture(size=(64, 64), kind="WEBP")[:40], "damaged|no image"),
+        (picture()[:8] + b"\0" * 50, "no image|damaged"),
+    ],
+)
+def test_bad_images(content, why):
+    with pytest.raises(BadImageError, match=why) as error:
+        decode(content, 8)
+    assert "\n" not in str(error.value)
+
+
+def test_an_image_that_unpacks_to_too_much(monkeypatch):
+    monkeypatch.setattr("transferrisk.data.images.MOST_PIXELS", 100)
+    with pytest.raises(BadImageError, match="12 x 9 pixels"):
+        decode(picture(), 8)
+
+
+def test_many_keep_their_positions_and_their_faults():
+    contents = [(i, picture((i % 256, i // 256, 0))) for i in range(300)]
+    contents[17] = (17, b"")
+    results = dict(decode_all(contents, 2))
+    assert sorted(results) == list(range(300))
+    assert isinstance(results.pop(17), BadImageError)
+    assert all(int(image[0, 0, 0]) + 256 * int(image[1, 0, 0]) == i for i, image in results.items())

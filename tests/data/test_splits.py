@@ -1,0 +1,94 @@
+"""Parts of a set share its memory; splits are drawn by the seed and keep apart what belongs apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transferrisk.data import EnvironmentSet, TestDomainValidation, TrainingDomainValidation, leave_out
+from transferrisk.data.splits import hold_out
+from transferrisk.errors import InputError
+
+
+def vectors(sources=None, sizes=(50, 30, 20)):
+    n = sum(sizes)
+    environments = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    return EnvironmentSet(
+        torch.arange(n).float().unsqueeze(1), torch.arange(n) % 2, environments, ("a", "b", "c"), ("x", "y"), sources
+    )
+
+
+def test_parts_share_memory():
+    data = vectors()
+    part = data.environment("b").select(torch.tensor([3, 1])).select(slice(1, None))
+    assert part.inputs.stored is data.inputs
+    assert part.batch().tolist() == [[51.0]]
+    assert part.labels.tolist() == [1]
+
+
+def test_only_numbers_anew():
+    part = vectors().only(("c", "a"))
+    assert part.environment_names == ("c", "a")
+    assert len(part) == 70
+    for position in (0, 49, 50, 69):
+        was = "a" if float(part[position].inputs) < 50 else "c"
+        assert part.environment_names[part[position].environment] == was
+    with pytest.raises(InputError, match="environment 'd' is not among 'a', 'b', 'c'"):
+        vectors().only(("d",))
+
+
+def test_groups():
+    data = vectors().by_group()
+    assert data.environment_names == ("a, x", "a, y", "b, x", "b, y", "c, x", "c, y")
+    assert data.environments[:3].tolist() == [0, 1, 0]
+    assert data.environments[50:52].tolist() == [2, 3]
+
+
+def test_a_sample():
+    inputs, label, environment = vectors()[51]
+    assert (inputs.tolist(), label, environment) == ([51.0], 1, 1)
+    assert vectors()[-1].inputs.tolist() == [99.0]
+    with pytest.raises(IndexError):
+        vectors()[100]
+
+
+def test_a_fifth_of_each_environment_is_held_out():
+    data = vectors()
+    kept, held = hold_out(data, 0.2, seed=3)
+    assert sorted([*kept.tolist(), *held.tolist()]) == list(range(100))
+    assert torch.bincount(data.environments[held]).tolist() == [10, 6, 4]
+    assert torch.equal(held, hold_out(data, 0.2, seed=3)[1])
+    assert not torch.equal(held, hold_out(data, 0.2, seed=4)[1])
+
+
+def test_samples_of_one_source_stay_together():
+    data = vectors(sources=torch.arange(100) // 5)
+    kept, held = hold_out(data, 0.2, seed=0)
+    assert not set((kept // 5).tolist()) & set((held // 5).tolist())
+    assert len(held) == 20
+
+
+def test_small_environments_keep_something_on_both_sides():
+    kept, held = hold_out(vectors(sizes=(2, 3, 40)), 0.2, seed=0)
+    assert len([i for i in kept.tolist() if i < 2]) == 1
+    assert len([i for i in held.tolist() if i < 2]) == 1
+    with pytest.raises(InputError, match="environment 'a' has 1 different samples"):
+        hold_out(vectors(sizes=(1, 3, 40)), 0.2, seed=0)
+    with pytest.raises(InputError, match="not a share"):
+        hold_out(vectors(), 1.0, seed=0)
+
+
+def test_leave_out():
+    data = vectors()
+    splits = leave_out(data, "b", seed=1)
+    parts = [splits.train, splits.training_domain, splits.test_domain, splits.test]
+    assert [len(part) for part in parts] == [56, 14, 6, 24]
+    assert [part.environment_names for part in parts] == [("a", "c"), ("a", "c"), ("b",), ("b",)]
+    assert isinstance(splits.training_domain, TrainingDomainValidation)
+    assert isinstance(splits.test_domain, TestDomainValidation)
+    everything = torch.cat([part.batch() for part in parts]).flatten()
+    assert sorted(everything.tolist()) == list(range(100))
+    with pytest.raises(InputError, match="test environment 'd' is not known: choose from a, b, c"):
+        leave_out(data, "d", seed=1)
+    with pytest.raises(InputError, match="2 environments leave 1 to train on"):
+        leave_out(data.only(("a", "b")), "a", seed=1)
