@@ -14,12 +14,13 @@ import transferrisk
 ROOT = Path(transferrisk.__file__).parent
 # Each layer may import itself, what stands before it, and the shared ground.
 ORDER = ["solvers", "functional", "criterion", "algorithms", "training", "experiments", "cli"]
-GROUND = {"errors", "files", "__init__"}
+GROUND = {"errors", "extras", "files", "__init__"}
 ASIDE = {
     "data": {"errors", "files"},
     "models": {"errors"},
     "reports": {"errors", "files", "training.records", "training.selection"},  # records only
     "errors": set(),
+    "extras": {"errors"},
     "files": set(),
 }
 MAY_USE_ASIDE = {"algorithms": {"models"}, "training": {"data", "models"}, "experiments": {"data", "models"}}
