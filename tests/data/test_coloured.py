@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from transferrisk.data import EnvironmentSet, TestDomainValidation, TrainingDomainValidation
 from transferrisk.data.sets import digits
-from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, build, paint, split_sizes
+from transferrisk.data.sets.synthetic import split_sizes
+from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, build, paint
 from transferrisk.data.shifts import Shift, biased_values, random_bijection
 from transferrisk.errors import InputError
 
@@ -171,6 +172,7 @@ def test_oracle_trains_on_what_the_test_looks_like():
 
 def test_the_papers_sizes():
     assert split_sizes(60_000, 2) == [16_000, 16_000, 16_000, 12_000]
+    assert split_sizes(10_000, 2, (13, 11)) == [2600, 2600, 2600, 2200]
     assert sum(split_sizes(1797, 3)) == 1797
 
 

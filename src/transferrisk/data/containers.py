@@ -112,12 +112,13 @@ def _list_tar(path: Path) -> list[Entry]:
     stamp, size = path.stat().st_mtime_ns, path.stat().st_size
     plain = path.name.lower().endswith(".tar")
     try:
+        found = []
         with tarfile.open(path, "r:" if plain else "r:*") as archive:
-            found = [
-                Entry(path, _checked(path, member.name), member.size, stamp, member.offset_data if plain else None)
-                for member in archive
-                if member.isfile()
-            ]
+            while (member := archive.next()) is not None:
+                if member.isfile():
+                    offset = member.offset_data if plain else None
+                    found.append(Entry(path, _checked(path, member.name), member.size, stamp, offset))
+                archive.members.clear()  # or an archive of millions fills the memory
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}): it is damaged or no tar archive; fetch it again") from None
     if plain and found and max((entry.offset or 0) + entry.size for entry in found) > size:

@@ -1,5 +1,5 @@
 """One file for each data set; importing this registers them all."""
 
-from . import celeba, cmnist, digits, folder, gaussian, office_home, pacs, wilds
+from . import celeba, cmnist, digits, folder, gaussian, office_home, pacs, scenecoco, wilds
 
-__all__ = ["celeba", "cmnist", "digits", "folder", "gaussian", "office_home", "pacs", "wilds"]
+__all__ = ["celeba", "cmnist", "digits", "folder", "gaussian", "office_home", "pacs", "scenecoco", "wilds"]
