@@ -18,7 +18,7 @@ from ..data import Splits
 from ..data.sets import digits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
-from ..training import Record, TrainingConfig, train, write_records
+from ..training import Record, Run, TrainingConfig, train, write_records
 
 RECORDS = "records.jsonl"
 SAMPLES = "samples.npz"
@@ -60,7 +60,7 @@ class Demo:
                     if on_step is not None:
                         on_step(algorithm, seed, done, total)
 
-                records += train(algorithm, {}, self.model, splits, self.training, seed, report)
+                records += train(Run(algorithm, self.model, splits, self.training, seed), report)
                 write_records(output / RECORDS, records)
         return records
 
