@@ -20,7 +20,7 @@ ASIDE = {
     "models": {"errors"},
     "reports": {"errors", "files", "training.records", "training.selection"},  # records only
     "errors": set(),
-    "files": set(),
+    "files": {"errors"},
 }
 MAY_USE_ASIDE = {"algorithms": {"models"}, "training": {"data", "models"}, "experiments": {"data", "models"}}
 

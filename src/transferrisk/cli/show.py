@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..experiments.demo import OnRunStep
     from ..reports import Row
 
 console = Console()
-OnStep = Callable[[str, int, int, int], None]
 
 
 @contextmanager
-def progress(runs: int, quiet: bool = False) -> Iterator[OnStep]:
-    """Bars for all runs and for the one that is training; they go to stderr, so that stdout can be piped."""
+def progress(runs: int) -> Iterator[OnRunStep]:
+    """A bar for all runs and one for each that is training, or a line a run where stderr is no terminal.
+
+    On stderr in any case, so that stdout can be piped.
+    """
+    where = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<18}"),
         BarColumn(),
@@ -33,14 +45,20 @@ def progress(runs: int, quiet: bool = False) -> Iterator[OnStep]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+    with Progress(*columns, console=where, disable=not where.is_terminal) as bars:
         everything = bars.add_task("all runs", total=runs)
-        current = bars.add_task("", total=None)
+        training: dict[tuple[str, int], TaskID] = {}
 
         def advance(algorithm: str, seed: int, done: int, total: int) -> None:
-            bars.update(current, description=f"{algorithm}, seed {seed}", completed=done, total=total)
+            run = (algorithm, seed)
+            if run not in training:
+                training[run] = bars.add_task(f"{algorithm}, seed {seed}", total=total)
+            bars.update(training[run], completed=done)
             if done == total:
+                bars.remove_task(training.pop(run))
                 bars.advance(everything)
+                if not where.is_terminal:
+                    where.print(f"{algorithm}, seed {seed}: {bars.tasks[0].completed:.0f} of {runs} runs finished")
 
         yield advance
 

@@ -7,6 +7,7 @@ paper's width; nothing was chosen by looking at the test environment.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +19,27 @@ from ..data import Splits
 from ..data.sets import digits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
-from ..training import Record, Run, TrainingConfig, train, write_records
+from ..training import OnStep, Record, Run, TrainingConfig, train, write_records
+from .executors import run_jobs
 
 RECORDS = "records.jsonl"
+UNFINISHED = "records.unfinished.jsonl"
+REPORT = "report.html"
 SAMPLES = "samples.npz"
+
+OnRunStep = Callable[[str, int, int, int], None]
+"""(algorithm, seed, steps done, steps in all)"""
 
 
 @dataclass(frozen=True)
 class Demo:
+    """Every algorithm on every seed, one run each; how many processes share the work does not change a number."""
+
     algorithms: Sequence[str] = ("erm", "irm", "groupdro", "trm")
     seeds: Sequence[int] = (0, 1, 2)
     width: int = 16
     training: TrainingConfig = TrainingConfig(evaluations=2)  # noqa: RUF009  # frozen
+    workers: int = 1  # processes; see `executors.run_jobs`
 
     def describe(self) -> dict[str, str]:
         """The settings, for the report."""
@@ -47,22 +57,42 @@ class Demo:
         cnn = SmallCNN(width=self.width)
         return Classifier(cnn, cnn.num_features, 10)
 
-    def run(self, output: Path, on_step: Callable[[str, int, int, int], None] | None = None) -> list[Record]:
-        """Train everything and write records and sample pictures; `on_step(algorithm, seed, done, total)`."""
+    def run(self, output: Path, on_step: OnRunStep | None = None) -> list[Record]:
+        """Train everything and write records and sample pictures; `on_step(algorithm, seed, done, total)`.
+
+        Records of a comparison that is not finished yet are in `records.unfinished.jsonl`, so that what an earlier one
+        left in the folder stays whole until then; its report goes when its records do.
+        """
+        runs = [(seed, algorithm) for seed in self.seeds for algorithm in self.algorithms]
+
+        def report(position: int, done: int, total: int) -> None:
+            if on_step is not None:
+                seed, algorithm = runs[position]
+                on_step(algorithm, seed, done, total)
+
+        write_atomically(output / SAMPLES, sample_pictures(digits.load(self.seeds[0])))
+        finished: dict[int, list[Record]] = {}
         records: list[Record] = []
-        for seed in self.seeds:
-            splits = digits.load(seed)
-            if seed == self.seeds[0]:
-                write_atomically(output / SAMPLES, sample_pictures(splits))
-            for algorithm in self.algorithms:
-
-                def report(done: int, total: int, algorithm: str = algorithm, seed: int = seed) -> None:
-                    if on_step is not None:
-                        on_step(algorithm, seed, done, total)
-
-                records += train(Run(algorithm, self.model, splits, self.training, seed), report)
-                write_records(output / RECORDS, records)
+        for position, result in run_jobs([DemoRun(self, *run) for run in runs], self.workers, report):
+            finished[position] = result
+            records = [record for _, of_run in sorted(finished.items()) for record in of_run]
+            write_records(output / UNFINISHED, records)
+        (output / REPORT).unlink(missing_ok=True)
+        os.replace(output / UNFINISHED, output / RECORDS)
         return records
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One training of the demo, as a job for any process."""
+
+    demo: Demo
+    seed: int
+    algorithm: str
+
+    def __call__(self, on_step: OnStep) -> list[Record]:
+        splits = digits.load(self.seed)
+        return train(Run(self.algorithm, self.demo.model, splits, self.demo.training, self.seed), on_step)
 
 
 def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:
