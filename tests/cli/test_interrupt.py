@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,11 +68,15 @@ def test_while_training(tmp_path, workers):
 
 
 def alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """Whether a process of the group is running; one that has ended and waits to be reaped by init is not."""
+    if not Path("/proc/self/stat").exists():
+        return subprocess.run(["pgrep", "-g", str(group)], capture_output=True, check=False).returncode == 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, owner = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(owner) == group and state not in "ZX":
+                return True
+    return False
 
 
 def wait_for(condition, process=None, seconds=60.0):
