@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from transferrisk.algorithms import Algorithm, Batch, Setting, available, configure, create, get, register
+from transferrisk.algorithms import Algorithm, Batch, Setting, available, configure, create, describe, get, register
 from transferrisk.errors import InputError
 from transferrisk.models import Classifier
 
@@ -169,6 +169,13 @@ def test_batches_that_are_none():
             run.algorithm.step(run.model, bad, run.optimiser, 0.0)
 
 
+def test_a_model_without_features():
+    model = nn.Linear(2, 3)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"the model is a Linear, .*: wrap it as transferrisk.models.Classifier\("):
+        create("irm", Setting(3, 3)).step(model, next(batches()), optimiser, 0.0)
+
+
 def test_what_is_no_algorithm_cannot_be_registered():
     with pytest.raises(InputError, match="Linear is no algorithm to register as 'mine': derive a class from Algorithm"):
         register("mine")(nn.Linear)
@@ -237,6 +244,12 @@ def test_unknown_names_suggest_the_nearest():
         configure("mldg", order=3)
     with pytest.raises(InputError, match=r"trm-direct has no setting 'gradient_matching'"):
         configure("trm-direct", gradient_matching=1.0)
+
+
+def test_settings_in_words():
+    assert describe("erm") == "erm: no settings"
+    assert describe("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=scale"
+    assert describe("trm", ridge=0.01).startswith("trm: ridge=0.01, weights=eg, ")
 
 
 def test_a_name_is_taken_once():

@@ -55,11 +55,11 @@ class Setting:
     def __post_init__(self) -> None:
         check_count("num_environments", self.num_environments)
         check_count("num_classes", self.num_classes)
-        shape = (self.num_environments, self.num_classes)
-        if self.group_priors is not None and tuple(self.group_priors.shape) != shape:
-            raise InputError(
-                f"group_priors of shape {tuple(self.group_priors.shape)} are not one a group: give {shape}"
-            )
+        if self.group_priors is not None:
+            check_tensors(group_priors=self.group_priors)
+            given, shape = tuple(self.group_priors.shape), (self.num_environments, self.num_classes)
+            if given != shape:
+                raise InputError(f"group_priors of shape {given} are not one a group: give {shape}")
 
 
 @dataclass(frozen=True)
@@ -160,5 +160,10 @@ class Algorithm(nn.Module, Generic[C]):
 
 
 def forward(model: Classifier, batch: Batch) -> Pass:
+    if not hasattr(model, "featurise"):
+        raise InputError(
+            f"the model is a {type(model).__name__}, without features to look at: "
+            "wrap it as transferrisk.models.Classifier(featuriser, num_features, num_classes)"
+        )
     features = model.featurise(batch.inputs)
     return Pass(features, model.head(features), batch.labels, batch.environments, model.predictor)

@@ -71,6 +71,13 @@ def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
     return get(name)(setting, configure(name, **settings))
 
 
+def describe(name: str, **settings: Any) -> str:
+    """The algorithm and all its settings in one line: "irm: penalty_weight=1, start_epoch=1, penalty=scale"."""
+    values = dataclasses.asdict(configure(name, **settings)).items()
+    shown = ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in values)
+    return f"{name}: {shown or 'no settings'}"
+
+
 def _nearest(word: str, known: list[str]) -> str:
     close = get_close_matches(word, known, n=1)
     choices = f"choose from {', '.join(known)}" if known else "it has none"

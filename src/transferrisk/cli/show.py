@@ -64,7 +64,9 @@ def progress(runs: int) -> Iterator[OnRunStep]:
 
 
 def results_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Mean ± standard deviation over seeds", title_justify="left", title_style="dim")
+    from ..reports import caption
+
+    table = Table(title=caption(rows), title_justify="left", title_style="dim")
     table.add_column("Algorithm")
     table.add_column("Test accuracy, %", justify="right")
     for name in rows[0].train:

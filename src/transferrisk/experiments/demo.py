@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..algorithms import configure
+from ..algorithms import describe
 from ..data import Splits
 from ..data.sets import digits
 from ..files import write_atomically
@@ -41,16 +41,16 @@ class Demo:
     training: TrainingConfig = TrainingConfig(evaluations=2)  # noqa: RUF009  # frozen
     workers: int = 1  # processes; see `executors.run_jobs`
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str | list[str]]:
         """The settings, for the report."""
         t = self.training
         return {
             "Model": f"CNN of width {self.width}, {2 * self.width} features",
-            "Training": f"{t.epochs} epochs, {t.batch_size} samples of each environment a step; SGD with momentum "
-            f"{t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
+            "Training": f"{t.epochs} epoch{'s' * (t.epochs != 1)}, {t.batch_size} samples of each environment a step; "
+            f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
             f"times {t.decay_factor:g} after {t.decay_at:.0%}",
-            "Algorithms": "; ".join(f"{name}: {configure(name)}" for name in self.algorithms),
-            "Seeds": ", ".join(map(str, self.seeds)),
+            "Algorithms": [describe(name) for name in self.algorithms],
+            "Seeds" if len(self.seeds) > 1 else "Seed": ", ".join(map(str, self.seeds)),
         }
 
     def model(self) -> Classifier:
