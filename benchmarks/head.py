@@ -40,9 +40,8 @@ def build(setting: str, variant: str, device: str) -> Callable[[], Tensor]:
     index = torch.arange(environments, device=device).repeat_interleave(samples)
     criterion = None
     if variant.startswith("trm"):
-        criterion = TransferRisk(
-            num_classes=classes, environments=environments, captured="captured" in variant, capacity=samples
-        ).to(device)
+        fixed = {"captured": True, "capacity": samples} if "captured" in variant else {}
+        criterion = TransferRisk(num_classes=classes, environments=environments, **fixed).to(device)
 
     def step() -> Tensor:
         optimiser.zero_grad(set_to_none=True)

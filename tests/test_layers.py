@@ -21,7 +21,7 @@ ASIDE = {
     "reports": {"errors", "files", "training.records", "training.selection"},  # records only
     "errors": set(),
     "extras": {"errors"},
-    "files": set(),
+    "files": {"errors"},
 }
 MAY_USE_ASIDE = {"algorithms": {"models"}, "training": {"data", "models"}, "experiments": {"data", "models"}}
 

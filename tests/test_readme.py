@@ -21,7 +21,10 @@ def block_with(word):
     return found
 
 
-@pytest.mark.parametrize("code", [b for b in BLOCKS if "@register" not in b], ids=lambda b: b.splitlines()[-1][:30])
+ALONE = [b for b in BLOCKS if "@register" not in b and "worst-environment" not in b]
+
+
+@pytest.mark.parametrize("code", ALONE, ids=lambda b: b.splitlines()[-1][:30])
 def test_block_runs(code, capsys):
     exec(compile(code, str(README), "exec"), {})
 
@@ -32,6 +35,10 @@ def test_own_algorithm_in_ten_lines(monkeypatch):
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     exec(compile(code, str(README), "exec"), {})
     torch.manual_seed(0)
+    shown = {}
+    exec(compile(block_with('create("worst-environment"'), str(README), "exec"), shown)
+    assert shown["algorithm"].name == "worst-environment"
+    assert shown["logs"]["loss"] >= shown["logs"]["mean_risk"] > 0
     model = Classifier(nn.Linear(2, 4), 4, 2)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     algorithm = create("worst-environment", Setting(num_environments=2, num_classes=2))

@@ -1,12 +1,50 @@
-"""Transfer risk minimisation: representations whose predictors still work elsewhere."""
+"""Transfer risk minimisation: representations whose predictors still work elsewhere.
 
-from importlib.metadata import PackageNotFoundError, version
+Names are imported when they are first used, so that `import transferrisk` and the command line do not wait for torch.
+"""
 
-from .criterion import TransferRisk, TransferRiskOutput
+from __future__ import annotations
 
-try:
-    __version__ = version("transferrisk")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0+source"
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["TransferRisk", "TransferRiskOutput", "__version__"]
+if TYPE_CHECKING:
+    from . import algorithms, errors, functional, solvers
+    from .criterion import TransferRisk, TransferRiskOutput
+
+    __version__: str
+
+__all__ = [
+    "TransferRisk",
+    "TransferRiskOutput",
+    "__version__",
+    "algorithms",
+    "errors",
+    "functional",
+    "solvers",
+]
+
+_HOME = {"TransferRisk": "criterion", "TransferRiskOutput": "criterion"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(__name__)
+    except PackageNotFoundError:  # run from a source tree that was not installed
+        return "0+source"

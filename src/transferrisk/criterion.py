@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .errors import DivergedError, InputError
-from .functional.checks import check_environments, check_finite, check_labels, check_ridge, check_shapes
+from .functional.checks import (
+    as_integer,
+    check_count,
+    check_environments,
+    check_finite,
+    check_labels,
+    check_number,
+    check_ridge,
+    check_shapes,
+    check_solver,
+    check_start,
+)
 from .functional.penalties import exponentiated_gradient
-from .functional.precision import working_dtype
+from .functional.precision import in_enough_precision
 from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
 from .functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
 from .solvers import CG, Cholesky, GradientDescent, LinearSolver, Minimiser, Neumann, Newton, Solution, Woodbury
@@ -44,21 +55,47 @@ CAPTURED_IMPLICIT: dict[str, LinearSolver | None] = {
 
 @dataclass(frozen=True)
 class TransferRiskOutput:
-    """One evaluation of the transfer risk; E environments in sorted id order."""
+    """What `TransferRisk` returns: the risk to minimise, and what it was computed from.
 
-    risk: Tensor  # scalar, with the gradient
-    matrix: Tensor  # (E, E) loss on P (column) of the predictor of Q (row); nan where it was not computed
-    weights: Tensor  # (E, E) the weights a_P(Q) this risk was taken with
-    solution: Solution  # the predictors W(Q), (m, C, d + 1), and how well they were solved
-    inverse: Solution | None  # the same for the implicit gradient's linear systems; None where there was none
+    E environments stand in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
+    features, float32 where those are of half precision; only `risk` carries a gradient.
+
+    risk      scalar: the mean over Q of the weighted losses of Q's predictor elsewhere. Add it to your loss
+    matrix    (E, E): row Q = where the predictor was fitted, column P = where it is tested, entry = its cross-entropy
+              there. nan where Q or P is absent from the batch, or Q was not drawn (query="random")
+    weights   (E, E): the weight of each P, given Q, that this risk was taken with; rows sum to one
+    solution  the optimal predictors, `solution.value` (m, C, d + 1) with the bias last, one for each Q that was used;
+              `solution.converged` (m,), `.iterations` and `.residual` (m,) say how well they were solved
+    inverse   the same for the linear systems of the implicit gradient; None where no gradient was asked for
+    """
+
+    risk: Tensor
+    matrix: Tensor
+    weights: Tensor
+    solution: Solution
+    inverse: Solution | None
 
 
-def _named(value: object, table: dict[str, Any], argument: str) -> Any:
+def _named(value: object, table: dict[str, Any], argument: str, method: str) -> Any:
+    names = ", ".join(map(repr, table))
     if not isinstance(value, str):
+        check_solver(argument, value, method, f"{names}, or ")
         return value
     if value not in table:
-        raise InputError(f"{argument}={value!r} is not known: use one of {', '.join(map(repr, table))}, or a solver")
+        raise InputError(f"{argument}={value!r} is not known: use one of {names}, or a solver")
     return table[value]
+
+
+def _identifiers(environments: object) -> Tensor:
+    """The ids (E,) that `environments=` stands for."""
+    number = as_integer(environments)
+    if number is not None:
+        return torch.arange(max(number, 0))
+    several = isinstance(environments, Iterable) and getattr(environments, "ndim", 1) > 0
+    ids = [as_integer(i) for i in environments] if several else [None]  # type: ignore[attr-defined]  # is iterable
+    if None in ids:
+        raise InputError(f"environments={environments!r} are not integers: give their number, or integer ids")
+    return torch.tensor(ids, dtype=torch.int64)
 
 
 class TransferRisk(nn.Module):
@@ -123,14 +160,18 @@ class TransferRisk(nn.Module):
         if query not in ("all", "random"):
             raise InputError(f"query={query!r} is not known: use 'all' or 'random'")
         for name, value in (("gradient_matching", gradient_matching), ("weights_lr", weights_lr)):
+            check_number(name, value)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name}={value} is not a number from 0 up")
-        if bound is not None and not bound >= 0:
+        if bound is not None and not check_number("bound", bound) >= 0:
             raise InputError(
                 f"bound={bound} is negative: give the largest ratio of implicit to direct gradient, or None"
             )
         if captured and (num_classes is None or environments is None):
             raise InputError("captured=True reads nothing from the first batch: give num_classes and environments")
+        if capacity is not None and not captured:
+            raise InputError(f"capacity={capacity!r} is for captured=True only: leave it out, or set captured")
+        num_classes = None if num_classes is None else check_count("num_classes", num_classes)
         self.ridge = ridge
         self.gradient_matching = gradient_matching
         self.weights = weights
@@ -138,11 +179,12 @@ class TransferRisk(nn.Module):
         self.query = query
         self.bound = bound
         self.captured = captured
-        self.capacity = capacity
+        self.capacity = None if capacity is None else check_count("capacity", capacity)
         default = "captured" if captured else "newton"
-        self.solver: Minimiser = _named(default if solver is None else solver, MINIMISERS, "solver")
+        self.solver: Minimiser = _named(default if solver is None else solver, MINIMISERS, "solver", "minimise")
         known = CAPTURED_IMPLICIT if captured else IMPLICIT
-        self.implicit: LinearSolver | None = _named("exact" if implicit is None else implicit, known, "implicit")
+        implicit = "exact" if implicit is None else implicit
+        self.implicit: LinearSolver | None = _named(implicit, known, "implicit", "solve")
         if captured and not (self.solver.captures and (self.implicit is None or self.implicit.captures)):
             raise InputError(
                 "captured=True needs solvers that read nothing from the device, such as Newton.captured() and "
@@ -154,8 +196,7 @@ class TransferRisk(nn.Module):
         self.register_buffer("class_count", torch.tensor(num_classes or 0))
         self.num_classes = num_classes
         if environments is not None:
-            ids = range(environments) if isinstance(environments, int) else environments
-            self._set_environments(torch.as_tensor([int(i) for i in ids]))
+            self._set_environments(_identifiers(environments))
 
     @property
     def num_environments(self) -> int:
@@ -171,14 +212,17 @@ class TransferRisk(nn.Module):
         check_shapes(features, labels, environments)
         if self.alpha.device != features.device:
             self.to(features.device)
-        index = self._index(features, labels, environments)
+        index = self._index(features, labels, environments, start)
         random = self.query == "random" and self.training
         queries = self._pick(index) if random else None
-        result = self._transfer(features, labels, index, queries, start)
-        if not self.captured:
-            if features.dtype != torch.float64 and not self._arrived(result):
-                result = self._transfer(features.double(), labels, index, queries, start)
-                result = replace(result, risk=result.risk.to(working_dtype(features.dtype)))
+
+        def solve(features: Tensor) -> Transfer:
+            return self._transfer(features, labels, index, queries, start)
+
+        if self.captured:
+            result = solve(features)
+        else:
+            result = in_enough_precision(solve, features, self._arrived)
             self._warn(result)
         matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
         if self.training and self.weights == "eg":
@@ -231,12 +275,17 @@ class TransferRisk(nn.Module):
             return given_weights(self.alpha if queries is None else self.alpha[queries])
         return worst_weights if self.weights == "worst" else uniform_weights
 
-    def _index(self, features: Tensor, labels: Tensor, environments: Tensor) -> Tensor:
+    def _index(self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None) -> Tensor:
         """Position (n,) of each sample's environment among the ids; all checks of a batch's values are here."""
         if self.captured:
+            assert self.num_classes is not None
+            if start is not None:
+                check_start(start, features, self.num_classes)
             index = torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
             return torch.where(self.environment_ids[index] == environments, index, -1)  # -1 becomes nan
         num_classes = check_labels(labels, self.num_classes)
+        if start is not None:
+            check_start(start, features, num_classes)
         present = check_environments(environments)
         unknown = present[~torch.isin(present, self.environment_ids)]
         if self.num_environments and len(unknown):
@@ -256,7 +305,7 @@ class TransferRisk(nn.Module):
         ids = ids.unique()
         E = len(ids)
         if E < 2:
-            raise InputError(f"{E} environment given: transfer needs at least two")
+            raise InputError(f"{E} environment{'s' * (E != 1)} given: transfer needs at least two")
         with torch.inference_mode(False):  # a first batch may be one of evaluation; training goes on with these
             self.environment_ids = ids.to(torch.int64, copy=True)
             # Zero on the diagonal: Q is not transferred to itself.

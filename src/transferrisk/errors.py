@@ -1,8 +1,14 @@
-"""Errors and warnings of the project.
+"""Errors and warnings of the project, and giving the latter where the user can see why.
 
 Every message says what the value was, why it cannot be used, and what to do instead. Errors that a
 user's input can cause derive from `InputError`, which the command line turns into one line and exit code 2.
 """
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
 
 
 class TransferRiskError(Exception):
@@ -23,3 +29,16 @@ class DataWarning(UserWarning):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped before it reached its tolerance; its last iterate was used."""
+
+
+class LabelWarning(UserWarning):
+    """Labels look as if they were numbered otherwise than 0..num_classes-1."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line that called into this package, however deep below it we are."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("transferrisk", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

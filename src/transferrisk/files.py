@@ -6,6 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from .errors import InputError
+
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write beside the target under a temporary name, then rename: an interruption leaves the old file whole."""
@@ -20,3 +22,14 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def prepare_folder(folder: Path, *files: str) -> None:
+    """Create the folder where these files will go; what stands in the way is told now, not after hours of work."""
+    for part in (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            raise InputError(f"{part} is a file, not a folder: choose another folder for the output")
+    for name in files:
+        if (folder / name).is_dir():
+            raise InputError(f"{folder / name} is a folder, where a file must go: move it, or choose another output")
+    folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from transferrisk.algorithms import Algorithm, Batch, Setting, available, configure, create, get, register
+from transferrisk.algorithms import Algorithm, Batch, Setting, available, configure, create, describe, get, register
 from transferrisk.errors import InputError
 from transferrisk.models import Classifier
 
@@ -136,6 +136,88 @@ def test_one_environment_where_two_are_needed(name):
         run.algorithm.step(run.model, alone, run.optimiser, epoch=0.0)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"environments": +1}, r"environment 3 is not in 0\.\.2, though the Setting says num_environments=3"),
+        ({"environments": -1}, r"environment -1 is not in 0\.\.2"),
+        ({"labels": +1}, r"label 3 is not in 0\.\.2, though the Setting says num_classes=3: number labels from 0"),
+        ({"labels": -1}, r"label -1 is not in 0\.\.2"),
+    ],
+)
+@every
+def test_labels_and_environments_outside_the_setting_are_named(name, settings, change, message):
+    run = Run(name, settings)
+    batch = next(batches())
+    ((part, shift),) = change.items()
+    before = run.weights()
+    with pytest.raises(InputError, match=message):
+        run.algorithm.step(run.model, batch._replace(**{part: getattr(batch, part) + shift}), run.optimiser, 0.0)
+    assert torch.equal(run.weights(), before)
+
+
+def test_batches_that_are_none():
+    run = Run("erm", {})
+    batch = next(batches())
+    for bad, message in [
+        (tuple(batch), r"the batch is a tuple: give Batch\(inputs, labels, environments\)"),
+        (batch._replace(labels=batch.labels.numpy()), "labels must be a torch.Tensor, not ndarray"),
+        (batch._replace(labels=batch.labels[1:]), "72 inputs, 71 labels and 72 environments"),
+        (Batch(*(part[:0] for part in batch)), "at least one sample"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            run.algorithm.step(run.model, bad, run.optimiser, 0.0)
+
+
+def test_a_model_without_features():
+    model = nn.Linear(2, 3)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"the model is a Linear, .*: wrap it as transferrisk.models.Classifier\("):
+        create("irm", Setting(3, 3)).step(model, next(batches()), optimiser, 0.0)
+
+
+def test_what_is_no_algorithm_cannot_be_registered():
+    with pytest.raises(InputError, match="Linear is no algorithm to register as 'mine': derive a class from Algorithm"):
+        register("mine")(nn.Linear)
+    with pytest.raises(InputError, match="<lambda> is no algorithm to register as 'mine'"):
+        register("mine")(lambda out: out)
+    assert "mine" not in available()
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            {"risk": torch.tensor(1.0)},
+            r"Mine.objective returned the keys \['risk'\]: return a dict with .* under 'loss'",
+        ),
+        (torch.tensor(1.0), "Mine.objective returned Tensor: return a dict"),
+        (None, "Mine.objective returned NoneType"),
+    ],
+)
+def test_an_objective_without_a_loss(returned, message):
+    class Mine(Algorithm):
+        def objective(self, out, penalised):
+            return returned
+
+    run = Run("erm", {})
+    with pytest.raises(InputError, match=message):
+        Mine(Setting(3, 3)).step(run.model, next(batches()), run.optimiser, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("two", 3), "num_environments='two' is not a count"),
+        ((2, 0), "num_classes=0 is not a count"),
+        ((2, 3, torch.ones(3, 2)), r"group_priors of shape \(3, 2\) are not one a group: give \(2, 3\)"),
+    ],
+)
+def test_bad_settings_of_the_data(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Setting(*arguments)
+
+
 def test_registry_names():
     names = {"erm", "reweight", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"}
     assert names <= set(available())
@@ -162,6 +244,12 @@ def test_unknown_names_suggest_the_nearest():
         configure("mldg", order=3)
     with pytest.raises(InputError, match=r"trm-direct has no setting 'gradient_matching'"):
         configure("trm-direct", gradient_matching=1.0)
+
+
+def test_settings_in_words():
+    assert describe("erm") == "erm: no settings"
+    assert describe("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=scale"
+    assert describe("trm", ridge=0.01).startswith("trm: ridge=0.01, weights=eg, ")
 
 
 def test_a_name_is_taken_once():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+import rich.progress
 
-from transferrisk.cli import main
+from transferrisk.cli import main, show
 from transferrisk.cli.show import provenance
 from transferrisk.experiments.demo import Demo
 from transferrisk.reports import summarise
@@ -24,10 +26,12 @@ def trm(*arguments, cwd=None):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demo", "--sedes", "3"], "trm: No such option: --sedes"),
-        (["dmo"], "trm: No such command 'dmo'"),
-        (["demo", "--seeds", "0"], "trm: Invalid value for '--seeds'"),
-        (["demo", "--seeds", "many"], "trm: Invalid value for '--seeds'"),
+        (["demo", "--sedes", "3"], r"No such option: --sedes.* \(trm demo --help shows what there is\)"),
+        (["dmo"], r"No such command 'dmo'.* \(trm --help shows what there is\)"),
+        (["demo", "--seeds", "0"], r"Invalid value for '--seeds'.* \(trm demo --help shows"),
+        (["demo", "--seeds", "many"], "Invalid value for '--seeds'"),
+        (["demo", "--workers", "0"], "Invalid value for '--workers'"),
+        (["demo", "--output", ""], "Invalid value for '--output': it is empty"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, monkeypatch):
@@ -36,19 +40,27 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, monke
         main()
     captured = capsys.readouterr()
     assert exit_.value.code == 2
-    assert captured.err.startswith(message)
+    assert re.match(f"trm: {message}", captured.err)
     assert captured.err.count("\n") == 1
     assert captured.out == ""
 
 
-def test_output_that_is_a_file(tmp_path):
+@pytest.mark.parametrize("output", ["taken", "taken/below"])
+def test_output_that_is_a_file_is_told_before_training(tmp_path, output):
     target = tmp_path / "taken"
     target.write_text("precious")
-    result = trm("demo", "--seeds", "1", "--epochs", "1", "--output", str(target))
+    result = trm("demo", "--output", str(tmp_path / output))
     assert result.returncode == 2
-    assert "Traceback" not in result.stderr
-    assert result.stderr.rstrip().splitlines()[-1].startswith("trm: ")
+    assert result.stderr == f"trm: {target} is a file, not a folder: choose another folder for the output\n"
     assert target.read_text() == "precious"
+
+
+def test_report_that_is_a_folder_is_told_before_training(tmp_path):
+    (tmp_path / "report.html").mkdir()
+    result = trm("demo", "--output", str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"trm: {tmp_path / 'report.html'} is a folder, where a file must go")
+    assert result.stderr.count("\n") == 1
 
 
 def test_help_has_an_example():
@@ -83,10 +95,36 @@ def test_small_demo_end_to_end(tmp_path):
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path):
-    result = trm("demo", "--seeds", "1", "--epochs", "1", "--json", "--output", str(tmp_path))
+    result = trm("demo", "--seeds", "1", "--epochs", "1", "--json", "--workers", "1", "--output", str(tmp_path))
     table = json.loads(result.stdout)
     assert set(table) == {"erm", "irm", "groupdro", "trm"}
     assert 0 <= table["trm"]["test_accuracy"] <= 1
+    assert "trm, seed 0: 4 of 4 runs finished" in result.stderr
+
+
+def test_each_run_has_a_bar_and_a_clock_of_its_own(monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    now = [0.0]
+    seen = []
+
+    class Clocked(rich.progress.Progress):
+        def __init__(self, *columns, **options):
+            super().__init__(*columns, get_time=lambda: now[0], auto_refresh=False, **options)
+            seen.append(self)
+
+    monkeypatch.setattr(show, "Progress", Clocked)
+    with show.progress(2) as advance:
+        (bars,) = seen
+        advance("erm", 0, 1, 2)
+        now[0] = 60.0
+        advance("trm", 0, 1, 2)
+        now[0] = 70.0
+        assert [(task.description, task.elapsed) for task in bars.tasks] == [
+            ("all runs", 70.0), ("erm, seed 0", 70.0), ("trm, seed 0", 10.0),
+        ]  # fmt: skip
+        advance("erm", 0, 2, 2)
+        assert [task.description for task in bars.tasks] == ["all runs", "trm, seed 0"]
+        assert bars.tasks[0].completed == 1
 
 
 def test_trm_is_ahead_of_erm_by_five_points_in_the_demo(tmp_path):

@@ -124,7 +124,7 @@ def test_the_papers_thirty_steps_lower_the_loss_and_say_that_they_did_not_arrive
 
 def test_a_solver_that_is_cut_short_warns():
     features, labels = problem(10, 50, 10, 3)
-    with pytest.warns(ConvergenceWarning, match="after 1 iterations"):
+    with pytest.warns(ConvergenceWarning, match=r"after 1 iteration, in float64"):
         optimal_predictor(features, labels, 3, 1e-3, solver=Newton(max_iterations=1))
 
 
@@ -144,13 +144,25 @@ def test_ridge_must_be_positive(ridge):
         ({"labels": torch.full((5,), 2)}, "label 2 is not below num_classes=2"),
         ({"sample_weight": torch.zeros(5)}, "sample_weight must not be negative"),
         ({"sample_weight": torch.tensor([1.0, 1, 1, 1, -1])}, "sample_weight must not be negative"),
+        ({"start": torch.zeros(4, 2, 3)}, r"start of shape \(4, 2, 3\) is no predictor"),
+        ({"start": [[0.0] * 3] * 2}, "start must be a torch.Tensor, not list: convert with torch.tensor"),
+        ({"features": np.zeros((5, 2))}, "features must be a torch.Tensor, not ndarray: convert with torch.from_numpy"),
+        ({"labels": [0, 1, 0, 1, 0]}, "labels must be a torch.Tensor, not list: convert with torch.tensor"),
+        ({"sample_weight": np.ones(5)}, "sample_weight must be a torch.Tensor, not ndarray"),
+        ({"num_classes": "2"}, "num_classes='2' is not a count: give an integer from 1 up"),
+        ({"num_classes": None}, "num_classes=None is not a count"),
+        ({"ridge": "a"}, "ridge='a' is not a number"),
+        ({"solver": "newton"}, "solver='newton' is not a solver: use one of transferrisk.solvers"),
+        ({"solver": Newton}, r"solver=Newton is a class: give a solver, Newton\(\)"),
         ({"start": torch.zeros(2, 2)}, r"start of shape \(2, 2\) is no predictor: \(2, 3\) is"),
     ],
 )
 def test_bad_input_says_what_to_do(change, message):
     arguments = {"features": torch.zeros(5, 2), "labels": torch.tensor([0, 1, 0, 1, 0]), "num_classes": 2, "ridge": 0.1}
-    with pytest.raises(InputError, match=message):
-        solve_predictor(**(arguments | change))
+    for function in (solve_predictor, optimal_predictor):
+        if function is solve_predictor or "start" not in change:
+            with pytest.raises(InputError, match=message):
+                function(**(arguments | change))
 
 
 @given(st.integers(0, 10**6), st.integers(2, 10), st.integers(1, 10), st.integers(2, 5))

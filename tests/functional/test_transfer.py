@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import overlapping_batch, random_batch, relative
 
-from transferrisk.errors import DivergedError
+from transferrisk.errors import DivergedError, InputError
 from transferrisk.functional import (
     exponentiated_gradient,
     optimal_predictor,
@@ -56,6 +57,36 @@ def finite_difference(batch, direction, ridge, step=1e-5, **options):
 def test_matrix_agrees_with_plain_loops(batch, ridge):
     matrix = transfer_matrix(batch.features, batch.labels, 10 - 3 * batch.index, batch.num_classes, ridge)
     torch.testing.assert_close(matrix.flip(0, 1), by_loops(batch, ridge), rtol=1e-8, atol=1e-9)
+
+
+def test_matrix_of_features_that_float32_cannot_resolve_is_solved_in_float64():
+    generator = torch.Generator().manual_seed(0)
+    features = 100 * torch.randn(12, 200, generator=generator).repeat(8, 1)
+    labels, sites = torch.randint(5, (96,), generator=generator), torch.arange(96) % 3
+    one_try = transfer_risk(features, labels, sites, 3, 5, 1e-3)
+    assert not one_try.solution.all_converged  # the case is hard, and the test one that can fail
+    matrix = transfer_matrix(features, labels, sites)
+    assert matrix.dtype == torch.float32
+    assert relative(matrix, transfer_matrix(features.double(), labels, sites)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": np.zeros((4, 2))}, "features must be a torch.Tensor, not ndarray: convert with torch.from_numpy"),
+        ({"labels": [0, 1, 0, 1]}, "labels must be a torch.Tensor, not list: convert with torch.tensor"),
+        ({"environments": None}, "environments must be a torch.Tensor, not NoneType: give a tensor"),
+        ({"environments": "abab"}, "environments must be a torch.Tensor, not str: give a tensor"),
+        ({"num_classes": 2.0}, "num_classes=2.0 is not a count"),
+        ({"ridge": None}, "ridge=None is not a number"),
+        ({"solver": CG()}, "is not a solver: use one of transferrisk.solvers"),
+    ],
+)
+def test_matrix_of_bad_input_says_what_to_do(change, message):
+    pairs = torch.tensor([0, 1, 0, 1])
+    arguments = {"features": torch.zeros(4, 2), "labels": pairs, "environments": pairs}
+    with pytest.raises(InputError, match=message):
+        transfer_matrix(**(arguments | change))
 
 
 @given(batches, st.sampled_from([1e-1, 1e-2, 1e-3]))

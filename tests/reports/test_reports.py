@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transferrisk.errors import InputError
-from transferrisk.reports import summarise, verdict, write_page
+from transferrisk.reports import caption, summarise, verdict, write_page
 from transferrisk.training.records import Record, Scores
 
 HOSTILE = "<script>alert('x')</script>"
@@ -44,16 +44,53 @@ def test_rows_are_mean_and_sample_deviation_over_seeds():
     assert list(erm.train) == ["site A", "site B"]
 
 
-def test_verdict_says_who_wins_and_by_how_much():
-    text = verdict(summarise(records()))
-    assert "TRM gets 70.0 % right where ERM gets 60.0 %: 10.0 points more, ahead on 1 of 2 seeds" in text
-    assert "2.5 times less" in text
-    turned = [
-        record("trm" if r.algorithm == "erm" else "erm", r.seed, r.test["new"].accuracy, r.transfer_matrix)
-        for r in records()
-    ]
-    assert "10.0 points fewer" in verdict(summarise(turned))
-    assert "2.5 times more" in verdict(summarise(turned))
+def compared(erm, trm, erm_risk=0.5, trm_risk=0.5):
+    """The verdict on these accuracies, one a seed, and transfer risks."""
+    runs = [record("erm", i, x, [[0.1, erm_risk], [erm_risk, 0.1]]) for i, x in enumerate(erm)]
+    runs += [record("trm", i, x, [[0.1, trm_risk], [trm_risk, 0.1]]) for i, x in enumerate(trm)]
+    return verdict(summarise(runs))
+
+
+@pytest.mark.parametrize(
+    ("erm", "trm", "said"),
+    [
+        ([0.5, 0.6, 0.7], [0.6, 0.7, 0.9], "ERM gets 60.0 %: 13.3 points more, ahead on 3 of 3 seeds."),
+        ([0.6, 0.7, 0.9], [0.5, 0.6, 0.7], "ERM gets 73.3 %: 13.3 points fewer, ahead on 0 of 3 seeds."),
+        ([0.5, 0.7], [0.8, 0.6], "TRM gets 70.0 % right where ERM gets 60.0 %: 10.0 points more, which over 2 seeds "
+         "may well be chance."),
+        ([0.8, 0.6], [0.5, 0.7], "10.0 points fewer, which over 2 seeds may well be chance."),
+        ([0.5, 0.7], [0.5, 0.7], "no difference over 2 seeds."),
+        ([0.5, 0.7], [0.5002, 0.7001], "no difference over 2 seeds."),
+        ([0.5], [0.6], "10.0 points more on the one seed."),
+        ([0.5], [0.5], "no difference on the one seed."),
+    ],
+)  # fmt: skip
+def test_verdict_says_who_wins_by_how_much_and_whether_to_believe_it(erm, trm, said):
+    assert said in compared(erm, trm)
+
+
+@pytest.mark.parametrize(
+    ("erm", "trm", "said"),
+    [(0.5, 0.2, "2.5 times less"), (0.2, 0.5, "2.5 times more"), (0.5, 0.49, "as much"), (0.5, 0.5, "as much"),
+     (0.5, 0.0, "loses less"), (0.0, 0.0, "as much")],
+)  # fmt: skip
+def test_verdict_on_transfer_risks(erm, trm, said):
+    assert f"{said} in the other (transfer risk {trm:.3f} against {erm:.3f})" in compared([0.5], [0.5], erm, trm)
+
+
+def test_one_seed_has_no_spread(tmp_path):
+    one = [r for r in records() if r.seed == 0]
+    rows = summarise(one)
+    assert (rows[0].test.percent(), rows[0].transfer_risk.plain()) == ("50.0", "0.700")
+    assert caption(rows).startswith("One seed")
+    assert caption(summarise(records())) == "Mean ± standard deviation over 2 seeds"
+    path = tmp_path / "report.html"
+    write_page(path, "Title", one, {}, {}, "trm demo")
+    parser = Links()
+    parser.feed(path.read_text())
+    assert "±" not in parser.text
+    assert "1 seeds" not in parser.text
+    assert "standard deviation" not in parser.text
 
 
 def test_verdict_without_trm():
@@ -90,7 +127,9 @@ class Links(HTMLParser):
 def test_page_is_whole_escapes_names_and_fetches_nothing(tmp_path):
     pictures = {HOSTILE: np.zeros((10, 2, 8, 8, 3), np.uint8)}
     path = tmp_path / "report.html"
-    write_page(path, f"Title {HOSTILE}", records(HOSTILE), pictures, {"Key": HOSTILE}, "trm demo")
+    write_page(
+        path, f"Title {HOSTILE}", records(HOSTILE), pictures, {"Key": HOSTILE, "List": ["one", HOSTILE]}, "trm demo"
+    )
     parser = Links()
     parser.feed(path.read_text())
     assert parser.open == []
@@ -99,4 +138,5 @@ def test_page_is_whole_escapes_names_and_fetches_nothing(tmp_path):
     assert all(link.startswith("data:") for link in parser.fetched)
     assert parser.text.count(HOSTILE) > 5  # shown as text, in table, matrices, captions and settings
     assert "70.0 ± 14.1" in parser.text
+    assert "<dd>one</dd>" in path.read_text()
     assert "best accuracy on held-out data of the training environments" in parser.text

@@ -16,6 +16,7 @@ from transferrisk.functional import optimal_predictor
 from transferrisk.models import Classifier
 from transferrisk.training import (
     Record,
+    Run,
     TrainingConfig,
     evaluate,
     held_out_transfer_matrix,
@@ -57,7 +58,9 @@ CONFIG = TrainingConfig(epochs=3, batch_size=10, evaluations=2)
 
 def test_records_of_a_run(splits):
     steps = []
-    records = train("trm", {"ridge": 1e-2}, model, splits, CONFIG, 0, lambda done, total: steps.append((done, total)))
+    records = train(
+        Run("trm", model, splits, CONFIG, settings={"ridge": 1e-2}), lambda done, total: steps.append((done, total))
+    )
     assert [r.step for r in records] == [4, 9]  # nine steps, evaluated half way and at the end
     assert steps == [(i + 1, 9) for i in range(9)]
     assert records[-1].epoch == 3.0
@@ -68,7 +71,7 @@ def test_records_of_a_run(splits):
 
 
 def test_a_seed_fixes_a_run(splits):
-    first, again, other = (train("erm", {}, model, splits, CONFIG, seed)[-1] for seed in (0, 0, 1))
+    first, again, other = (train(Run("erm", model, splits, CONFIG, seed))[-1] for seed in (0, 0, 1))
     assert first.test == again.test
     assert first.test != other.test
 
@@ -83,11 +86,11 @@ def test_state_is_all_there_is_to_resume(splits, name):
             state.algorithm.step(state.model, batch, state.optimiser, state.epoch)
             state.step += 1
 
-    whole = start(name, {}, model, splits, CONFIG, 0)
+    whole = start(Run(name, model, splits, CONFIG))
     advance(whole, 4)
     saved = copy.deepcopy(whole.state_dict())
     advance(whole, 5)
-    resumed = start(name, {}, model, splits, CONFIG, 7)
+    resumed = start(Run(name, model, splits, CONFIG, seed=7))
     resumed.load_state_dict(saved)
     advance(resumed, 5)
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):

@@ -6,7 +6,7 @@ from .fish import Fish
 from .groupdro import GroupDRO
 from .irm import IRM
 from .mldg import MLDG
-from .registry import available, configure, create, get, register
+from .registry import available, configure, create, describe, get, register
 from .reweight import Reweight
 from .trm import TRM, TRMDirect
 from .vrex import VREx
@@ -31,6 +31,7 @@ __all__ = [
     "available",
     "configure",
     "create",
+    "describe",
     "get",
     "register",
 ]

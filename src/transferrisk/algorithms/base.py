@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..errors import InputError
 from ..functional import environment_means
+from ..functional.checks import check_count, check_tensors
 from ..models import Classifier
 
 Logs = dict[str, Tensor]
@@ -24,20 +26,40 @@ Grid = Mapping[str, tuple[Any, ...]]
 
 
 class Batch(NamedTuple):
-    """Samples of several environments, in any order."""
+    """Samples of several environments, in any order.
 
-    inputs: Tensor
+    >>> Batch(images, labels, sites)
+    """
+
+    inputs: Tensor  # (n, ...) what the model's featuriser takes
     labels: Tensor  # (n,) 0..C-1
     environments: Tensor  # (n,) 0..E-1
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an algorithm must know of the data before the first batch."""
+    """What an algorithm must know of the data before the first batch.
+
+    num_environments  E, of training; a batch's environments are numbered 0..E-1
+    num_classes       C; its labels are numbered 0..C-1
+    group_priors      (E, C) share of each (environment, label) group among the samples that are drawn. Only `reweight`
+                      reads it, and counts each batch where it is not given
+
+    >>> Setting(num_environments=2, num_classes=10)
+    """
 
     num_environments: int
     num_classes: int
-    group_priors: Tensor | None = None  # (E, C) share of each (environment, label) group among the samples drawn
+    group_priors: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_count("num_environments", self.num_environments)
+        check_count("num_classes", self.num_classes)
+        if self.group_priors is not None:
+            check_tensors(group_priors=self.group_priors)
+            given, shape = tuple(self.group_priors.shape), (self.num_environments, self.num_classes)
+            if given != shape:
+                raise InputError(f"group_priors of shape {given} are not one a group: give {shape}")
 
 
 @dataclass(frozen=True)
@@ -98,13 +120,50 @@ class Algorithm(nn.Module, Generic[C]):
 
     def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
         """One update of the model; `epoch` counts from 0 and has fractions."""
+        self.check(batch)
         optimiser.zero_grad(set_to_none=True)
         logs = self.objective(forward(model, batch), self.penalised(epoch))
+        if not isinstance(logs, Mapping) or "loss" not in logs:
+            given = f"the keys {list(logs)}" if isinstance(logs, Mapping) else type(logs).__name__
+            raise InputError(
+                f"{type(self).__name__}.objective returned {given}: return a dict with what is minimised under 'loss'"
+            )
         logs["loss"].backward()
         optimiser.step()
         return {name: value.detach() for name, value in logs.items()}
 
+    def check(self, batch: Batch) -> None:
+        """Labels and environments are within the setting; every `step` begins with it.
+
+        Values are read on the CPU only: on a GPU that would wait for the device, and could not be captured in a graph.
+        """
+        if not isinstance(batch, Batch):
+            raise InputError(f"the batch is a {type(batch).__name__}: give Batch(inputs, labels, environments)")
+        check_tensors(**batch._asdict())
+        if not len(batch.inputs) == len(batch.labels) == len(batch.environments) > 0:
+            raise InputError(
+                f"{len(batch.inputs)} inputs, {len(batch.labels)} labels and {len(batch.environments)} environments: "
+                "a batch has one of each for every sample, and at least one sample"
+            )
+        for name, values, limit, known in (
+            ("label", batch.labels, self.setting.num_classes, "num_classes"),
+            ("environment", batch.environments, self.setting.num_environments, "num_environments"),
+        ):
+            if values.device.type != "cpu":
+                continue
+            for value in (int(values.min()), int(values.max())):
+                if not 0 <= value < limit:
+                    raise InputError(
+                        f"{name} {value} is not in 0..{limit - 1}, though the Setting says {known}={limit}: "
+                        f"number {name}s from 0, or create the algorithm with the right {known}"
+                    )
+
 
 def forward(model: Classifier, batch: Batch) -> Pass:
+    if not hasattr(model, "featurise"):
+        raise InputError(
+            f"the model is a {type(model).__name__}, without features to look at: "
+            "wrap it as transferrisk.models.Classifier(featuriser, num_features, num_classes)"
+        )
     features = model.featurise(batch.inputs)
     return Pass(features, model.head(features), batch.labels, batch.environments, model.predictor)

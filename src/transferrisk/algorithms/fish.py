@@ -32,6 +32,7 @@ class Fish(Algorithm[FishConfig]):
     grid: ClassVar[Grid] = {"meta_lr": (1.0, 0.5, 0.1, 0.05)}
 
     def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
+        self.check(batch)
         parameters = [p for p in model.parameters() if p.requires_grad]
         before = [p.detach().clone() for p in parameters]
         present = batch.environments.unique()

@@ -63,6 +63,7 @@ class MLDG(Algorithm[MLDGConfig]):
     grid: ClassVar[Grid] = {"beta": (1.0, 0.5, 0.1, 0.05)}
 
     def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
+        self.check(batch)
         present = batch.environments.unique()
         if len(present) < 2:
             raise InputError(

@@ -19,6 +19,9 @@ def register(name: str) -> Callable[[A], A]:
     """Class decorator: makes an algorithm known under a name."""
 
     def decorate(algorithm: A) -> A:
+        if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
+            called = getattr(algorithm, "__name__", repr(algorithm))
+            raise InputError(f"{called} is no algorithm to register as {name!r}: derive a class from Algorithm")
         known = _REGISTRY.get(name)
         if known is not None and (known.__module__, known.__qualname__) != (
             algorithm.__module__,
@@ -57,7 +60,22 @@ def configure(name: str, **settings: Any) -> Config:
 
 
 def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
+    """The algorithm of this name, ready to train; `settings` are those fields of its config that are not the defaults.
+
+    >>> algorithm = create("trm", Setting(num_environments=2, num_classes=10), ridge=1e-2)
+    >>> algorithm.step(model, Batch(images, labels, sites), optimiser, epoch=0.0)
+
+    `available()` lists the names, and `configure(name)` shows the settings. The model is a
+    `transferrisk.models.Classifier`: a featuriser with a linear head.
+    """
     return get(name)(setting, configure(name, **settings))
+
+
+def describe(name: str, **settings: Any) -> str:
+    """The algorithm and all its settings in one line: "irm: penalty_weight=1, start_epoch=1, penalty=scale"."""
+    values = dataclasses.asdict(configure(name, **settings)).items()
+    shown = ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in values)
+    return f"{name}: {shown or 'no settings'}"
 
 
 def _nearest(word: str, known: list[str]) -> str:

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import Any, NoReturn
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. Not a KeyboardInterrupt, which typer would answer for us, differently in each version."""
 
 
 def main() -> None:
     """Run `trm`; what a user can mend is one line on stderr and exit code 2, an interruption exit code 130."""
-    import typer
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # otherwise whoever started us has decided about it
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        code = _run()
+        signal.signal(signal.SIGINT, before)
+    except (Interrupted, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one, until the process has ended, adds nothing
+        code = _tell("interrupted", 130)
+    sys.exit(code)
+
+
+def _run() -> int:
+    import typer  # here, because an interruption may come while modules are read
 
     from ..errors import TransferRiskError
     from .app import app
@@ -15,19 +34,24 @@ def main() -> None:
     # typer carries its own copy of click or not, by version; what a bad option raises is public in both.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     try:
-        sys.exit(app(standalone_mode=False))
+        return app(prog_name="trm", standalone_mode=False) or 0
     except usage_error as error:
-        message = error.format_message()  # type: ignore[attr-defined]  # click's own
-        _fail(f"{message} (trm --help shows what there is)")
+        message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]  # click's own
+        command = context.command_path if context else "trm"
+        return _tell(f"{message} ({command} --help shows what there is)")
     except TransferRiskError as error:
-        _fail(str(error))
+        return _tell(str(error))
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        _fail(f"{error.strerror or error}{where}")
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", code=130)
+        return _tell(f"{error.strerror or error}{where}")
+    except typer.Abort:
+        raise Interrupted from None
 
 
-def _fail(message: str, code: int = 2) -> None:
+def _interrupt(*_: Any) -> NoReturn:
+    raise Interrupted
+
+
+def _tell(message: str, code: int = 2) -> int:
     print(f"trm: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+    return code

@@ -11,27 +11,42 @@ from typing import Annotated
 import typer
 
 
+def folder(text: str | Path) -> Path:
+    """A path as it is given on the command line, where an empty one is a slip and not the current folder."""
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty; name a folder, or . for the current one")
+    return Path(text)
+
+
 def demo(
-    output: Annotated[Path, typer.Option(help="Where records and report.html go.")] = Path("runs/demo"),
+    output: Annotated[
+        Path, typer.Option(parser=folder, metavar="FOLDER", help="Where records and report.html go.")
+    ] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds to average over.")] = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run; fewer are faster and tell less.")] = 10,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that train at the same time; as many as cores when not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON, for a program to read.")] = False,
 ) -> None:
     """Train ERM, IRM, GroupDRO and TRM on coloured digits, where colour gives the label away in training only.
 
     Example: trm demo --seeds 3 --output runs/demo
     """
-    from ..experiments.demo import SAMPLES, Demo
+    from ..experiments.demo import RECORDS, REPORT, SAMPLES, Demo
+    from ..experiments.executors import cores
+    from ..files import prepare_folder
     from ..reports import summarise, verdict, write_page
     from .show import console, load_pictures, progress, provenance, results_table
 
-    plan = Demo(seeds=tuple(range(seeds)))
+    prepare_folder(output, RECORDS, REPORT, SAMPLES)
+    plan = Demo(seeds=tuple(range(seeds)), workers=workers or cores())
     plan = replace(plan, training=replace(plan.training, epochs=epochs))
     command = f"trm demo --seeds {seeds} --epochs {epochs} --output {output}"
-    with progress(len(plan.seeds) * len(plan.algorithms), quiet=as_json) as advance:
+    with progress(len(plan.seeds) * len(plan.algorithms)) as advance:
         records = plan.run(output, advance)
     rows = summarise(records)
-    page = output / "report.html"
+    page = output / REPORT
     settings = {"Data": "10c-digits, bias 100 % / 90 %, unbiased test"} | plan.describe() | provenance()
     title = "Coloured digits: which model still works without the colours?"
     write_page(page, title, records, load_pictures(output / SAMPLES), settings, command)

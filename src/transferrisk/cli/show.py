@@ -15,6 +15,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..experiments.demo import OnRunStep
     from ..reports import Row
 
 console = Console()
-OnStep = Callable[[str, int, int, int], None]
 OnBytes = Callable[[str, int, int], None]
 
 
 @contextmanager
-def progress(runs: int, quiet: bool = False) -> Iterator[OnStep]:
-    """Bars for all runs and for the one that is training; they go to stderr, so that stdout can be piped."""
+def progress(runs: int) -> Iterator[OnRunStep]:
+    """A bar for all runs and one for each that is training, or a line a run where stderr is no terminal.
+
+    On stderr in any case, so that stdout can be piped.
+    """
+    where = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<18}"),
         BarColumn(),
@@ -43,14 +48,20 @@ def progress(runs: int, quiet: bool = False) -> Iterator[OnStep]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bars:
+    with Progress(*columns, console=where, disable=not where.is_terminal) as bars:
         everything = bars.add_task("all runs", total=runs)
-        current = bars.add_task("", total=None)
+        training: dict[tuple[str, int], TaskID] = {}
 
         def advance(algorithm: str, seed: int, done: int, total: int) -> None:
-            bars.update(current, description=f"{algorithm}, seed {seed}", completed=done, total=total)
+            run = (algorithm, seed)
+            if run not in training:
+                training[run] = bars.add_task(f"{algorithm}, seed {seed}", total=total)
+            bars.update(training[run], completed=done)
             if done == total:
+                bars.remove_task(training.pop(run))
                 bars.advance(everything)
+                if not where.is_terminal:
+                    where.print(f"{algorithm}, seed {seed}: {bars.tasks[0].completed:.0f} of {runs} runs finished")
 
         yield advance
 
@@ -75,7 +86,9 @@ def byte_progress(quiet: bool = False) -> Iterator[OnBytes]:
 
 
 def results_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Mean ± standard deviation over seeds", title_justify="left", title_style="dim")
+    from ..reports import caption
+
+    table = Table(title=caption(rows), title_justify="left", title_style="dim")
     table.add_column("Algorithm")
     table.add_column("Test accuracy, %", justify="right")
     for name in rows[0].train:

@@ -118,7 +118,7 @@ def _list_tar(path: Path) -> list[Entry]:
                 if member.isfile():
                     offset = member.offset_data if plain else None
                     found.append(Entry(path, _checked(path, member.name), member.size, stamp, offset))
-                archive.members.clear()  # or an archive of millions fills the memory
+                archive.members.clear()  # type: ignore[attr-defined]  # not typed; an archive of millions would fill the memory
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(f"{path} cannot be read ({error}): it is damaged or no tar archive; fetch it again") from None
     if plain and found and max((entry.offset or 0) + entry.size for entry in found) > size:

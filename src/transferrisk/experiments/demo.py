@@ -7,62 +7,92 @@ paper's width; nothing was chosen by looking at the test environment.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ..algorithms import configure
+from ..algorithms import describe
 from ..data import Splits
 from ..data.sets import digits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
-from ..training import Record, TrainingConfig, train, write_records
+from ..training import OnStep, Record, Run, TrainingConfig, train, write_records
+from .executors import run_jobs
 
 RECORDS = "records.jsonl"
+UNFINISHED = "records.unfinished.jsonl"
+REPORT = "report.html"
 SAMPLES = "samples.npz"
+
+OnRunStep = Callable[[str, int, int, int], None]
+"""(algorithm, seed, steps done, steps in all)"""
 
 
 @dataclass(frozen=True)
 class Demo:
+    """Every algorithm on every seed, one run each; how many processes share the work does not change a number."""
+
     algorithms: Sequence[str] = ("erm", "irm", "groupdro", "trm")
     seeds: Sequence[int] = (0, 1, 2)
     width: int = 16
     training: TrainingConfig = TrainingConfig(evaluations=2)  # noqa: RUF009  # frozen
+    workers: int = 1  # processes; see `executors.run_jobs`
 
-    def describe(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str | list[str]]:
         """The settings, for the report."""
         t = self.training
         return {
             "Model": f"CNN of width {self.width}, {2 * self.width} features",
-            "Training": f"{t.epochs} epochs, {t.batch_size} samples of each environment a step; SGD with momentum "
-            f"{t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
+            "Training": f"{t.epochs} epoch{'s' * (t.epochs != 1)}, {t.batch_size} samples of each environment a step; "
+            f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
             f"times {t.decay_factor:g} after {t.decay_at:.0%}",
-            "Algorithms": "; ".join(f"{name}: {configure(name)}" for name in self.algorithms),
-            "Seeds": ", ".join(map(str, self.seeds)),
+            "Algorithms": [describe(name) for name in self.algorithms],
+            "Seeds" if len(self.seeds) > 1 else "Seed": ", ".join(map(str, self.seeds)),
         }
 
     def model(self) -> Classifier:
         cnn = SmallCNN(width=self.width)
         return Classifier(cnn, cnn.num_features, 10)
 
-    def run(self, output: Path, on_step: Callable[[str, int, int, int], None] | None = None) -> list[Record]:
-        """Train everything and write records and sample pictures; `on_step(algorithm, seed, done, total)`."""
+    def run(self, output: Path, on_step: OnRunStep | None = None) -> list[Record]:
+        """Train everything and write records and sample pictures; `on_step(algorithm, seed, done, total)`.
+
+        Records of a comparison that is not finished yet are in `records.unfinished.jsonl`, so that what an earlier one
+        left in the folder stays whole until then; its report goes when its records do.
+        """
+        runs = [(seed, algorithm) for seed in self.seeds for algorithm in self.algorithms]
+
+        def report(position: int, done: int, total: int) -> None:
+            if on_step is not None:
+                seed, algorithm = runs[position]
+                on_step(algorithm, seed, done, total)
+
+        write_atomically(output / SAMPLES, sample_pictures(digits.load(self.seeds[0])))
+        finished: dict[int, list[Record]] = {}
         records: list[Record] = []
-        for seed in self.seeds:
-            splits = digits.load(seed)
-            if seed == self.seeds[0]:
-                write_atomically(output / SAMPLES, sample_pictures(splits))
-            for algorithm in self.algorithms:
-
-                def report(done: int, total: int, algorithm: str = algorithm, seed: int = seed) -> None:
-                    if on_step is not None:
-                        on_step(algorithm, seed, done, total)
-
-                records += train(algorithm, {}, self.model, splits, self.training, seed, report)
-                write_records(output / RECORDS, records)
+        for position, result in run_jobs([DemoRun(self, *run) for run in runs], self.workers, report):
+            finished[position] = result
+            records = [record for _, of_run in sorted(finished.items()) for record in of_run]
+            write_records(output / UNFINISHED, records)
+        (output / REPORT).unlink(missing_ok=True)
+        os.replace(output / UNFINISHED, output / RECORDS)
         return records
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One training of the demo, as a job for any process."""
+
+    demo: Demo
+    seed: int
+    algorithm: str
+
+    def __call__(self, on_step: OnStep) -> list[Record]:
+        splits = digits.load(self.seed)
+        return train(Run(self.algorithm, self.demo.model, splits, self.demo.training, self.seed), on_step)
 
 
 def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, Self, TypeVar
 
 import torch
+from torch import Tensor
 
 from ..errors import InputError
 
@@ -15,6 +17,21 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     if not dtype.is_floating_point:
         raise InputError(f"features of type {dtype} are not floating point: convert them with .float()")
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+class Castable(Protocol):
+    def to(self, dtype: torch.dtype, /) -> Self: ...
+
+
+R = TypeVar("R", bound=Castable)
+
+
+def in_enough_precision(solve: Callable[[Tensor], R], features: Tensor, arrived: Callable[[R], bool]) -> R:
+    """solve(features), once more in float64 where that has not arrived; always of the working type of the features."""
+    result = solve(features)
+    if features.dtype == torch.float64 or arrived(result):
+        return result
+    return solve(features.double()).to(working_dtype(features.dtype))
 
 
 @contextmanager

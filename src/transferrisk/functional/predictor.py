@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..errors import ConvergenceWarning, InputError
+from ..errors import ConvergenceWarning, InputError, warn
 from ..solvers import CG, Linearisation, LinearSolver, Minimiser, Newton, Solution, euclidean
-from .checks import check_finite, check_labels, check_ridge
+from .checks import (
+    check_count,
+    check_finite,
+    check_labels,
+    check_ridge,
+    check_solver,
+    check_start,
+    check_tensors,
+)
 from .linear_loss import Hessian, cross_entropy, logits_of, loss, one_hot, softmax_residual, with_bias
-from .precision import full_precision, working_dtype
+from .precision import full_precision, in_enough_precision, working_dtype
 from .reduction import SpaceName, choose_reduction
 
 
@@ -137,7 +144,11 @@ def solve_predictor(
 
     Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
     """
+    check_tensors(features=features, labels=labels)
     check_ridge(ridge)
+    num_classes = check_count("num_classes", num_classes)
+    if solver is not None:
+        check_solver("solver", solver, "minimise")
     batched = features.dim() == 3
     if features.dim() not in (2, 3) or labels.shape != features.shape[:-1]:
         raise InputError(
@@ -146,10 +157,8 @@ def solve_predictor(
         )
     if not labels.numel():
         raise InputError(f"features of shape {tuple(features.shape)} hold no sample: there is nothing to fit")
-    if start is not None and start.shape[-2:] != (num_classes, features.shape[-1] + 1):
-        raise InputError(
-            f"start of shape {tuple(start.shape)} is no predictor: ({num_classes}, {features.shape[-1] + 1}) is"
-        )
+    if start is not None:
+        check_start(start, features, num_classes, len(features) if batched else 1)
     if not (solver and solver.captures):
         check_labels(labels, num_classes)
         _check_weighted(features, sample_weight)
@@ -173,6 +182,7 @@ def _check_weighted(features: Tensor, sample_weight: Tensor | None) -> None:
     """Finite features where they count, weights that are weights."""
     if sample_weight is None:
         return check_finite(features)
+    check_tensors(sample_weight=sample_weight)
     if bool((sample_weight < 0).any()) or not bool((sample_weight.sum(-1) > 0).all()):
         raise InputError("sample_weight must not be negative, and must be positive somewhere in every environment")
     return check_finite(torch.where(sample_weight.unsqueeze(-1) > 0, features, 0))
@@ -198,12 +208,10 @@ def optimal_predictor(
             features, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
         )
 
-    solution = solve(features)
-    if solver and solver.fixed:
-        return solution.value
-    if features.dtype != torch.float64 and not solution.all_converged:
-        better = solve(features.double())
-        solution = replace(better, value=better.value.to(solution.value.dtype))
+    check_tensors(features=features)
+    if solver is not None and getattr(solver, "fixed", False):
+        return solve(features).value
+    solution = in_enough_precision(solve, features, lambda s: s.all_converged)
     warn_unless_converged(solution, PREDICTOR)
     return solution.value
 
@@ -213,10 +221,12 @@ INVERSE = "the implicit gradient's linear system"
 
 
 def warn_unless_converged(solution: Solution, what: str) -> None:
+    """For answers that were computed `in_enough_precision`: float64 is no way out any more."""
     if not solution.all_converged:
-        warnings.warn(
-            f"{what} was not solved to tolerance after {solution.iterations} iterations (residual "
-            f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or use float64",
+        iterations = "1 iteration" if solution.iterations == 1 else f"{solution.iterations} iterations"
+        warn(
+            f"{what} was not solved to tolerance after {iterations}, in float64 (residual "
+            f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or allow the solver more "
+            "iterations",
             ConvergenceWarning,
-            stacklevel=3,
         )

@@ -16,17 +16,25 @@ H_Q dW = -d(dl_Q/dW) (proposition 1). With W(Q) solved, direct + implicit is the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..solvers import LinearSolver, Minimiser, Solution
-from .checks import check_environments, check_finite, check_labels, check_ridge, check_shapes
+from .checks import (
+    check_count,
+    check_environments,
+    check_finite,
+    check_labels,
+    check_ridge,
+    check_shapes,
+    check_solver,
+)
 from .grouping import Grouped, group
 from .linear_loss import Hessian, cross_entropy, logits_of, softmax_jacobian, softmax_residual
-from .precision import full_precision, working_dtype
+from .precision import full_precision, in_enough_precision, working_dtype
 from .predictor import PREDICTOR, inverse_hessian_product, solve_rows, warn_unless_converged
 from .reduction import SpaceName
 
@@ -43,6 +51,17 @@ class Transfer:
     weights: Tensor  # (m, E) a_P(Q) that was used
     solution: Solution  # W(Q), (m, C, D)
     inverse: Solution | None  # h_Q, (m, C, D); None where no implicit gradient was asked for
+
+    def to(self, dtype: torch.dtype) -> Transfer:
+        """The same, of another floating type; the gradient passes."""
+        return replace(
+            self,
+            risk=self.risk.to(dtype),
+            matrix=self.matrix.to(dtype),
+            weights=self.weights.to(dtype),
+            solution=self.solution.to(dtype),
+            inverse=None if self.inverse is None else self.inverse.to(dtype),
+        )
 
 
 def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
@@ -225,15 +244,28 @@ def transfer_matrix(
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
 ) -> Tensor:
-    """M[Q, P], (E, E): cross-entropy on P (column) of the predictor fitted on Q (row), ids in sorted order."""
-    check_ridge(ridge)
+    """M[Q, P], (E, E): cross-entropy on P (column) of the predictor fitted on Q (row), ids in sorted order.
+
+    Where float32 does not reach the predictors, float64 does, at the cost of a second try; unless the solver's number
+    of iterations is fixed, a ConvergenceWarning says when neither has.
+    """
     check_shapes(features, labels, environments)
+    check_ridge(ridge)
+    if num_classes is not None:
+        num_classes = check_count("num_classes", num_classes)
+    if solver is not None:
+        check_solver("solver", solver, "minimise")
     ids = check_environments(environments)
     num_classes = check_labels(labels, num_classes)
     check_finite(features, environments)
-    index = torch.searchsorted(ids, environments)
-    with torch.no_grad():
-        result = transfer_risk(features, labels, index, len(ids), num_classes, ridge, solver=solver, space=space)
-    if not (solver and solver.fixed):
-        warn_unless_converged(result.solution, PREDICTOR)
+    index, classes = torch.searchsorted(ids, environments), num_classes
+
+    def solve(features: Tensor) -> Transfer:
+        with torch.no_grad():
+            return transfer_risk(features, labels, index, len(ids), classes, ridge, solver=solver, space=space)
+
+    if solver is not None and solver.fixed:
+        return solve(features).matrix
+    result = in_enough_precision(solve, features, lambda r: r.solution.all_converged)
+    warn_unless_converged(result.solution, PREDICTOR)
     return result.matrix

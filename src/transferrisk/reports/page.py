@@ -15,7 +15,7 @@ from ..files import write_atomically
 from ..training.records import Record
 from ..training.selection import Selection
 from .figures import accuracy_bars, heat_cells, picture_strip
-from .tables import SELECTION_NAMES, summarise, verdict
+from .tables import SELECTION_NAMES, caption, summarise, verdict
 
 
 def write_page(
@@ -23,11 +23,14 @@ def write_page(
     title: str,
     records: Sequence[Record],
     pictures: Mapping[str, NDArray[np.uint8]],
-    settings: Mapping[str, str],
+    settings: Mapping[str, str | Sequence[str]],
     command: str,
     by: Selection = "training_domain",
 ) -> None:
-    """Write the page for these records; `pictures` are named sample images, `settings` what is listed at the end."""
+    """Write the page for these records; `pictures` are named sample images, `settings` what is listed at the end.
+
+    A setting that is a sequence is shown as a list.
+    """
     rows = summarise(records, by)
     largest = max(loss for row in rows for losses in row.transfer_matrix for loss in losses)
     template = Environment(
@@ -42,6 +45,7 @@ def write_page(
         matrices=[(row, heat_cells(row, largest)) for row in rows],
         pictures={name: picture_strip(images) for name, images in pictures.items()},
         selection=SELECTION_NAMES[by],
+        caption=caption(rows),
         seeds=len(rows[0].test.values),
         settings=settings,
         command=command,

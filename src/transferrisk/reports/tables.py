@@ -32,7 +32,7 @@ SELECTION_NAMES = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation over seeds (0 for a single one)."""
+    """Mean and sample standard deviation over seeds (0 for a single one, and not shown)."""
 
     mean: float
     std: float
@@ -43,10 +43,14 @@ class Summary:
         return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0, tuple(values))
 
     def percent(self) -> str:
-        return f"{100 * self.mean:.1f} ± {100 * self.std:.1f}"
+        return self._with_spread(100, 1)
 
     def plain(self) -> str:
-        return f"{self.mean:.3f} ± {self.std:.3f}"
+        return self._with_spread(1, 3)
+
+    def _with_spread(self, unit: float, digits: int) -> str:
+        spread = f" ± {unit * self.std:.{digits}f}" if len(self.values) > 1 else ""
+        return f"{unit * self.mean:.{digits}f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -93,21 +97,52 @@ def _accuracies(scores: Sequence[dict[str, Scores]], environment: str) -> Summar
     return Summary.of([by_name[environment].accuracy for by_name in scores])
 
 
+def caption(rows: Sequence[Row]) -> str:
+    """What the numbers of a table are."""
+    seeds = len(rows[0].test.values)
+    return (
+        f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed, so nothing says how much is chance"
+    )
+
+
 def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> str:
-    """One sentence that says what the table means."""
+    """One or two sentences that say what the table means."""
     by_name = {row.algorithm: row for row in rows}
     if ours not in by_name or baseline not in by_name:
         best = max(rows, key=lambda row: row.test.mean)
         return f"{best.name} is the most accurate in the unseen environment, at {best.test.percent()} %."
     a, b = by_name[ours], by_name[baseline]
-    gain = 100 * (a.test.mean - b.test.mean)
-    won = sum(x > y for x, y in zip(a.test.values, b.test.values, strict=True))
-    direction = "more" if gain >= 0 else "fewer"
-    ratio = b.transfer_risk.mean / a.transfer_risk.mean
-    carried = f"{ratio:.1f} times less" if ratio >= 1 else f"{1 / ratio:.1f} times more"
     return (
         f"In the environment it has not seen, {a.name} gets {100 * a.test.mean:.1f} % right where {b.name} gets "
-        f"{100 * b.test.mean:.1f} %: {abs(gain):.1f} points {direction}, ahead on {won} of {len(a.test.values)} seeds. "
-        f"On its features, a predictor fitted in one training environment loses {carried} in the other "
-        f"(transfer risk {a.transfer_risk.mean:.3f} against {b.transfer_risk.mean:.3f})."
+        f"{100 * b.test.mean:.1f} %: {_gain(a.test, b.test)}. On its features, a predictor fitted in one training "
+        f"environment loses {_compared(a.transfer_risk.mean, b.transfer_risk.mean)} in the other (transfer risk "
+        f"{a.transfer_risk.mean:.3f} against {b.transfer_risk.mean:.3f})."
     )
+
+
+def _gain(ours: Summary, theirs: Summary) -> str:
+    """The difference of two accuracies, and what to make of it.
+
+    Seeds are compared pair by pair; a mean difference below its own standard error is called chance.
+    """
+    pairs = [100 * (x - y) for x, y in zip(ours.values, theirs.values, strict=True)]
+    seeds, gain = len(pairs), statistics.mean(pairs)
+    over = f"over {seeds} seeds" if seeds > 1 else "on the one seed"
+    points = f"{abs(gain):.1f}"
+    if points == "0.0":
+        return f"no difference {over}"
+    points = f"{points} points {'more' if gain > 0 else 'fewer'}"
+    if seeds == 1:
+        return f"{points} {over}"
+    if abs(gain) <= statistics.stdev(pairs) / seeds**0.5:
+        return f"{points}, which {over} may well be chance"
+    return f"{points}, ahead on {sum(pair > 0 for pair in pairs)} of {seeds} seeds"
+
+
+def _compared(ours: float, theirs: float) -> str:
+    """How much less or more our loss is than theirs, in words; losses are not negative."""
+    if f"{ours:.3f}" == f"{theirs:.3f}":
+        return "as much"
+    more, (small, large) = ours > theirs, sorted((ours, theirs))
+    times = "" if small == 0 else f"{large / small:.1f} times "
+    return "as much" if times == "1.0 times " else times + ("more" if more else "less")

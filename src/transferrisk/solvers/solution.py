@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
@@ -28,3 +29,7 @@ class Solution:
     @property
     def all_converged(self) -> bool:
         return bool(self.converged.all())
+
+    def to(self, dtype: torch.dtype) -> Solution:
+        """The same, of another floating type."""
+        return replace(self, value=self.value.to(dtype), residual=self.residual.to(dtype))

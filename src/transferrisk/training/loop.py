@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from ..models import Classifier
 from .evaluate import evaluate, held_out_transfer_matrix
 from .records import Record
 from .state import TrainState
+
+OnStep = Callable[[int, int], None]
+"""(steps done, steps in all)"""
 
 
 @dataclass(frozen=True)
@@ -42,37 +45,35 @@ def group_priors(data: EnvironmentSet) -> Tensor:
     return counts / counts.sum(1, keepdim=True) / len(counts)
 
 
-def start(
-    algorithm: str,
-    settings: dict[str, Any],
-    build_model: Callable[[], Classifier],
-    splits: Splits,
-    config: TrainingConfig,
-    seed: int,
-) -> TrainState:
+@dataclass(frozen=True)
+class Run:
+    """One training: what is fixed before its first step."""
+
+    algorithm: str  # its name in the registry
+    build_model: Callable[[], Classifier]
+    splits: Splits
+    config: TrainingConfig = TrainingConfig()
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm, where they are not its defaults
+
+
+def start(run: Run) -> TrainState:
     """The state before the first step; everything random in it comes from the seed."""
-    torch.manual_seed(seed)
-    model = build_model()
-    train = splits.train
+    torch.manual_seed(run.seed)
+    model = run.build_model()
+    config, train = run.config, run.splits.train
     setting = Setting(len(train.environment_names), len(train.class_names), group_priors(train))
     optimiser = torch.optim.SGD(
         model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
     )
-    sampler = BalancedSampler(train, config.batch_size, seed)
-    return TrainState(model, optimiser, create(algorithm, setting, **settings), sampler)
+    sampler = BalancedSampler(train, config.batch_size, run.seed)
+    return TrainState(model, optimiser, create(run.algorithm, setting, **run.settings), sampler)
 
 
-def train(
-    algorithm: str,
-    settings: dict[str, Any],
-    build_model: Callable[[], Classifier],
-    splits: Splits,
-    config: TrainingConfig,
-    seed: int,
-    on_step: Callable[[int, int], None] | None = None,
-) -> list[Record]:
+def train(run: Run, on_step: OnStep | None = None) -> list[Record]:
     """Train one model and evaluate it `config.evaluations` times; `on_step(done, total)` is called after each step."""
-    state = start(algorithm, settings, build_model, splits, config, seed)
+    config, splits = run.config, run.splits
+    state = start(run)
     total = config.epochs * state.sampler.steps_per_epoch
     due = {round(total * (i + 1) / config.evaluations) for i in range(config.evaluations)}
     records, seconds = [], 0.0
@@ -90,8 +91,8 @@ def train(
         if state.step in due:
             records.append(
                 Record(
-                    algorithm=algorithm,
-                    seed=seed,
+                    algorithm=run.algorithm,
+                    seed=run.seed,
                     step=state.step,
                     epoch=state.epoch,
                     seconds=seconds,

@@ -1,0 +1,96 @@
+"""Jobs in one process and in several."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from transferrisk.errors import InputError, TransferRiskError
+from transferrisk.experiments.demo import Demo
+from transferrisk.experiments.executors import run_jobs
+from transferrisk.training import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Square:
+    """Takes the longer the earlier it stands, so that jobs finish out of order."""
+
+    number: int
+
+    def __call__(self, on_step):
+        on_step(1, 2)
+        time.sleep(0.3 if self.number == 0 else 0.0)
+        on_step(2, 2)
+        return self.number**2, torch.get_num_threads(), os.getpid()
+
+
+@dataclass(frozen=True)
+class Fails:
+    how: str
+
+    def __call__(self, on_step):
+        if self.how == "error":
+            raise InputError("the reason")
+        os._exit(9)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 9])
+def test_every_job_is_done_once_with_one_thread(workers):
+    steps = []
+    results = dict(run_jobs([Square(i) for i in range(5)], workers, lambda *step: steps.append(step)))
+    assert {i: result[0] for i, result in results.items()} == {i: i**2 for i in range(5)}
+    assert {result[1] for result in results.values()} == {1}
+    assert sorted(steps) == [(i, done, 2) for i in range(5) for done in (1, 2)]
+    here = {result[2] for result in results.values()} == {os.getpid()}
+    assert here == (workers == 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_raised_here(workers):
+    with pytest.raises(InputError, match="the reason"):
+        list(run_jobs([Fails("error"), Square(1)], workers, lambda *_: None))
+
+
+def test_a_worker_that_dies_is_noticed():
+    with pytest.raises(TransferRiskError, match="ended before its work did"):
+        list(run_jobs([Fails("death"), Square(0)], 2, lambda *_: None))
+
+
+def test_no_workers():
+    with pytest.raises(InputError, match="workers=0 is no number of processes"):
+        run_jobs([Square(1)], 0, lambda *_: None)
+
+
+def test_threads_of_the_caller_are_given_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        (((_, threads, _)),) = dict(run_jobs([Square(1)], 1, lambda *_: None)).values()
+        assert (threads, torch.get_num_threads()) == (1, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_numbers_of_the_demo_do_not_depend_on_the_number_of_processes(tmp_path):
+    lines = []
+    for workers in (1, 2):
+        plan = Demo(("trm", "erm"), (1, 0), training=TrainingConfig(epochs=1, evaluations=1), workers=workers)
+        records = plan.run(tmp_path / str(workers))
+        assert [(r.seed, r.algorithm) for r in records] == [(1, "trm"), (1, "erm"), (0, "trm"), (0, "erm")]
+        written = (tmp_path / str(workers) / "records.jsonl").read_text().splitlines()
+        lines.append([{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in written])
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 4
+
+
+def test_a_finished_demo_replaces_the_records_and_takes_the_old_report_away(tmp_path):
+    for name in ("records.jsonl", "records.unfinished.jsonl", "report.html"):
+        (tmp_path / name).write_text("of an earlier demo")
+    Demo(("erm",), (0,), training=TrainingConfig(epochs=1, evaluations=1)).run(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["records.jsonl", "samples.npz"]
+    assert '"algorithm": "erm"' in (tmp_path / "records.jsonl").read_text()
