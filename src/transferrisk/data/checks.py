@@ -1,0 +1,152 @@
+"""What has to hold of a user's own data before it is used, and what its owner may want to know.
+
+Rows are counted from 1 in every message; the header of a table is not a row.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..errors import DataWarning, InputError
+from .environments import EnvironmentSet
+
+S = TypeVar("S", bound=EnvironmentSet)
+Mask = NDArray[np.bool_]
+
+SHOWN = 10  # rows, names or other things listed before the rest is only counted
+BLOCK = 1 << 22  # numbers worked on at once
+
+
+def listed(things: Iterable[object], most: int = SHOWN) -> str:
+    """The first few, and how many more there are."""
+    things = list(things)
+    rest = f" and {len(things) - most} more" if len(things) > most else ""
+    return ", ".join(map(str, things[:most])) + rest
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def existing_file(name: Path | str) -> Path:
+    """The path of a file that is there and is not empty."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file in it")
+    if not path.exists():
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        close = get_close_matches(path.name, beside, n=1)
+        raise InputError(f"{path} does not exist: {f'did you mean {close[0]!r}?' if close else 'check the path'}")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty: write it again")
+    return path
+
+
+def known_name(name: str, known: Sequence[str], where: Path | str, noun: str, option: str) -> str:
+    """`name`, if it is one of a file's columns or arrays; `option` is how to name another."""
+    if name in known:
+        return name
+    close = get_close_matches(name, known, n=1)
+    nearest = f"did you mean {close[0]!r}? " if close else ""
+    raise InputError(
+        f"{where} has no {noun} {name!r}: {nearest}choose from {listed(map(repr, known), 30)} with --{option}"
+    )
+
+
+def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_bad: bool) -> NDArray[np.int64] | None:
+    """Positions of the rows no problem touches, None for all. Without `skip_bad`, a problem is an error.
+
+    A problem is (what is wrong, where it is so); the first row that has one stands as the example.
+    """
+    problems = [(reason, mask) for reason, mask in problems if mask.any()]
+    if not problems:
+        return None
+    bad = np.logical_or.reduce([mask for _, mask in problems])
+    rows = bad.nonzero()[0]
+    reason = next(reason for reason, mask in problems if mask[rows[0]])
+    if not skip_bad:
+        raise InputError(
+            f"{where}: {counted(len(rows), 'row')} cannot be used, the first is row {rows[0] + 1} ({reason}): correct "
+            "the file, or leave such rows out with --skip-bad"
+        )
+    if len(rows) == len(bad):
+        raise InputError(f"{where}: no row can be used, as in row 1 ({reason}): correct the file")
+    warnings.warn(
+        f"{where}: {counted(len(rows), 'row')} left out, the first because {reason}: row {listed(rows + 1)}",
+        DataWarning,
+        stacklevel=3,
+    )
+    return np.flatnonzero(~bad)
+
+
+def review(data: S, where: Path | str = "the data") -> S:
+    """The set itself, if two environments and two classes have samples; a warning for classes not seen everywhere."""
+    counts = data.group_counts()
+    seen = [name for name, count in zip(data.environment_names, counts.sum(1).tolist(), strict=True) if count]
+    if len(seen) < 2:
+        raise InputError(
+            f"{where} has {counted(len(seen), 'environment')} with samples ({listed(map(repr, seen)) or 'none'}): "
+            "transfer needs at least two"
+        )
+    classes = [name for name, count in zip(data.class_names, counts.sum(0).tolist(), strict=True) if count]
+    if len(classes) < 2:
+        raise InputError(
+            f"{where} has the label {classes[0]!r} alone: there is nothing to predict; check that the label is the one "
+            "you mean"
+        )
+    absent = [f"{data.class_names[c]!r} in {data.environment_names[e]!r}" for e, c in (counts == 0).nonzero().tolist()]
+    if absent:
+        warnings.warn(f"{where}: no samples of class {listed(absent, 5)}", DataWarning, stacklevel=2)
+    return data
+
+
+def review_vectors(data: S, where: Path | str, rows: NDArray[np.int64] | None = None) -> S:
+    """`review`, and a warning where environments share samples. `rows` are the samples' positions in the file."""
+    review(data, where)
+    shared = twins(data.inputs[:], data.labels, data.environments)
+    if len(shared):
+        first, second = (int(i if rows is None else rows[i]) + 1 for i in shared[0].tolist())
+        warnings.warn(
+            f"{where}: {counted(len(shared), 'row')} with the features and label of a row in another environment, such "
+            f"as row {second} and row {first}",
+            DataWarning,
+            stacklevel=2,
+        )
+    return data
+
+
+def twins(features: Tensor, labels: Tensor, environments: Tensor) -> NDArray[np.int64]:
+    """Pairs (m, 2): the first row of its kind, and a later row like it that lies in another environment.
+
+    Rows are alike if features and label are equal. A hash proposes the pairs, and the features decide.
+    """
+    values, kinds, places = features.cpu().numpy(), labels.cpu().numpy(), environments.cpu().numpy()
+    hashes = _hashes(values) ^ (kinds.astype(np.uint64) * np.uint64(0xD1342543DE82EF95))
+    order = np.argsort(hashes, kind="stable")
+    starts = np.r_[True, hashes[order[1:]] != hashes[order[:-1]]]
+    first = order[np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))]
+    apart = (places[first] != places[order]) & (kinds[first] == kinds[order])
+    pairs = np.stack([first[apart], order[apart]], 1)
+    pairs = pairs[np.argsort(pairs[:, 1])]
+    blocks = np.array_split(pairs, max(len(pairs) * values.shape[1] // BLOCK, 1))
+    return np.concatenate([block[(values[block[:, 0]] == values[block[:, 1]]).all(1)] for block in blocks])
+
+
+def _hashes(values: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """One number for each row (n, d), the same for equal rows: sum_j mix(bits_j) r_j modulo 2^64, r_j odd."""
+    multipliers = np.random.default_rng(0).integers(1 << 63, size=values.shape[1], dtype=np.uint64) * 2 + 1
+    hashes = np.empty(len(values), np.uint64)
+    step = max(BLOCK // values.shape[1], 1)
+    for start in range(0, len(values), step):
+        part = values[start : start + step].astype(np.float32) + np.float32(0)  # -0 becomes 0
+        bits = part.view(np.uint32).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        hashes[start : start + step] = ((bits ^ (bits >> np.uint64(32))) * multipliers).sum(1, dtype=np.uint64)
+    return hashes
