@@ -1,5 +1,5 @@
 """One file for each data set; importing this registers them all."""
 
-from . import cmnist, digits, gaussian
+from . import cmnist, digits, embeddings, gaussian, tables
 
-__all__ = ["cmnist", "digits", "gaussian"]
+__all__ = ["cmnist", "digits", "embeddings", "gaussian", "tables"]
