@@ -1,0 +1,114 @@
+"""table:FILE, the user's own table in CSV, TSV or Parquet: a row a sample, a column each for label and environment.
+
+All other columns become features as `Schema` says, unless `features` names some of them. Missing values of features are
+filled in; rows without a label or an environment, or with an infinite number, are errors or left out with `skip_bad`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...errors import DataWarning, InputError
+from ..catalogue import DataSet, register
+from ..checks import known_name, listed, review_vectors, usable_rows
+from ..environments import EnvironmentSet
+from ..facts import Facts
+from ..inference import infinite
+from ..options import Options
+from ..schema import Schema
+from ..tabular import read_frame, read_header
+from ..values import blank, classes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FACTS = Facts(
+    name="table",
+    title="your table, CSV, TSV or Parquet: a row a sample, columns for label and environment",
+    licence="the user's own",
+    citation="",
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as a set of environments, and how new tables are to be encoded for a model of it."""
+
+    data: EnvironmentSet
+    schema: Schema
+
+
+def read(file: Path | str, asked: Options) -> Table:
+    """The table in a file."""
+    label, environment, features = _columns(file, asked)
+    chosen = [*features, *(name for name in (label, environment) if name not in features)]
+    frame = read_frame(file, chosen)
+    problems = [
+        (f"column {name!r} is empty; NA, NaN, null and None count as empty too", blank(frame[name]))
+        for name in (label, environment)
+    ]
+    problems += [(f"column {name!r} is infinite", infinite(frame[name], name)) for name in features]
+    rows = usable_rows(problems, file, asked.skip_bad)
+    if rows is not None:
+        frame = frame.iloc[rows]
+    labels, class_names = classes_of(frame[label], label, file, "label")
+    environments, environment_names = classes_of(frame[environment], environment, file, "environment")
+    schema = _schema(frame, label, environment, file)
+    data = EnvironmentSet(
+        schema.encode(frame).features,
+        torch.from_numpy(labels),
+        torch.from_numpy(environments),
+        environment_names,
+        class_names,
+    )
+    return Table(review_vectors(data, file, rows), schema)
+
+
+def load(file: str, asked: Options) -> EnvironmentSet:
+    return read(Path(file).expanduser(), asked).data
+
+
+def _columns(file: Path | str, asked: Options) -> tuple[str, str, list[str]]:
+    """Names of label, environment and features, all of which the file has."""
+    known = read_header(file)
+    there = f"{file} has the columns {listed(map(repr, known), 30)}"
+    if len(known) < 3:
+        raise InputError(
+            f"{there}: a label, an environment and a feature are needed, separated by commas in .csv files"
+        )
+    if asked.label is None or asked.environment is None:
+        option = "label" if asked.label is None else "environment"
+        raise InputError(f"{there}: say which holds the {option}, with --{option}")
+    label = known_name(asked.label, known, file, "column", "label")
+    environment = known_name(asked.environment, known, file, "column", "environment")
+    if label == environment:
+        raise InputError(f"{file}: column {label!r} cannot be both label and environment: name two columns")
+    if asked.features is None:
+        return label, environment, [name for name in known if name not in (label, environment)]
+    features = [known_name(name.strip(), known, file, "column", "features") for name in asked.features.split(",")]
+    for name in features:
+        if name in (label, environment) or features.count(name) > 1:
+            raise InputError(
+                f"{file}: column {name!r} is named twice: a column is a feature, the label or the environment"
+            )
+    return label, environment, features
+
+
+def _schema(frame: pd.DataFrame, label: str, environment: str, file: Path | str) -> Schema:
+    try:
+        schema = Schema.infer(frame, label, environment)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+    for what, found in (("columns not used", schema.dropped), ("columns to look at", schema.remarks)):
+        if found:
+            names = listed(f"{name!r} ({why})" for name, why in found.items())
+            warnings.warn(f"{file}: {what}: {names}", DataWarning, stacklevel=4)
+    return schema
+
+
+register(DataSet(FACTS, load, takes=frozenset({"label", "environment", "features"}), argument="FILE"))

@@ -1,0 +1,162 @@
+"""Tables in files: CSV and TSV (also compressed with gzip) and Parquet, with one clear line where they cannot be read.
+
+Columns without a name, as the index that pandas writes, are not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .checks import counted, existing_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+PARQUET = (".parquet", ".pq")
+INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index without one
+
+
+def read_header(file: Path | str) -> tuple[str, ...]:
+    """Names of a table's columns."""
+    path = existing_file(file)
+    names = opened_parquet(path).schema_arrow.names if _is_parquet(path) else _csv_header(path)
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
+    if twice:
+        raise InputError(f"{path} has two columns named {twice[0]!r}: rename one")
+    return tuple(name for name in names if name and not INDEX.fullmatch(name))
+
+
+def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Collection[str] = ()) -> pd.DataFrame:
+    """Rows of a table, at least one, of all columns or of these; `texts` are read as they are written."""
+    path, names = existing_file(file), read_header(file)
+    frame = (
+        _read_parquet(path, columns or names) if _is_parquet(path) else _read_csv(path, texts)[list(columns or names)]
+    )
+    if not len(frame):
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+    return frame
+
+
+def opened_parquet(path: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile, which has read the columns' names and types only."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a Parquet file, or damaged ({_line(error)}): write it again") from None
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Any:
+    """A pyarrow.Table of these columns."""
+    import pyarrow as pa
+
+    file = opened_parquet(path)
+    try:
+        return file.read(columns=list(columns)).select(list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged ({_line(error)}): write it again") from None
+
+
+def _is_parquet(path: Path) -> bool:
+    if path.name.lower().endswith(PARQUET):
+        return True
+    _separator(path)
+    return False
+
+
+def _separator(path: Path) -> str:
+    for ending, separator in SEPARATORS.items():
+        if path.name.lower().endswith(ending):
+            return separator
+    raise InputError(f"{path} is not a table by its name: it has to end in {', '.join((*SEPARATORS, *PARQUET))}")
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    table = read_parquet(path, columns)
+    return table.to_pandas(ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True)
+
+
+def _csv_header(path: Path) -> list[str]:
+    with _text(path) as lines:
+        for fields in csv.reader(lines, delimiter=_separator(path), skipinitialspace=True):
+            if any(name.strip() for name in fields):
+                return [name.strip() for name in fields]
+    raise InputError(f"{path} has no columns: write it again")
+
+
+def _read_csv(path: Path, texts: Collection[str]) -> pd.DataFrame:
+    """Fields beyond the header are errors, and so are lines that end early: pandas would fill them up silently."""
+    import pandas as pd
+
+    header = _csv_header(path)
+    names = [name or f"\0{i}" for i, name in enumerate(header)]
+    try:
+        with _reading(path), warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path,
+                sep=_separator(path),
+                header=0,
+                names=names,
+                index_col=False,
+                dtype=dict.fromkeys(texts, str),
+                skipinitialspace=True,
+                low_memory=False,  # types are those of whole columns, not of parts of them
+                encoding="utf-8-sig",
+            )
+    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        _refuse_ragged(path, len(names))
+        raise InputError(f"{path} is not well-formed ({_line(error)}): correct the file") from None
+    if len(frame) and frame[names[-1]].isna().any():
+        _refuse_ragged(path, len(names))
+    return frame
+
+
+def _refuse_ragged(path: Path, width: int) -> None:
+    with _text(path) as lines:
+        reader = csv.reader(lines, delimiter=_separator(path), skipinitialspace=True)
+        for fields in reader:
+            if fields and len(fields) != width and (len(fields) < width or any(fields[width:])):
+                raise InputError(
+                    f"{path} is not well-formed: line {reader.line_num} has {counted(len(fields), 'field')}, the "
+                    f"header has {width}; correct the line"
+                )
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[Iterator[str]]:
+    """Lines of a file, decompressed."""
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    with _reading(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+        yield lines
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What cannot be read is one clear error."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({_line(error)}): save it as UTF-8") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({_line(error)}): write it again") from None
+    except csv.Error as error:
+        raise InputError(f"{path} is not well-formed ({_line(error)}): correct the file") from None
+
+
+def _line(error: BaseException) -> str:
+    """An error's message in one line."""
+    return " ".join(str(error).split())

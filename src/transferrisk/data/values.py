@@ -1,0 +1,166 @@
+"""Cells of a column, whatever their type: as numbers, dates or texts. Rows in messages are counted from 1."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+MANY = 50  # values of a column; with more, it may be something else than what it is taken for
+
+KINDS = {
+    "numeric": {"integer", "integer-na", "floating", "mixed-integer-float", "decimal", "timedelta64"},
+    "boolean": {"boolean"},
+    "date": {"datetime", "datetime64", "date"},
+    "text": {"string", "mixed", "mixed-integer", "categorical"},
+    "empty": {"empty"},
+}
+
+
+def kind_of(series: pd.Series) -> str:
+    """A key of `KINDS`; of other types, their name in pandas."""
+    import pandas as pd
+
+    inferred = str(pd.api.types.infer_dtype(series, skipna=True))
+    if inferred == "mixed" and any(isinstance(value, list | dict | set | np.ndarray) for value in series):
+        return "list"
+    return next((kind for kind, names in KINDS.items() if inferred in names), inferred)
+
+
+def as_text(value: Any) -> str:
+    """One value, written the same way whatever type it was read as: 1, 1.0 and "1" are "1"."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, dt.datetime):
+        return value.date().isoformat() if value.time() == dt.time() else value.isoformat(" ")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    whole = isinstance(value, float | np.floating) and value.is_integer() and abs(float(value)) < 1e15
+    return str(int(value)) if whole else str(value)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def in_order(texts: Iterable[str]) -> list[str]:
+    """Sorted: by value where all are numbers, else as texts."""
+    texts = sorted(texts)
+    return sorted(texts, key=float) if all(map(is_number, texts)) else texts
+
+
+def as_codes(values: pd.Series) -> tuple[Codes, tuple[str, ...]]:
+    """Position of each value (n,) in its distinct texts, which are in order; -1 where it is missing or blank."""
+    import pandas as pd
+
+    codes, distinct = pd.factorize(values)
+    texts = [as_text(value) for value in np.asarray(distinct)]
+    names = in_order({text for text in texts if text.strip()})
+    position = {name: i for i, name in enumerate(names)}
+    return np.array([*(position.get(text, -1) for text in texts), -1])[codes], tuple(names)
+
+
+def as_numbers(series: pd.Series, name: str) -> Floats:
+    """Values (n,), NaN where they are missing; durations in days, true as 1."""
+    import pandas as pd
+
+    kind = kind_of(series)
+    if kind == "boolean":
+        return as_truth(series, name)
+    if kind not in ("numeric", "text", "empty"):
+        raise _unexpected(series, ~blank(series), name, "a number")
+    if pd.api.types.is_timedelta64_dtype(series):
+        return np.array(series.dt.total_seconds(), dtype=np.float64) / 86400
+    if pd.api.types.is_numeric_dtype(series):
+        return np.array(series.to_numpy("float64", na_value=np.nan))
+    values = np.array(pd.to_numeric(series.astype(object), errors="coerce"), dtype=np.float64)
+    wrong = np.isnan(values) & ~blank(series)
+    if wrong.any():
+        raise _unexpected(series, wrong, name, "a number")
+    return values
+
+
+def as_truth(series: pd.Series, name: str) -> Floats:
+    """1 for true, 0 for false (n,), NaN where it is missing."""
+    if kind_of(series) not in KINDS:
+        raise _unexpected(series, ~blank(series), name, "true or false")
+    meaning = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
+    codes, texts = as_codes(series)
+    values = np.array([*(meaning.get(text.lower(), np.inf) for text in texts), np.nan])[codes]
+    if np.isinf(values).any():
+        raise _unexpected(series, np.isinf(values), name, "true or false")
+    return values
+
+
+def as_days(series: pd.Series, name: str) -> Floats:
+    """Days (n,) since 1970 began in Greenwich, NaN where they are missing. Texts are ISO 8601."""
+    import pandas as pd
+
+    kind = kind_of(series)
+    given = ~blank(series)
+    if kind not in ("date", "text", "empty"):
+        raise _unexpected(series, given, name, "a date")
+    if kind == "date":
+        dates = pd.to_datetime(series, utc=True, errors="coerce")
+    else:
+        plain = series.astype(object).where(given, None)
+        dates = pd.to_datetime(plain, utc=True, format="ISO8601", errors="coerce")
+    if (given & np.asarray(dates.isna())).any():
+        raise _unexpected(series, given & np.asarray(dates.isna()), name, "a date such as 2024-05-31")
+    stamps = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
+    return np.where(given, stamps.astype(np.int64) / 86_400e6, np.nan)
+
+
+def blank(series: pd.Series) -> NDArray[np.bool_]:
+    """Where (n,) nothing is given: missing values, and texts of spaces."""
+    missing = np.array(series.isna(), dtype=bool)
+    if kind_of(series) == "text":
+        codes, _ = as_codes(series)
+        missing |= codes < 0
+    return missing
+
+
+def _unexpected(series: pd.Series, wrong: NDArray[np.bool_], name: str, wanted: str) -> InputError:
+    row = int(wrong.argmax())
+    return InputError(
+        f"column {name!r} has {as_text(series.iloc[row])!r} in row {row + 1}, which is not {wanted}: correct the file"
+    )
+
+
+def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tuple[Codes, tuple[str, ...]]:
+    """`as_codes` of labels or environments, refused if they look like measurements or identifiers."""
+    if kind_of(values) not in (*KINDS, "bytes"):
+        raise InputError(f"{where}: {noun} {name!r} holds {kind_of(values)} values: texts or whole numbers are needed")
+    codes, names = as_codes(values)
+    if len(names) > MANY:
+        fractions = sum(is_number(text) and float(text) % 1 != 0 for text in names)
+        if fractions > MANY:
+            raise InputError(
+                f"{where}: {noun} {name!r} looks continuous ({fractions} different fractions, such as {names[0]}): bin "
+                "it into classes first"
+            )
+        if len(names) > len(codes) / 2:
+            raise InputError(
+                f"{where}: {noun} {name!r} has {len(names)} different values in {len(codes)} rows, so it names no "
+                f"groups: name another column, or bin it first"
+            )
+    return codes, names

@@ -1,0 +1,341 @@
+"""Columns become the features one computes by hand, the same for later tables, and schemas survive JSON exactly."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import warnings
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from transferrisk.data.columns import Boolean, Categorical, Date, Numeric
+from transferrisk.data.schema import Schema
+from transferrisk.errors import InputError
+
+
+def schema_of(**columns) -> Schema:
+    n = len(next(iter(columns.values())))
+    frame = pd.DataFrame({**columns, "y": np.arange(n) % 2, "site": np.arange(n) % 3})
+    return Schema.infer(frame, "y", "site")
+
+
+def encoded(**columns) -> dict[str, list[float]]:
+    schema = schema_of(**columns)
+    result = schema.encode(pd.DataFrame(columns))
+    assert result.notes == ()
+    assert result.features.dtype == torch.float32
+    assert result.names == schema.feature_names
+    return {name: result.features[:, j].tolist() for j, name in enumerate(result.names)}
+
+
+def test_numbers_by_hand():
+    found = encoded(x=[1.0, 3.0, np.nan, 5.0, 11.0])  # median 4, mean of the filled 4.8
+    filled = np.array([1, 3, 4, 5, 11])
+    assert list(found) == ["x", "x (missing)"]
+    assert found["x"] == pytest.approx((filled - 4.8) / math.sqrt(((filled - 4.8) ** 2).mean()))
+    assert found["x (missing)"] == [0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64", "Int64", "Float64", "uint8", "object"])
+def test_numbers_like_scikit_learn(dtype):
+    values = np.random.default_rng(0).integers(0, 200, 300)
+    series = pd.Series(values).astype(dtype)
+    truth = StandardScaler().fit_transform(values[:, None].astype(float))[:, 0]
+    assert encoded(x=series)["x"] == pytest.approx(truth, abs=1e-6)
+
+
+def test_missing_numbers_like_scikit_learn():
+    values = np.random.default_rng(1).normal(50, 3, (400, 1))
+    values[np.random.default_rng(2).random(400) < 0.2] = np.nan
+    truth = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit_transform(values)
+    schema = schema_of(x=values[:, 0])
+    features = schema.encode(pd.DataFrame({"x": values[:, 0]})).features
+    np.testing.assert_allclose(features[:, 0], truth[:, 0], atol=1e-6)
+    np.testing.assert_array_equal(features[:, 1], np.isnan(values[:, 0]))
+
+
+@pytest.mark.parametrize("values", [[1.7e308, -1.7e308, 1e308], [5e-324, 0.0, 1e-300], [1e-200, 2e-200, 4e-200]])
+def test_extreme_numbers_stay_finite(values):
+    schema = schema_of(x=values, z=[1, 2, 4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        features = schema.encode(pd.DataFrame({"x": values, "z": [1, 2, 4]})).features
+    assert bool(features.isfinite().all())
+    if "x" not in schema.dropped:
+        np.testing.assert_allclose(features.mean(0), 0, atol=1e-6)
+        np.testing.assert_allclose(features.std(0, correction=0), 1, rtol=1e-6)
+
+
+def test_decimals_and_durations_are_numbers():
+    assert encoded(x=pd.Series([Decimal("1.5"), Decimal("2.5")], dtype=object))["x"] == [-1, 1]
+    schema = schema_of(x=pd.to_timedelta([36, 12], "h"))
+    assert schema.columns[0].scaling.median == 1.0  # day
+
+
+def test_booleans():
+    assert encoded(b=[True, False, True]) == {"b": [1, 0, 1]}
+    found = encoded(b=pd.Series([True, None, False, True], dtype=object))
+    assert found == {"b": [1, 1, 0, 1], "b (missing)": [0, 1, 0, 0]}
+    assert encoded(b=pd.Series([True, None, False], dtype="boolean"))["b"] == [1, 0, 0]  # a tie: false
+    assert encoded(b=pd.Series([True, None, True], dtype="boolean")) == {"b (missing)": [0, 1, 0]}
+    schema = schema_of(b=[True, False, True])
+    for given_as in ([0, 1, 1], ["false", "TRUE", "True"], [0.0, 1.0, 1.0]):
+        assert schema.encode(pd.DataFrame({"b": given_as})).features[:, 0].tolist() == [0, 1, 1]
+    with pytest.raises(InputError, match=r"column 'b' has 'perhaps' in row 2, which is not true or false"):
+        schema.encode(pd.DataFrame({"b": ["true", "perhaps"]}))
+
+
+@pytest.mark.parametrize("dtype", [None, object, "category", "string"])
+def test_categories_like_scikit_learn(dtype):
+    values = np.random.default_rng(0).choice(["oak", "elm", "ash", "yew"], 200)
+    truth = OneHotEncoder(sparse_output=False).fit_transform(values[:, None])
+    found = encoded(tree=pd.Series(values, dtype=dtype))
+    assert list(found) == ["tree=ash", "tree=elm", "tree=oak", "tree=yew"]
+    np.testing.assert_array_equal(np.array(list(found.values())).T, truth)
+
+
+def test_missing_is_a_category_where_it_occurred():
+    assert encoded(c=["b", None, "a", " "]) == {
+        "c=a": [0, 0, 1, 0],
+        "c=b": [1, 0, 0, 0],
+        "c (missing)": [0, 1, 0, 1],
+    }
+
+
+def test_yes_and_no_are_categories_and_numbers_as_categories_are_sorted_by_value():
+    assert list(encoded(c=["no", "yes", "no"])) == ["c=no", "c=yes"]
+    assert list(encoded(c=pd.Series([10, 9, 9], dtype="category"))) == ["c=9", "c=10"]
+
+
+def test_many_categories():
+    values = [f"c{i:02}" for i in range(60) for _ in range(2 if i < 50 else 3)]  # the last ten are the most frequent
+    schema = schema_of(c=values)
+    kept = schema.columns[0].categories
+    assert len(kept) == 49
+    assert kept == (*(f"c{i:02}" for i in range(39)), *(f"c{i:02}" for i in range(50, 60)))
+    assert "49 most frequent" in schema.remarks["c"]
+    features = schema.encode(pd.DataFrame({"c": ["c00", "c39", "never"]})).features
+    assert features.shape == (3, 50)
+    assert features.argmax(1).tolist() == [0, 49, 49]
+    assert features.sum(1).tolist() == [1, 1, 1]
+
+
+def test_dates_by_hand():
+    found = encoded(d=["1970-01-05", "1970-01-12", "1972-12-31T12:00"])
+    days = np.array([4, 11, 1095.5])
+    assert found["d (days)"] == pytest.approx((days - days.mean()) / days.std())
+    in_year = 2 * np.pi * np.array([4, 11, 365]) / 365.2425  # 1972 is a leap year
+    assert found["d (sin year)"] == pytest.approx(np.sin(in_year), abs=1e-6)
+    assert found["d (cos year)"] == pytest.approx(np.cos(in_year), abs=1e-6)
+    in_week = 2 * np.pi * np.array([0, 0, 6]) / 7  # Monday, Monday, Sunday
+    assert found["d (sin week)"] == pytest.approx(np.sin(in_week), abs=1e-6)
+    assert found["d (cos week)"] == pytest.approx(np.cos(in_week), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "dates",
+    [
+        pd.to_datetime(["2020-02-29", None, "1969-12-31"]),
+        pd.to_datetime(["2020-02-29", None, "1969-12-31"], utc=True).tz_convert("Asia/Tokyo"),
+        pd.Series([dt.date(2020, 2, 29), None, dt.date(1969, 12, 31)], dtype=object),
+        pd.Series(["2020-02-29T00:00:00Z", None, "1969-12-31T02:00:00+02:00"]),
+    ],
+    ids=["naive", "with a zone", "objects", "texts"],
+)
+def test_dates_of_all_types_agree(dates):
+    truth = encoded(d=["2020-02-29", None, "1969-12-31"])
+    assert list(truth) == [
+        f"d ({part})" for part in ("days", "sin year", "cos year", "sin week", "cos week", "missing")
+    ]
+    assert encoded(d=dates) == truth
+
+
+def test_what_only_resembles_a_date():
+    for values in (["2020", "2021", "2022"], ["2020-13-01", "2020-01-01", "2021-01-01"], ["2020-01-01", "x", "y"]):
+        assert isinstance(schema_of(d=values).columns[0], Categorical)
+    assert isinstance(schema_of(d=["0001-01-01", "9999-12-31"]).columns[0], Date)
+
+
+def test_columns_that_cannot_be_features():
+    n = 120
+    schema = schema_of(
+        x=np.arange(n) ** 2,
+        same=["a"] * n,
+        one=[1] * n,
+        true=[True] * n,
+        day=["2020-01-01"] * n,
+        none=[None] * n,
+        nans=[np.nan] * n,
+        blanks=[" "] * n,
+        name=[f"person {i}" for i in range(n)],
+        count=np.arange(n) + 1000,
+        raw=[b"a", b"b"] * 60,
+        vectors=[[1, 2], [3]] * 60,
+        at=[dt.time(1), dt.time(2)] * 60,
+        typo=[*map(str, np.random.default_rng(0).random(n - 1)), "oops"],
+    )
+    assert [column.name for column in schema.columns] == ["x"]
+    assert schema.dropped == {
+        "same": "constant",
+        "one": "constant",
+        "true": "constant",
+        "day": "constant",
+        "none": "every value is missing",
+        "nans": "every value is missing",
+        "blanks": "every value is missing",
+        "name": "120 different texts in 120 rows",
+        "count": "it counts the rows",
+        "raw": "it holds bytes values",
+        "vectors": "it holds list values",
+        "at": "it holds time values",
+        "typo": "120 different texts in 120 rows, numbers but for 'oops' in row 120",
+    }
+
+
+def test_constant_but_for_missing_values_says_where_they_are():
+    assert encoded(x=[5.0, np.nan, 5.0]) == {"x (missing)": [0, 1, 0]}
+    assert encoded(d=["2020-01-01", None, "2020-01-01"]) == {"d (missing)": [0, 1, 0]}
+
+
+def test_numbers_with_a_text_among_them():
+    schema = schema_of(code=["1", "2", "3", "1", "2", "3", "1", "2", "3", "1", "V7"])
+    assert schema.columns[0].categories == ("1", "2", "3", "V7")
+    assert schema.remarks == {"code": "numbers but for 'V7' in row 11, and is taken as categories"}
+    assert schema.encode(pd.DataFrame({"code": [2.0, np.nan]})).features[0].tolist() == [0, 1, 0, 0]
+
+
+def test_label_and_environment_are_no_features():
+    schema = schema_of(x=[1, 2, 4])
+    frame = pd.DataFrame({"x": [1, 2, 4], "y": [5, 6, 7], "site": [8, 9, 9]})
+    assert schema.feature_names == ("x",)
+    assert torch.equal(schema.encode(frame).features, schema.encode(frame[["x"]]).features)
+    assert schema.encode(frame).notes == ()
+
+
+MIXED = {
+    "x": [1.0, 2.0, np.nan, 4.0],
+    "z": [3, 1, 4, 1],
+    "b": [True, False, True, True],
+    "c": ["u", "v", "u", "w"],
+    "m": ["u", None, "u", "w"],
+    "d": ["2020-01-01", "2020-01-02", "2021-05-05", "2022-01-01"],
+}
+
+
+def test_columns_absent_extra_and_in_another_order():
+    schema = schema_of(**MIXED, same=[1] * 4)
+    frame = pd.DataFrame(MIXED)
+    whole = schema.encode(frame).features
+    assert torch.equal(schema.encode(frame[frame.columns[::-1]]).features, whole)
+    more = schema.encode(frame.assign(extra=1, other="a", same=1))
+    assert torch.equal(more.features, whole)
+    assert more.notes == ("columns not used: 'extra', 'other'",)
+
+    less = schema.encode(frame[["z"]])
+    assert less.notes == ("missing columns, taken as missing values: 'x', 'b', 'c', 'm', 'd'",)
+    nothing = {"x": np.nan, "b": None, "c": None, "m": None, "d": None}
+    filled = schema.encode(frame.assign(**nothing).astype(dict.fromkeys("bcmd", object)))
+    assert torch.equal(less.features, filled.features)
+    by_name = dict(zip(less.names, less.features[0].tolist(), strict=True))
+    assert by_name["x"] == pytest.approx((2 - 2.25) / math.sqrt((1.25**2 + 2 * 0.25**2 + 1.75**2) / 4))
+    assert (by_name["x (missing)"], by_name["m (missing)"], by_name["b"]) == (1, 1, 1)
+    assert [by_name[f"c={category}"] for category in "uvw"] == [0, 0, 0]
+    assert filled.notes == (
+        "column 'b' has 4 missing values, where none was before: the more frequent value True is used",
+        "column 'c' has 4 missing values, where none was before: all its features are 0 there",
+        "column 'd' has 4 missing values, where none was before: the median date is used",
+    )
+
+
+def test_unseen_categories_are_said():
+    schema = schema_of(**MIXED)
+    result = schema.encode(pd.DataFrame(MIXED).assign(c=["u", "new", "new", "newer"], m=["u", None, "w", "w"]))
+    assert result.notes == (
+        "column 'c' has 3 rows of categories not seen before ('new', 'newer'): all its features are 0 there",
+    )
+    columns = [result.names.index(f"c={category}") for category in "uvw"]
+    assert result.features[:, columns].sum(1).tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"z": ["1", "two", "3", "4"]}, "column 'z' has 'two' in row 2, which is not a number: correct the file"),
+        ({"z": [1.0, 2.0, np.inf, 1]}, "column 'z' has inf in row 3, which is infinite or too large"),
+        ({"z": [1.0, 2.0, 1, 1e300]}, "column 'z' has 1e+300 in row 4, which is infinite or too large"),
+        ({"z": pd.to_datetime(["2020-01-01"] * 4)}, "column 'z' has '2020-01-01' in row 1, which is not a number"),
+        ({"d": ["2020-01-01", "May", "", ""]}, "column 'd' has 'May' in row 2, which is not a date such as 2024-05-31"),
+        ({"d": [1, 2, 3, 4]}, "column 'd' has '1' in row 1, which is not a date"),
+        ({"b": [[1]] * 4}, "column 'b' has '[1]' in row 1, which is not true or false"),
+        ({"c": [[1]] * 4}, "column 'c' holds list values, which are no categories"),
+    ],
+)
+def test_wrong_types(change, message):
+    with pytest.raises(InputError) as caught:
+        schema_of(**MIXED).encode(pd.DataFrame({**MIXED, **change}))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_texts_that_are_numbers_are_taken():
+    schema = schema_of(**MIXED)
+    texts = pd.DataFrame({**MIXED, "z": ["3", "1", " 4", "1.0"], "x": ["1", "2", None, "4"]})
+    assert torch.equal(schema.encode(texts).features, schema.encode(pd.DataFrame(MIXED)).features)
+
+
+def test_infer_refuses():
+    with pytest.raises(InputError, match=r"column 'x' has inf in row 2, which is no number"):
+        schema_of(x=[1.0, np.inf, 2.0])
+    with pytest.raises(InputError, match=r"no column can be a feature: 'x' \(constant\)"):
+        schema_of(x=[1, 1, 1])
+    with pytest.raises(InputError, match="there is none beside label and environment"):
+        Schema.infer(pd.DataFrame({"y": [1], "site": [1]}), "y", "site")
+    with pytest.raises(InputError, match="a table of 0 rows and 3 columns"):
+        Schema.infer(pd.DataFrame({"y": [], "site": [], "x": []}), "y", "site")
+    with pytest.raises(InputError, match="two columns are named 'x'"):
+        Schema.infer(pd.DataFrame([[1, 2, 0, 0]], columns=["x", "x", "y", "site"]), "y", "site")
+
+
+def test_no_rows_can_be_encoded():
+    schema = schema_of(**MIXED)
+    assert schema.encode(pd.DataFrame(MIXED).iloc[:0]).features.shape == (0, len(schema.feature_names))
+
+
+def test_json_and_back():
+    schema = schema_of(**MIXED, same=[1] * 4, code=pd.Series(["0.1"] * 4))
+    again = Schema.from_dict(json.loads(json.dumps(schema.to_dict(), allow_nan=False)))
+    assert again == schema
+    assert {type(column) for column in again.columns} == {Numeric, Boolean, Categorical, Date}
+    assert again.to_dict() == schema.to_dict()
+    frame = pd.DataFrame(MIXED)
+    assert torch.equal(again.encode(frame).features, schema.encode(frame).features)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=2, max_size=30))
+def test_any_numbers_survive_json_and_give_finite_features(values):
+    frame = pd.DataFrame({"x": values, "w": np.arange(len(values)) % 2})
+    schema = Schema.infer(frame, "y", "site")
+    features = schema.encode(frame).features
+    assert bool(features.isfinite().all())
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
+
+
+@pytest.mark.parametrize("damage", ["version", "columns", "kind", "extra"])
+def test_damaged_schemas_are_refused(damage):
+    content = schema_of(**MIXED).to_dict()
+    if damage in ("version", "columns"):
+        del content[damage]
+    else:
+        content["columns"][0][damage] = "odd"
+    with pytest.raises(InputError, match="schema"):
+        Schema.from_dict(content)
