@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from typing import Any, NoReturn
 
 
@@ -31,6 +32,7 @@ def _run() -> int:
     from ..errors import TransferRiskError
     from .app import app
 
+    warnings.showwarning = _show_warning
     # typer carries its own copy of click or not, by version; what a bad option raises is public in both.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     try:
@@ -46,6 +48,13 @@ def _run() -> int:
         return _tell(f"{error.strerror or error}{where}")
     except typer.Abort:
         raise Interrupted from None
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    """One line, without the place in the code: a user of the command cannot do anything with that."""
+    _tell(f"warning: {message}")
 
 
 def _interrupt(*_: Any) -> NoReturn:

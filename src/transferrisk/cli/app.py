@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from . import data_look
 from .data import data_app
 from .demo import demo
 
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.add_typer(data_app, name="data")
+assert data_look  # adds commands to it
 
 
 @app.callback(invoke_without_command=True)

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .asking import AsJson, Root
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ..data.facts import Facts
 
-data_app = typer.Typer(help="The data sets: list them, get their files.")
-
-Root = Annotated[
-    Path | None, typer.Option("--data-root", help="Where data is kept; else $TRANSFERRISK_DATA, else a cache folder.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+data_app = typer.Typer(help="The data sets: list them, get their files, check them, look at them.")
 
 
 @data_app.callback(invoke_without_command=True)
@@ -143,6 +140,8 @@ def _size(name: str) -> str:
     from ..data.fetch import needed
 
     parts = needed(name)
+    if _own(name):
+        return ""
     if any(not facts.files for facts in parts):
         return "by hand"
     return decimal(sum(facts.bytes for facts in parts)) if parts else "nothing"
@@ -151,5 +150,14 @@ def _size(name: str) -> str:
 def _there(name: str, root: Path | None) -> str:
     from ..data.fetch import verify
 
+    if _own(name):
+        return ""
     states = {state.state for state in verify(name, root, digests=False)}
     return "yes" if states <= {"there"} else "no" if states == {"missing"} else "in part"
+
+
+def _own(name: str) -> bool:
+    """The user's files, of which nothing is known beforehand."""
+    from ..data.catalogue import available
+
+    return name in available() and not available()[name].facts.environments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from ..reports import Row
 
 console = Console()
-OnBytes = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
+"""(what, done, total), in bytes or in things."""
 
 
 @contextmanager
@@ -66,13 +68,25 @@ def progress(runs: int) -> Iterator[OnRunStep]:
         yield advance
 
 
+def byte_progress(quiet: bool = False) -> AbstractContextManager[OnProgress]:
+    """A bar for the file that is on its way."""
+    return _one_bar((DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()), quiet)
+
+
+def task_progress(quiet: bool = False) -> AbstractContextManager[OnProgress]:
+    """A bar for what is being done."""
+    return _one_bar((MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()), quiet)
+
+
 @contextmanager
-def byte_progress(quiet: bool = False) -> Iterator[OnBytes]:
-    """A bar for the file that is on its way, on stderr where that is a terminal; it goes when all is done."""
-    errors = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    shown = not quiet and errors.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=errors, disable=not shown, transient=True) as bars:
+def _one_bar(columns: Sequence[ProgressColumn], quiet: bool) -> Iterator[OnProgress]:
+    """On stderr where that is a terminal; it goes when all is done."""
+    where = Console(stderr=True)
+    shown = not quiet and where.is_terminal
+    bars = Progress(
+        TextColumn("{task.description}"), BarColumn(), *columns, console=where, transient=True, disable=not shown
+    )
+    with bars:
         task, current = bars.add_task("", total=None, visible=False), ""
 
         def advance(what: str, done: int, total: int) -> None:

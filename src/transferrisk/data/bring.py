@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..errors import InputError
@@ -18,10 +18,11 @@ from .facts import RemoteFile
 from .options import Progress
 
 
-def bring(given: Path, target: Path, progress: Progress) -> Path:
+def bring(given: Path, target: Path, progress: Progress, check: Callable[[Path], object]) -> Path:
     """Make `given` the folder `target`, or put it there where it is a file.
 
-    A folder or an archive is the whole set, so nothing may be there yet; other files may come one by one.
+    A folder or an archive is the whole set, so nothing may be there yet, and `check` is called with a data root that
+    holds the copy, before it takes its place: what it raises leaves nothing behind. Other files may come one by one.
     """
     if not given.exists():
         raise InputError(f"{given} does not exist: say where you have put it with --from")
@@ -41,17 +42,21 @@ def bring(given: Path, target: Path, progress: Progress) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         check_room(target.parent, needed, str(given))
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".bring-") as scratch:
+            fresh = Path(scratch, target.name)
+            fresh.mkdir()
             if given.is_dir():
-                fresh = Path(scratch, target.name)
                 _copy_tree(given, found, fresh, progress)
-                if target.exists():
-                    target.rmdir()
-                os.rename(fresh, target)
-                return target
-            _copy(given, Path(scratch, given.name), progress, given.name, 0, needed)
-            target.mkdir(exist_ok=True)
-            os.rename(Path(scratch, given.name), target / given.name)
-    return target / given.name
+            else:
+                _copy(given, fresh / given.name, progress, given.name, 0, needed)
+            if not whole:
+                target.mkdir(exist_ok=True)
+                os.rename(fresh / given.name, taken)
+                return taken
+            check(Path(scratch))
+            if target.exists():
+                target.rmdir()
+            os.rename(fresh, target)
+    return target if given.is_dir() else target / given.name
 
 
 def take(given: Path, files: Sequence[RemoteFile], root: Path, progress: Progress) -> list[Path]:

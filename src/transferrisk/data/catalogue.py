@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 
 from ..errors import InputError
 from .environments import EnvironmentSet, Splits
 from .facts import Facts
 from .options import Options
+from .shifts import Shift
 from .splits import leave_out
 
 
@@ -22,12 +24,16 @@ class DataSet:
     facts     what is known of it
     load      (argument, options) -> the set; Splits where it has a test environment of its own
     takes     the options it understands, beyond those of every set
+    shift     of a synthetic set, where none is asked for
+    locate    data root -> where in it the set lies, None where it does not; for sets that are got by hand
     argument  what stands after the colon of its name, in capitals; None: nothing may, "[...]": something may
     """
 
     facts: Facts
     load: Callable[[str, Options], EnvironmentSet | Splits]
     takes: frozenset[str] = frozenset()
+    shift: Shift | None = None
+    locate: Callable[[Path], Path | None] | None = None
     argument: str | None = None
 
     @property
@@ -61,8 +67,9 @@ def register_source(facts: Facts) -> Facts:
 
 
 def available() -> dict[str, DataSet]:
+    """All sets by name: those that are complete by themselves first, then those that are the user's files."""
     _fill()
-    return dict(_SETS)
+    return dict(sorted(_SETS.items(), key=lambda item: (not item[1].facts.environments, item[0])))
 
 
 def sources() -> dict[str, Facts]:

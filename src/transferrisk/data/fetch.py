@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from .digests import fault, located, size_fault
 from .disk import check_room, disk_errors
 from .download import Downloads, part_of
 from .facts import Facts, RemoteFile
-from .options import Progress
+from .options import Options, Progress
 from .root import data_root
 from .web import size_of
 
@@ -57,14 +58,14 @@ def fetch(
     files = [file for facts in parts for file in facts.files]
     by_hand = [facts for facts in parts if not facts.files]
     if given is not None and len(by_hand) == 1 and not files:
-        return [bring(given.expanduser(), folder_of(by_hand[0], place), tell)]
+        return [bring(given.expanduser(), folder_of(by_hand[0], place), tell, _check_of(by_hand[0]))]
     missing = [file for file in files if state(file, place, tell).state != "there"]
     if given is not None:
         if not files:
             raise InputError(f"{name} has no use for {given}: {_way_out(by_hand)}")
         return take(given.expanduser(), missing, place, tell) if missing else []
     for facts in by_hand:
-        if not _filled(folder_of(facts, place)):
+        if _located(facts, place) is None:
             raise InputError(f"{facts.name} cannot be fetched by a program: {facts.by_hand}")
     return _download(name, missing, place, tell)
 
@@ -77,8 +78,8 @@ def verify(
     found = []
     for facts in needed(name):
         if not facts.files:
-            folder = folder_of(facts, place)
-            found.append(FileState(folder, "there" if _filled(folder) else "missing"))
+            where = _located(facts, place)
+            found.append(FileState(where or folder_of(facts, place), "missing" if where is None else "there"))
         found += [state(file, place, progress, digests) for file in facts.files]
     return found
 
@@ -97,8 +98,19 @@ def folder_of(facts: Facts, root: Path) -> Path:
     return root / (facts.folder or facts.name)
 
 
-def _filled(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
+def _located(facts: Facts, root: Path) -> Path | None:
+    """Where a set that is got by hand lies, in whatever form."""
+    data_set = catalogue.available().get(facts.name)
+    if data_set is not None and data_set.locate is not None:
+        return data_set.locate(root)
+    folder = folder_of(facts, root)
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
+
+
+def _check_of(facts: Facts) -> Callable[[Path], object]:
+    """Whether a data root holds all of a set: listed and counted, not decoded."""
+    data_set = catalogue.available().get(facts.name)
+    return lambda root: data_set and data_set.load("", Options(root=root, lazy=True))
 
 
 def _way_out(by_hand: list[Facts]) -> str:

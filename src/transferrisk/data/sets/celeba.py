@@ -43,7 +43,9 @@ FACTS = Facts(
 
 
 def load(asked: Options) -> Splits:
-    folder = _folder(data_root(asked.root))
+    folder = locate(data_root(asked.root))
+    if folder is None:
+        raise InputError(f"celeba is not in {data_root(asked.root)}: {FACTS.by_hand}")
     files = entries(folder)
     blond, male = (_column(folder, files, "list_attr_celeba", name) for name in (LABEL, ENVIRONMENT))
     partition = _column(folder, files, "list_eval_partition", "partition")
@@ -67,11 +69,9 @@ def load(asked: Options) -> Splits:
     return Splits(train, retyped(validation, TrainingDomainValidation), retyped(validation, TestDomainValidation), test)
 
 
-def _folder(root: Path) -> Path:
-    for path in sorted(root.iterdir()) if root.is_dir() else []:
-        if path.is_dir() and plain(path.name) == "celeba":
-            return path
-    raise InputError(f"celeba is not in {root}: {FACTS.by_hand}")
+def locate(root: Path) -> Path | None:
+    there = sorted(root.iterdir()) if root.is_dir() else []
+    return next((p for p in there if p.is_dir() and plain(p.name) == "celeba" and any(p.iterdir())), None)
 
 
 def _images(folder: Path, files: list[Entry]) -> list[Entry]:
@@ -106,4 +106,4 @@ def _column(folder: Path, files: list[Entry], stem: str, column: str) -> dict[st
         raise InputError(f"{found[0]} has a row that cannot be read: {' '.join(bad)[:60]!r}; get it again") from None
 
 
-register(DataSet(FACTS, lambda _, asked: load(asked), takes=frozenset({"size", "lazy"})))
+register(DataSet(FACTS, lambda _, asked: load(asked), takes=frozenset({"size", "lazy"}), locate=locate))

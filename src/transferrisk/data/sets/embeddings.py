@@ -262,7 +262,7 @@ for _name, _title, _load in (
 ):
     register(
         DataSet(
-            Facts(name=_name, title=_title, licence="the user's own", citation=""),
+            Facts(name=_name, title=_title, licence="your own", citation=""),
             _load,
             takes=frozenset({"label", "environment", "features"}),
             argument="FILE",

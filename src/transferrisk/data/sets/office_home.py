@@ -34,4 +34,4 @@ OFFICE_HOME = Published(
     aliases={"real": "real_world", "clip": "clipart"},
 )  # fmt: skip
 
-register(DataSet(OFFICE_HOME.facts, OFFICE_HOME.load, takes=frozenset({"size", "lazy"})))
+register(DataSet(OFFICE_HOME.facts, OFFICE_HOME.load, takes=frozenset({"size", "lazy"}), locate=OFFICE_HOME.locate))

@@ -25,4 +25,4 @@ PACS = Published(
              "sketches": "sketch"},
 )  # fmt: skip
 
-register(DataSet(PACS.facts, PACS.load, takes=frozenset({"size", "lazy"})))
+register(DataSet(PACS.facts, PACS.load, takes=frozenset({"size", "lazy"}), locate=PACS.locate))

@@ -62,20 +62,25 @@ class Published:
         order = list(self.facts.environments)
         return sorted(found, key=lambda s: (order.index(s.environment), s.label, s.file.name))
 
-    def _find(self, root: Path) -> tuple[Path, list[Entry]]:
-        """Images in the first folder that has some, else in its archives, else in an archive beside it."""
+    def locate(self, root: Path) -> Path | None:
+        """The first folder below the root named like it that is not empty, else an archive."""
         known = {plain(name) for name in self.folders}
         there = sorted(root.iterdir()) if root.is_dir() else []
-        for folder in (path for path in there if path.is_dir() and plain(path.name) in known):
-            inside = entries(folder)
-            archives = [Path(entry.container, entry.name) for entry in inside if is_archive(Path(entry.name))]
-            for files in (inside, (entry for archive in archives for entry in entries(archive))):
-                images = [entry for entry in files if is_image(entry.name)]
-                if images:
-                    return folder, images
-        for archive in (path for path in there if is_archive(path) and plain(stem(path)) in known):
-            return archive, [entry for entry in entries(archive) if is_image(entry.name)]
-        raise InputError(f"{self.facts.name} is not in {root}: {self.facts.by_hand}")
+        folders = [path for path in there if path.is_dir() and plain(path.name) in known and any(path.iterdir())]
+        archives = [path for path in there if path.is_file() and is_archive(path) and plain(stem(path)) in known]
+        return next(iter(folders + archives), None)
+
+    def _find(self, root: Path) -> tuple[Path, list[Entry]]:
+        """Images that lie about, else those in archives."""
+        place = self.locate(root)
+        if place is None:
+            raise InputError(f"{self.facts.name} is not in {root}: {self.facts.by_hand}")
+        inside = entries(place)
+        images = [entry for entry in inside if is_image(entry.name)]
+        if images:
+            return place, images
+        archives = [place / entry.name for entry in inside if is_archive(Path(entry.name))]
+        return place, [entry for archive in archives for entry in entries(archive) if is_image(entry.name)]
 
     def _placed(self, files: Sequence[Entry]) -> Iterator[LabelledFile]:
         classes = {plain(name): name for name in self.facts.classes}

@@ -52,7 +52,7 @@ FAINTEST = 0.25  # what a tint leaves of a channel, at least
 FACTS = Facts(
     name="scenecoco",
     title="SceneCOCO: objects of COCO over scenes of Places",
-    licence=f"COCO: {COCO.licence}; Places: {PLACES.licence}",
+    licence="those of COCO and Places, below",
     citation="Xu & Jaakkola (2021), Learning Representations that Support Robust Transfer of Predictors; Ahmed et al. "
     f"(2021), Systematic generalisation with group invariant predictions; {COCO.citation}; {PLACES.citation}",
     environments={"bias 90%": 2600, "bias 80%": 2600, "unbiased": 2600, "validation": 2200},
@@ -172,5 +172,6 @@ register(
         FACTS,
         lambda _, asked: load(asked.seed, asked.shift, asked.root, asked.oracle, asked.skip_bad, asked.progress),
         takes=frozenset({"shift", "oracle"}),
+        shift=SHIFT,
     )
 )

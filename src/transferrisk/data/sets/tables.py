@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FACTS = Facts(
     name="table",
     title="your table, CSV, TSV or Parquet: a row a sample, columns for label and environment",
-    licence="the user's own",
+    licence="your own",
     citation="",
 )
 

@@ -1,0 +1,134 @@
+"""`trm data check` and `trm data show`: is it all there, and what does it look like?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..data import EnvironmentSet, Options, Splits
+from .asking import AsJson, Name, reads_data
+from .data import data_app
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@data_app.command()
+@reads_data
+def check(name: Name, options: Options, as_json: AsJson = False) -> None:
+    """Read all of a data set, compare it with what was published, and count its samples.
+
+    Example: trm data check pacs
+    """
+    from ..data import load
+    from ..data.catalogue import sources
+    from ..data.fetch import verify
+    from ..errors import InputError
+    from .show import console, task_progress
+
+    with task_progress() as advance:
+        states = verify(name.partition(":")[0], options.root, advance)
+        is_source = name in sources()
+        faults = [s for s in states if s.state == "wrong" or (is_source and s.state == "missing")]
+        if faults:
+            raise InputError(f"{faults[0]}: get it again with trm data fetch {name.partition(':')[0]}")
+        if is_source:
+            print(json.dumps([str(state.path) for state in states]) if as_json else "\n".join(map(str, states)))
+            return
+        data = load(name, replace(options, verify=True, progress=advance))
+    parts = parts_of(data)
+    if as_json:
+        print(json.dumps({"name": name, "parts": {part: _described(members) for part, members in parts.items()}}))
+        return
+    console.print(counts_table(name, parts, console.width))
+    shape = " x ".join(map(str, next(iter(parts.values())).inputs[:1].shape[1:]))
+    total = sum(map(len, parts.values()))
+    console.print(f"{total} samples of shape {shape}: all there, and all can be read", highlight=False)
+
+
+@data_app.command()
+@reads_data
+def show(
+    name: Name,
+    options: Options,
+    output: Annotated[Path | None, typer.Option(help="The picture to write; NAME.png when not given.")] = None,
+    per_class: Annotated[int, typer.Option(min=1, max=50, help="Samples of each class.")] = 3,
+) -> None:
+    """Write a picture of samples from each environment: images by class, or vectors by principal components.
+
+    Example: trm data show 10c-digits --shift combined --output digits.png
+    """
+    from ..data import Splits, load
+    from ..data.gallery import environments_of, pictures_by_class, principal_components
+    from ..files import prepare_folder, write_atomically
+    from ..reports.gallery import picture_grid, scatter_grid
+    from .show import task_progress
+
+    target = output or Path(f"{_file_name(name)}.png")
+    prepare_folder(target.parent, target.name)
+    with task_progress() as advance:
+        data = load(name, replace(options, progress=advance))
+    some = data.train if isinstance(data, Splits) else data
+    if some.inputs[:1].dim() == 4:
+        pictures = {
+            where: pictures_by_class(members, per_class, options.seed) for where, members in environments_of(data)
+        }
+        content = picture_grid(pictures, some.class_names)
+    else:
+        content = scatter_grid(principal_components(data, seed=options.seed), some.class_names)
+    write_atomically(target, content)
+    print(target)
+
+
+def parts_of(data: EnvironmentSet | Splits) -> dict[str, EnvironmentSet]:
+    from ..data import EnvironmentSet
+
+    if isinstance(data, EnvironmentSet):
+        return {"": data}
+    return {
+        "train": data.train,
+        "validation, like training": data.training_domain,
+        "validation, like the test": data.test_domain,
+        "test": data.test,
+    }
+
+
+def counts_table(name: str, parts: dict[str, EnvironmentSet], width: int) -> Table:
+    """Samples of each environment, and of each class where there is room for that."""
+    from rich import box
+    from rich.table import Table
+
+    classes = next(iter(parts.values())).class_names
+    named = max(len(where) for members in parts.values() for where in members.environment_names)
+    needed = max(map(len, parts)) + named + 14 + sum(max(len(label), 5) + 1 for label in classes)
+    shown = classes if needed <= width else ()
+    table = Table(title=name, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1, 0, 0))
+    if len(parts) > 1:
+        table.add_column("Part")
+    table.add_column("Environment")
+    for heading in ("Samples", *shown):
+        table.add_column(heading, justify="right")
+    for part, members in parts.items():
+        for place, (where, counts) in enumerate(
+            zip(members.environment_names, members.group_counts().tolist(), strict=True)
+        ):
+            first = [part if place == 0 else ""] if len(parts) > 1 else []
+            table.add_row(*first, where, str(sum(counts)), *(map(str, counts) if shown else ()))
+    return table
+
+
+def _described(data: EnvironmentSet) -> dict[str, Any]:
+    counts = data.group_counts().tolist()
+    return {
+        where: dict(zip(data.class_names, row, strict=True))
+        for where, row in zip(data.environment_names, counts, strict=True)
+    }
+
+
+def _file_name(name: str) -> str:
+    base, _, argument = name.partition(":")
+    return f"{base}-{Path(argument).stem}" if argument else base
