@@ -40,8 +40,7 @@ class Camelyon:
         return Image.new("RGB", (9, 7), (4 * i, 0, 255))
 
 
-@pytest.fixture
-def package(monkeypatch):
+def stand_in():
     def get_dataset(dataset, root_dir, download):
         assert download is False
         if dataset == "iwildcam":
@@ -55,7 +54,12 @@ def package(monkeypatch):
     module.__spec__ = types.SimpleNamespace()
     module.get_dataset = get_dataset
     module.supported_datasets = ["camelyon17", "iwildcam", "fmow", "poverty"]
-    monkeypatch.setitem(sys.modules, "wilds", module)
+    return module
+
+
+@pytest.fixture
+def package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wilds", stand_in())
 
 
 def positions(data):

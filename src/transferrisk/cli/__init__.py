@@ -32,11 +32,13 @@ def _run() -> int:
     from ..errors import TransferRiskError
     from .app import app
 
-    warnings.showwarning = _show_warning
     # typer carries its own copy of click or not, by version; what a bad option raises is public in both.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     try:
-        return app(prog_name="trm", standalone_mode=False) or 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _show_warning
+            return app(prog_name="trm", standalone_mode=False) or 0
     except usage_error as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]  # click's own
         command = context.command_path if context else "trm"

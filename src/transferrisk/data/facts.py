@@ -33,6 +33,7 @@ class Facts:
     """One data set.
 
     environments  name -> published number of samples; empty where the user's files decide
+    validation    number of samples that are kept for validation, where those are no part of the environments
     classes       names of the classes; empty where the user's files decide
     needs         names of the sources it is built from
     files         what `trm data fetch` gets
@@ -47,6 +48,7 @@ class Facts:
     citation: str
     homepage: str = ""
     environments: Mapping[str, int] = field(default_factory=dict)
+    validation: int = 0
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     needs: tuple[str, ...] = ()
@@ -57,7 +59,7 @@ class Facts:
 
     @property
     def samples(self) -> int:
-        return sum(self.environments.values())
+        return sum(self.environments.values()) + self.validation
 
     @property
     def bytes(self) -> int:

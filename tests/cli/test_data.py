@@ -1,0 +1,237 @@
+"""`trm data check` and `trm data show` as a user runs them, on good data and on every kind of bad one."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from transferrisk.cli import main
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from drawn import picture, sites, write_folder, write_tar, write_zip
+
+FILES = sites()
+
+
+@pytest.fixture
+def trm(monkeypatch, capsys, tmp_path):
+    """Runs the command in this process: (exit code, stdout, stderr)."""
+    monkeypatch.setenv("TRANSFERRISK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["trm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capsys.readouterr()
+        return exit_.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+def test_check_counts(trm, tmp_path):
+    path = write_folder(tmp_path / "own", FILES)
+    code, out, err = trm("data", "check", f"folder:{path}", "--size", 8)
+    assert (code, err) == (0, "")
+    assert "site b" in out
+    assert "24 samples of shape 3 x 8 x 8: all there, and all can be read" in out
+    code, out, _ = trm("data", "check", f"folder:{path}", "--size", 8, "--json")
+    assert json.loads(out)["parts"][""]["site c"] == {"cat": 4, "dog": 4}
+
+
+def test_check_reads_lazy_images_too(trm, tmp_path):
+    path = write_folder(tmp_path / "own", FILES | {"site a/cat/1.png": b""})
+    code, _, err = trm("data", "check", f"folder:{path}", "--lazy")
+    assert code == 2
+    assert "site a/cat/1.png: it is empty" in err
+
+
+def test_check_of_what_was_drawn(trm):
+    code, out, err = trm("data", "check", "10c-digits", "--shift", "combined", "--biases", "1.0,0.8", "--seed", 3)
+    assert (code, err) == (0, "")
+    assert "bias 80%" in out
+    assert "validation, like the test" in out
+
+
+def test_skip_bad_goes_on_and_lists_what_it_skipped(trm, tmp_path):
+    path = write_folder(tmp_path / "own", FILES | {"site a/cat/1.png": b"", "site b/dog/2.png": b"text"})
+    code, out, err = trm("data", "check", f"folder:{path}", "--size", 8, "--skip-bad")
+    assert code == 0
+    assert "22 samples" in out
+    assert err.startswith("trm: warning: 2 of 24 images were skipped: ")
+    assert "1.png: it is empty; " in err
+    assert "2.png: it is no image" in err
+    assert err.count("\n") == 1
+
+
+def cut(content, bytes_):
+    return content[:-bytes_]
+
+
+IMAGES = {
+    "truncated": (cut(picture(size=(90, 90)), 40), "damaged"),
+    "zero bytes": (b"", "it is empty"),
+    "no image": (b"just words", "no image of a known kind"),
+}
+READABLE = {
+    "CMYK": picture((255, 0, 0, 0), mode="CMYK", kind="JPEG"),
+    "16 bit": picture(40_000, mode="I;16"),
+    "greyscale": picture(100, mode="L"),
+    "palette": picture(3, mode="P"),
+    "alpha": picture((9, 9, 9, 100), mode="RGBA"),
+}
+
+
+def left(tmp_path):
+    return sorted(p.relative_to(tmp_path).as_posix() for p in (tmp_path / "cache").rglob("*") if p.name.startswith("."))
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_bad_images(trm, tmp_path, kind):
+    content, why = IMAGES[kind]
+    path = write_folder(tmp_path / "own", FILES | {"site b/cat/0.png": content})
+    code, out, err = trm("data", "check", f"folder:{path}", "--size", 8)
+    assert (code, out) == (2, "")
+    assert err.startswith("trm: 1 of 24 images cannot be used, first ")
+    assert why in err
+    assert err.count("\n") == 1
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_odd_images_are_read(trm, tmp_path, kind):
+    path = write_folder(tmp_path / "own", FILES | {"site b/cat/0.png": READABLE[kind]})
+    code, _, err = trm("data", "check", f"folder:{path}", "--size", 8)
+    assert (code, err) == (0, "")
+
+
+TABLE = "x,y,label,site\n" + "".join(f"{i},{i * i % 7},{'yn'[i % 2]},{'abc'[i % 3]}\n" for i in range(30))
+WITH = ("--label", "label", "--environment", "site")
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "line"),
+    [
+        (TABLE, ("--label", "lable", "--environment", "site"), "did you mean 'label'?"),
+        (TABLE, ("--environment", "site"), "label"),
+        (TABLE.replace(",y,", ",n,"), WITH, "'n' alone"),
+        (TABLE.replace(",b\n", ",a\n").replace(",c\n", ",a\n"), WITH, "1 environment"),
+        (TABLE.replace("\n7,", "\ninf,"), WITH, "row 8"),
+        (TABLE.replace("\n7,0,y,b", "\n7,0,,b").replace("\n7,0,n,b", "\n7,0,,b"), WITH, "row 8"),
+        ("x,y\n", WITH, "label"),
+        ("", WITH, "is empty"),
+        (TABLE + "1,2,3,4,5,6\n", WITH, "line 32"),
+    ],
+)
+def test_bad_tables(trm, tmp_path, content, arguments, line):
+    (tmp_path / "t.csv").write_text(content)
+    code, out, err = trm("data", "check", f"table:{tmp_path / 't.csv'}", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("trm: ")
+    assert line in err
+    assert err.count("\n") == 1
+
+
+def test_columns_that_say_nothing_are_told(trm, tmp_path):
+    lines = TABLE.splitlines()
+    (tmp_path / "t.csv").write_text("\n".join([f"k,m,{lines[0]}", *(f"1,,{line}" for line in lines[1:])]))
+    code, out, err = trm("data", "check", f"table:{tmp_path / 't.csv'}", *WITH)
+    assert code == 0
+    assert "30 samples" in out
+    assert err.startswith("trm: warning: ")
+    assert "'k'" in err
+    assert "'m'" in err
+
+
+def test_embeddings_with_nan(trm, tmp_path):
+    features = np.ones((12, 2), np.float32) * np.arange(12)[:, None]
+    features[4, 1] = np.nan
+    np.savez(tmp_path / "e.npz", features=features, labels=np.arange(12) % 2, environments=np.arange(12) // 4)
+    code, _, err = trm("data", "check", f"npz:{tmp_path / 'e.npz'}")
+    assert code == 2
+    assert "row 5" in err
+    code, out, err = trm("data", "check", f"npz:{tmp_path / 'e.npz'}", "--skip-bad")
+    assert code == 0
+    assert "11 samples" in out
+    assert "row 5" in err
+
+
+def test_duplicates_across_environments(trm, tmp_path):
+    features = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+    features[4] = features[0]
+    np.savez(tmp_path / "e.npz", features=features, labels=np.arange(12) % 2, environments=np.arange(12) // 4)
+    code, _, err = trm("data", "check", f"npz:{tmp_path / 'e.npz'}")
+    assert code == 0
+    assert err.startswith("trm: warning: ")
+    assert "row 5 and row 1" in err or "row 1 and row 5" in err
+
+
+@pytest.mark.parametrize("write", [write_tar, write_zip])
+def test_archives_that_lead_outside(trm, tmp_path, write):
+    path = write(tmp_path / ("x.tar" if write is write_tar else "x.zip"), FILES | {"../../outside.png": picture()})
+    code, _, err = trm("data", "check", f"folder:{path}")
+    assert code == 2
+    assert "this is refused" in err
+    assert not (tmp_path.parent / "outside.png").exists()
+
+
+def test_bring_in_by_hand_is_checked_first(trm, tmp_path):
+    wrong = write_zip(tmp_path / "PACS.zip", {"PACS/photo/dog/1.png": picture()})
+    code, _, err = trm("data", "fetch", "pacs", "--from", wrong, "--data-root", tmp_path / "root")
+    assert code == 2
+    assert "photo 1 of 1670" in err
+    assert [p for p in (tmp_path / "root").rglob("*") if p.is_file()] == []
+
+
+def test_show_images(trm, tmp_path):
+    path = write_folder(tmp_path / "own", FILES)
+    code, out, err = trm("data", "show", f"folder:{path}", "--size", 16, "--per-class", 2)
+    assert (code, out, err) == (0, "folder-own.png\n", "")
+    with Image.open(tmp_path / "folder-own.png") as opened:
+        image = np.asarray(opened.convert("RGB"))
+    # Every colour that was drawn can be seen.
+    for content in list(FILES.values())[::5]:
+        colour = Image.open(io.BytesIO(content)).getpixel((0, 0))
+        if colour[2] <= 30:  # among the two of each class, not all are chosen
+            assert (np.abs(image.astype(int) - colour).max(-1) < 45).any()
+
+
+def test_show_vectors(trm, tmp_path):
+    code, out, err = trm("data", "show", "gaussian", "--output", tmp_path / "deep" / "g.png")
+    assert (code, err) == (0, "")
+    with Image.open(out.strip()) as image:
+        assert image.width > 1000
+
+
+def test_show_refuses_before_it_works(trm, tmp_path):
+    (tmp_path / "g.png").mkdir()
+    code, _, err = trm("data", "show", "gaussian", "--output", tmp_path / "g.png")
+    assert code == 2
+    assert "is a folder, where a file must go" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("data", "check", "10c-digits", "--biases", "a,b"), "--biases 'a,b' are not numbers"),
+        (("data", "check", "10c-digits", "--biases", "1.5,0.9"), "bias degree 1.5 is not a share"),
+        (("data", "check", "10c-digits", "--shift", "odd"), "shift 'odd' is not known"),
+        (("data", "check", "10c-digits", "--size", "32"), "does not take size"),
+        (("data", "show", "nothing"), "data set 'nothing' is not known"),
+        (("data", "check", "mnist", "--data-root", "/nowhere"), "trm data fetch mnist"),
+        (("data", "check", "pacs", "--data-root", "/nowhere"), "trm data fetch pacs --from"),
+        (("data", "look"), "No such command 'look'. (trm data --help shows what there is)"),
+    ],
+)
+def test_one_line(trm, arguments, line):
+    code, out, err = trm(*arguments)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert err.count("\n") == 1
