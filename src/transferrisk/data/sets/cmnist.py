@@ -61,9 +61,10 @@ def load_idx(root: Path, source: str) -> tuple[Tensor, Tensor]:
         folder = root / source / "raw"
         found = [path for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
         if not found:
+            known = {"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}.get(source)
+            how = f"run trm data fetch {known}" if known else f"put {source}'s idx files there"
             raise InputError(
-                f"{folder / name}.gz does not exist: put {source}'s idx files there, or say where the data is with "
-                f"--data-root or ${VARIABLE}"
+                f"{folder / name}.gz does not exist: {how}, or say where the data is with --data-root or ${VARIABLE}"
             )
         parts.append(read_idx(found[0]))
     images, labels = parts
