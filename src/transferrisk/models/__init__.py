@@ -1,6 +1,22 @@
 """Networks: a featuriser and a linear head on top of it."""
 
+from .featuriser import Featuriser, Normalise, freeze_batch_norm
 from .head import Classifier
+from .registry import available, build, register
 from .small_cnn import SmallCNN
+from .vectors import MLP, Linear
+from .wide_resnet import WideResNet
 
-__all__ = ["Classifier", "SmallCNN"]
+__all__ = [
+    "MLP",
+    "Classifier",
+    "Featuriser",
+    "Linear",
+    "Normalise",
+    "SmallCNN",
+    "WideResNet",
+    "available",
+    "build",
+    "freeze_batch_norm",
+    "register",
+]

@@ -1,0 +1,168 @@
+"""Networks by name: ours, the user's own, and every backbone of timm.
+
+A name may carry an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, TypeVar, get_args
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from .featuriser import Featuriser
+from .head import Classifier
+from .small_cnn import SmallCNN
+from .vectors import MLP, Linear
+from .wide_resnet import WideResNet
+
+Shape = tuple[int, ...]
+Builder = Callable[[Shape, str], nn.Module]
+"""(shape of one input, what stands after the colon of the name) -> a network that gives features, (n, d)."""
+BatchNorm = Literal["auto", "train", "frozen"]
+
+_BUILDERS: dict[str, Builder] = {}
+
+B = TypeVar("B", bound=Builder)
+
+
+def register(name: str) -> Callable[[B], B]:
+    """Decorator: makes a function that builds a network known under a name.
+
+    >>> @register("flat")
+    ... def flat(input_shape, argument):
+    ...     return nn.Flatten()
+    >>> model = build("flat", num_classes=10, input_shape=(3, 28, 28))
+    """
+
+    def decorate(builder: B) -> B:
+        known = _BUILDERS.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (builder.__module__, builder.__qualname__):
+            raise InputError(f"backbone {name!r} is registered already, by {known.__module__}.{known.__qualname__}")
+        _BUILDERS[name] = builder
+        return builder
+
+    return decorate
+
+
+def available() -> list[str]:
+    """Names of the networks registered; those of timm are known besides."""
+    return list(_BUILDERS)
+
+
+def build(
+    name: str,
+    num_classes: int,
+    input_shape: Shape,
+    weights: str | Path | None = None,
+    batch_norm: BatchNorm = "auto",
+) -> Classifier:
+    """A network with a linear head: inputs (n, *input_shape), images as floats in 0..1, to logits (n, num_classes).
+
+    weights      "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt) for the network below the
+                 head; None: "imagenet" for backbones of timm, random for the others
+    batch_norm   "frozen": statistics stay as they are, scale and shift train; "train": both move; "auto": frozen where
+                 weights were loaded
+
+    What is random is drawn from torch's own generator.
+    """
+    shape = tuple(input_shape)
+    if num_classes < 2:
+        raise InputError(f"num_classes={num_classes} leaves nothing to tell apart: at least 2 are needed")
+    if batch_norm not in get_args(BatchNorm):
+        raise InputError(f"batch_norm={batch_norm!r} is not known: choose from {', '.join(get_args(BatchNorm))}")
+    featuriser, loaded = _featuriser(name, shape, weights)
+    featuriser.frozen = batch_norm == "frozen" or (batch_norm == "auto" and loaded)
+    num_features = _width(featuriser, name, shape)
+    return Classifier(featuriser, num_features, num_classes).train()
+
+
+def _featuriser(name: str, shape: Shape, weights: str | Path | None) -> tuple[Featuriser, bool]:
+    """The network below the head, and whether its weights come from elsewhere."""
+    base, _, argument = name.partition(":")
+    if base in _BUILDERS:
+        featuriser = Featuriser(_BUILDERS[base](shape, argument))
+        if weights in (None, "none"):
+            return featuriser, False
+        if weights == "imagenet":
+            raise InputError(f"there are no ImageNet weights for {name!r}: use 'none' or a file of your own weights")
+        raise InputError(f"weights {str(weights)!r} cannot be loaded")
+    raise InputError(f"backbone {name!r} is not known{_nearest(name)}")
+
+
+def _width(featuriser: Featuriser, name: str, shape: Shape) -> int:
+    """The number of features, by looking: one input is sent through the network."""
+    try:
+        with torch.no_grad():
+            features = featuriser.eval()(torch.zeros(1, *shape))
+    except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{name!r} cannot take inputs of shape {shape} ({cause}): choose another size") from error
+    if features.dim() != 2:
+        raise InputError(f"{name!r} gives features of shape {tuple(features.shape)}, not (n, d): pool or flatten them")
+    return int(features.shape[1])
+
+
+def _nearest(name: str) -> str:
+    known = available()
+    beyond = ""
+    if find_spec("timm") is None:
+        beyond = ", or one of timm's after pip install 'transferrisk[vision]'"
+    close = get_close_matches(name, known, n=1)
+    listed = f"choose from {', '.join(known)}{beyond}"
+    return f": did you mean {close[0]!r}? ({listed})" if close else f": {listed}"
+
+
+def _images(name: str, shape: Shape) -> int:
+    """The number of channels of image inputs."""
+    if len(shape) != 3:
+        raise InputError(f"{name!r} takes images, and the inputs have shape {shape}: use 'linear' or 'mlp' for vectors")
+    return shape[0]
+
+
+def _vectors(name: str, shape: Shape) -> int:
+    if len(shape) != 1:
+        raise InputError(
+            f"{name!r} takes vectors, and the inputs have shape {shape}: use 'cnn' or 'resnet18' for images"
+        )
+    return shape[0]
+
+
+def _whole(name: str, argument: str, default: int) -> int:
+    """The width in `name:width`."""
+    if argument and not (argument.isdecimal() and int(argument) > 0):
+        raise InputError(f"'{name}:{argument}' has no width that is a whole number above 0: write {name}:{default}")
+    return int(argument or default)
+
+
+def _nothing(name: str, argument: str) -> None:
+    if argument:
+        raise InputError(f"'{name}:{argument}' says too much: write {name}")
+
+
+@register("cnn")
+def _cnn(shape: Shape, argument: str) -> nn.Module:
+    return SmallCNN(_images("cnn", shape), _whole("cnn", argument, 64))
+
+
+@register("wrn-16-2")
+def _wrn(shape: Shape, argument: str) -> nn.Module:
+    _nothing("wrn-16-2", argument)
+    return WideResNet(16, 2, _images("wrn-16-2", shape))
+
+
+@register("linear")
+def _linear(shape: Shape, argument: str) -> nn.Module:
+    _nothing("linear", argument)
+    _vectors("linear", shape)
+    return Linear()
+
+
+@register("mlp")
+def _mlp(shape: Shape, argument: str) -> nn.Module:
+    return MLP(_vectors("mlp", shape), _whole("mlp", argument, 128))
