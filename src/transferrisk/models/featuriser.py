@@ -38,7 +38,7 @@ def freeze_batch_norm(module: nn.Module) -> None:
 class Featuriser(nn.Module):
     """Inputs as the data layer gives them to features, (n, ...) to (n, d).
 
-    Invariant: while `frozen`, no batch norm of the network is ever in training mode, whoever calls `train()`. The flag is
+    Invariant: while `frozen`, no batch norm inside is ever in training mode, whoever calls `train()`. The flag is
     part of the state dict (as a tensor), so a network read back from a file stays as frozen as it was.
     """
 

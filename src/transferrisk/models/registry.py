@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
@@ -15,6 +14,8 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from . import backbones
+from . import weights as files
 from .featuriser import Featuriser
 from .head import Classifier
 from .small_cnn import SmallCNN
@@ -85,14 +86,17 @@ def build(
 def _featuriser(name: str, shape: Shape, weights: str | Path | None) -> tuple[Featuriser, bool]:
     """The network below the head, and whether its weights come from elsewhere."""
     base, _, argument = name.partition(":")
-    if base in _BUILDERS:
-        featuriser = Featuriser(_BUILDERS[base](shape, argument))
-        if weights in (None, "none"):
-            return featuriser, False
-        if weights == "imagenet":
-            raise InputError(f"there are no ImageNet weights for {name!r}: use 'none' or a file of your own weights")
-        raise InputError(f"weights {str(weights)!r} cannot be loaded")
-    raise InputError(f"backbone {name!r} is not known{_nearest(name)}")
+    if base not in _BUILDERS:
+        if not backbones.known(name):
+            raise InputError(f"backbone {name!r} is not known{_nearest(name)}")
+        return backbones.featuriser(name, shape, weights)
+    if weights is not None and str(weights) in ("imagenet", "pip"):
+        raise InputError(f"there are no weights {str(weights)!r} for {name!r}: use 'none', or a file of your own")
+    featuriser = Featuriser(_BUILDERS[base](shape, argument))
+    if weights is None or str(weights) == "none":
+        return featuriser, False
+    files.load(featuriser, Path(weights), name)
+    return featuriser, True
 
 
 def _width(featuriser: Featuriser, name: str, shape: Shape) -> int:
@@ -109,12 +113,10 @@ def _width(featuriser: Featuriser, name: str, shape: Shape) -> int:
 
 
 def _nearest(name: str) -> str:
-    known = available()
-    beyond = ""
-    if find_spec("timm") is None:
-        beyond = ", or one of timm's after pip install 'transferrisk[vision]'"
-    close = get_close_matches(name, known, n=1)
-    listed = f"choose from {', '.join(known)}{beyond}"
+    beyond = backbones.names()
+    close = get_close_matches(name, [*available(), *beyond], n=1)
+    more = "or any of timm's" if beyond else "or, after pip install 'transferrisk[vision]', any of timm's"
+    listed = f"choose from {', '.join(available())}, {more}"
     return f": did you mean {close[0]!r}? ({listed})" if close else f": {listed}"
 
 

@@ -1,4 +1,4 @@
-"""Wide ResNet for small images (Zagoruyko & Komodakis, Wide Residual Networks, 2016); the paper's WRN-16-2 for SceneCOCO.
+"""Wide ResNet for small images (Zagoruyko & Komodakis, 2016); WRN-16-2 is the paper's network for SceneCOCO.
 
     conv 3x3, 16                                   stride 1: nothing is lost before the first group
     three groups of (depth - 4) / 6 blocks         16k, 32k, 64k channels; strides 1, 2, 2

@@ -1,0 +1,119 @@
+"""Weights from files. Nothing is unpickled but tensors, and a file either fits a network or is refused.
+
+1. `module.` and `_orig_mod.`, which parallel and compiled networks put before every key, are taken off.
+2. A classifier's keys are left out; the head here is always a new one.
+3. A whole `Classifier` of this library, as saved, is read for what is below its head.
+4. Everything else must match by name and shape, but for the counters of batch norm, which old files lack.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .featuriser import Featuriser
+
+SUFFIXES = (".safetensors", ".pth", ".pt")
+_WRAPPERS = ("module.", "_orig_mod.")
+_CONTAINERS = ("state_dict", "model", "model_state_dict")
+_COUNTER = "num_batches_tracked"
+
+State = dict[str, Tensor]
+
+
+def load(featuriser: Featuriser, path: Path, name: str, classifier: Sequence[str] = ()) -> None:
+    """Put the weights of a file into a featuriser; `classifier` names the layers of the file that are left out."""
+    state = read(path)
+    below = {key.removeprefix("featuriser."): value for key, value in state.items() if key.startswith("featuriser.")}
+    if below:
+        fit(featuriser, {k: v for k, v in below.items() if not k.endswith("_extra_state")}, name, path.name)
+    else:
+        layers = tuple(f"{layer}." for layer in classifier)
+        fit(featuriser.network, {k: v for k, v in state.items() if not k.startswith(layers)}, name, path.name)
+
+
+def read(path: Path) -> State:
+    """The tensors of a file by name, on the CPU."""
+    if not path.is_file():
+        raise InputError(f"weights {str(path)!r} is no file: name one, or use 'imagenet' or 'none'")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"weights {str(path)!r} end in none of {', '.join(SUFFIXES)}: save them as .safetensors")
+    return _unwrapped(_safetensors(path) if path.suffix == ".safetensors" else _torch(path), path)
+
+
+def _safetensors(path: Path) -> State:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read as safetensors ({error}): fetch or save it again") from error
+
+
+def _torch(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} holds more than tensors, or is damaged, and is not unpickled for your safety: "
+            "save network.state_dict() alone, best as .safetensors"
+        ) from error
+    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{path} cannot be read ({cause}): fetch or save it again") from error
+
+
+def _unwrapped(content: object, path: Path) -> State:
+    for key in _CONTAINERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path} holds a {type(content).__name__}, not tensors by name: save network.state_dict()")
+    state = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    if not state:
+        raise InputError(f"{path} holds no tensors: save network.state_dict()")
+    for prefix in _WRAPPERS * 2:  # in either order
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
+def fit(module: nn.Module, state: State, name: str, source: str) -> None:
+    """Load these tensors, which must be those of the module, all of them and no others."""
+    own = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
+    own = {key: value for key, value in own.items() if not key.endswith("_extra_state")}
+    lacking = [key for key in own if key not in state and not key.endswith(_COUNTER)]
+    foreign = [key for key in state if key not in own]
+    otherwise = [
+        f"{key} {tuple(state[key].shape)} instead of {tuple(value.shape)}"
+        for key, value in own.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    faults = (("lacks", lacking), ("has also", foreign), ("has", otherwise))
+    said = [f"{verb} {_first(keys)}" for verb, keys in faults if keys]
+    if said:
+        raise InputError(f"{source} does not fit {name!r}: it {'; '.join(said)}: name the backbone it was saved from")
+    module.load_state_dict(state, strict=False)
+
+
+def _first(keys: Sequence[str], most: int = 2) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + more
+
+
+def renamed(module: nn.Module, state: State, name: str, source: str) -> State:
+    """The tensors of a file that has those of the module in the same order under other names."""
+    own = module.state_dict()
+    same = len(own) == len(state) and all(
+        mine.rpartition(".")[2] == theirs.rpartition(".")[2] and own[mine].shape == state[theirs].shape
+        for mine, theirs in zip(own, state, strict=False)
+    )
+    if not same:
+        raise InputError(f"{source} does not hold the layers of {name!r} in their order: install another version of it")
+    return dict(zip(own, state.values(), strict=True))
