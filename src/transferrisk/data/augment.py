@@ -5,8 +5,8 @@
     jitter       brightness, contrast and saturation times 0.7..1.3; hue turned by -0.3..0.3 of a circle
     greyscale    with probability 0.1
 
-Every image has draws of its own. Images are (n, 3, h, w), floats in 0..1, before and after. Nothing waits for the device
-and no shape depends on a draw, so all of it can be captured in a CUDA graph.
+Every image has draws of its own. Images are (n, 3, h, w), floats in 0..1, before and after. Nothing waits for the
+device and no shape depends on a draw, so all of it can be captured in a CUDA graph.
 
 Differences from torchvision:
 1. Boxes are not rounded to whole pixels.
@@ -125,8 +125,8 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
     """The hue turned by a part of the circle, (n,) in -1..1; value and saturation stay.
 
-    With value v, chroma c and hue 6 u of a pixel, channel m is v - c max(0, min(k, 4 - k, 1)), k = (m + u) mod 6, where m
-    is 5, 3, 1 for red, green, blue.
+    With value v, chroma c and hue u of a pixel, u in sixths of the circle, each channel is
+    v - c max(0, min(k, 4 - k, 1)), k = (m + u) mod 6, where m is 5, 3, 1 for red, green, blue.
     """
     red, green, blue = images.unbind(1)
     value, chroma = images.amax(1), images.amax(1) - images.amin(1)  # (n, h, w)
@@ -144,7 +144,8 @@ def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
 def luminance(images: Tensor) -> Tensor:
     """ITU-R 601-2, (n, 1, h, w)."""
     red, green, blue = images.split(1, 1)
-    return 0.2989 * red + 0.587 * green + 0.114 * blue
+    grey: Tensor = 0.2989 * red + 0.587 * green + 0.114 * blue
+    return grey
 
 
 def greyscale(images: Tensor) -> Tensor:
