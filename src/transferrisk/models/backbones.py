@@ -1,7 +1,7 @@
 """Backbones of timm, with the normalisation their weights expect and pooled features.
 
-`resnet18` and `resnet50` start at torchvision's first ImageNet weights, the ones the paper's experiments and DomainBed
-use, and not at timm's own, which were trained otherwise; a name with a tag, such as `resnet50.a1_in1k`, says which.
+`resnet18` and `resnet50` start at torchvision's first ImageNet weights, as DomainBed does (the paper does not say),
+and not at timm's own, which were trained otherwise; a name with a tag, such as `resnet50.a1_in1k`, says which.
 """
 
 from __future__ import annotations
