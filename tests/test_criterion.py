@@ -283,7 +283,7 @@ def test_non_finite_features_name_the_environment(value):
         ({"captured": True, "num_classes": 2, "environments": 2, "capacity": 0}, "capacity=0 is not a count"),
         ({"captured": True}, "give num_classes and environments"),
         (
-            {"captured": True, "num_classes": 2, "environments": 2, "solver": "newton"},
+            {"captured": True, "num_classes": 2, "environments": 2, "solver": Newton()},
             "needs solvers that read nothing from the device",
         ),
     ],

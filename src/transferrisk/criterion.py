@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .errors import DivergedError, InputError
+from .functional import fused
 from .functional.checks import (
     as_integer,
     check_count,
@@ -23,6 +25,7 @@ from .functional.checks import (
     check_solver,
     check_start,
 )
+from .functional.grouping import group, group_blocks
 from .functional.penalties import exponentiated_gradient
 from .functional.precision import in_enough_precision
 from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
@@ -123,11 +126,15 @@ class TransferRisk(nn.Module):
     implicit           how the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky",
                        "woodbury", "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver
     bound              keeps the implicit gradient's norm at most this multiple of the direct one's
-    captured           nothing waits for the device: iterations are fixed, so that the answer is as good as they make it
-                       (`out.solution` and `out.inverse` tell), and a bad batch gives nan, not an error. Needs
-                       `num_classes` and `environments`
+    captured           nothing waits for the device, so that a whole step fits a CUDA graph; how good the answer is,
+                       `out.solution` and `out.inverse` tell, and a bad batch gives nan, not an error. On a CUDA device
+                       with Triton, environments of up to 128 samples are solved by fused kernels; elsewhere the
+                       number of iterations is fixed. Needs `num_classes` and `environments`
     capacity           the most samples an environment has in a batch; only for `captured`, where the size of the
                        whole batch takes its place, at a cost, when it is not given
+    blocks             batches hold equally many samples of each environment, environment after environment in the
+                       order of the ids; only for `captured`, where it saves the sorting
+    fused              whether the kernels are used: None where they can be, False never, True or an error
 
     An environment absent from a batch is left out of the mean and keeps its weight. `alpha`, (E, E), is a buffer;
     it moves in train mode only, after the risk of the step was taken with the old one.
@@ -152,6 +159,8 @@ class TransferRisk(nn.Module):
         bound: float | None = None,
         captured: bool = False,
         capacity: int | None = None,
+        blocks: bool = False,
+        fused: bool | None = None,
     ) -> None:
         super().__init__()
         check_ridge(ridge)
@@ -169,27 +178,24 @@ class TransferRisk(nn.Module):
             )
         if captured and (num_classes is None or environments is None):
             raise InputError("captured=True reads nothing from the first batch: give num_classes and environments")
-        if capacity is not None and not captured:
-            raise InputError(f"capacity={capacity!r} is for captured=True only: leave it out, or set captured")
         num_classes = None if num_classes is None else check_count("num_classes", num_classes)
+        for name, given in (("capacity", capacity), ("blocks", blocks), ("fused", fused)):
+            if given and not captured:
+                raise InputError(f"{name}={given!r} is for captured=True only: leave it out, or set captured")
         self.ridge = ridge
         self.gradient_matching = gradient_matching
         self.weights = weights
         self.weights_lr = weights_lr
         self.query = query
         self.bound = bound
-        self.captured = captured
-        self.capacity = None if capacity is None else check_count("capacity", capacity)
-        default = "captured" if captured else "newton"
-        self.solver: Minimiser = _named(default if solver is None else solver, MINIMISERS, "solver", "minimise")
-        known = CAPTURED_IMPLICIT if captured else IMPLICIT
-        implicit = "exact" if implicit is None else implicit
-        self.implicit: LinearSolver | None = _named(implicit, known, "implicit", "solve")
-        if captured and not (self.solver.captures and (self.implicit is None or self.implicit.captures)):
-            raise InputError(
-                "captured=True needs solvers that read nothing from the device, such as Newton.captured() and "
-                "CG(fixed=True)"
-            )
+        self._asked = (solver, implicit)
+        self.captured = False
+        self.capacity: int | None = None
+        self.blocks = False
+        self.fused = fused
+        self._choose_solvers(captured)
+        if captured:
+            self.capture(capacity, blocks)
 
         self.register_buffer("alpha", torch.empty(0, 0))
         self.register_buffer("environment_ids", torch.empty(0, dtype=torch.int64))
@@ -197,6 +203,31 @@ class TransferRisk(nn.Module):
         self.num_classes = num_classes
         if environments is not None:
             self._set_environments(_identifiers(environments))
+
+    def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
+        """From now on as with captured=True: nothing waits for the device."""
+        self._choose_solvers(captured=True)
+        self.captured = True
+        self.capacity = None if capacity is None else check_count("capacity", capacity)
+        self.blocks = blocks
+
+    def _choose_solvers(self, captured: bool) -> None:
+        """What was asked for, or the default; names mean a fixed number of iterations where that is needed."""
+        solver, implicit = self._asked
+        if solver is None or (captured and solver == "newton"):
+            solver = "captured" if captured else "newton"
+        self.solver: Minimiser = _named(solver, MINIMISERS, "solver", "minimise")
+        known = CAPTURED_IMPLICIT if captured else IMPLICIT
+        self.implicit: LinearSolver | None = _named(
+            "exact" if implicit is None else implicit, known, "implicit", "solve"
+        )
+        # The kernels stand for the default solvers; others that were asked for are used.
+        self._default_solvers = solver == "captured" and implicit in (None, "exact", "none")
+        if captured and not (self.solver.captures and (self.implicit is None or self.implicit.captures)):
+            raise InputError(
+                "captured=True needs solvers that read nothing from the device, such as Newton.captured() and "
+                "CG(fixed=True)"
+            )
 
     @property
     def num_environments(self) -> int:
@@ -236,6 +267,8 @@ class TransferRisk(nn.Module):
     ) -> Transfer:
         assert self.num_classes is not None
         capacity = len(features) if self.capacity is None else self.capacity
+        if self._fuses(features, capacity):
+            return self._fused_transfer(features, labels, index, queries, capacity)
         try:
             return transfer_risk(
                 features,
@@ -255,6 +288,38 @@ class TransferRisk(nn.Module):
             )
         except DivergedError as error:
             raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
+
+    def _fuses(self, features: Tensor, capacity: int) -> bool:
+        assert self.num_classes is not None
+        can = (
+            self.captured
+            and self._default_solvers
+            and features.is_cuda
+            and features.dtype != torch.float64
+            and find_spec("triton") is not None
+            and fused.fits(capacity, self.num_classes)
+        )
+        if self.fused and not can:
+            raise InputError(
+                f"fused=True does not go with {capacity} samples an environment, {self.num_classes} classes and "
+                f"features of type {features.dtype} on {features.device}: it needs CUDA, Triton, float32 or less, at "
+                f"most {fused.LARGEST_SIDE} samples, and the default solvers"
+            )
+        return can and self.fused is not False
+
+    def _fused_transfer(
+        self, features: Tensor, labels: Tensor, index: Tensor, queries: Tensor | None, capacity: int
+    ) -> Transfer:
+        assert self.num_classes is not None
+        E, features = self.num_environments, features.to(torch.float32)
+        arrange = group_blocks if self.blocks else group
+        with torch.no_grad():
+            grouped = arrange(features.detach(), labels, index, E, self.num_classes, fused.side(capacity))
+        everyone = torch.arange(E, device=index.device) if queries is None else queries
+        rule: fused.Rule = "given" if self.weights == "eg" else self.weights
+        alpha = self.alpha if queries is None else self.alpha[queries]
+        matching = 0.0 if self.implicit is None else self.gradient_matching
+        return fused.fused_transfer_risk(features, grouped, everyone, alpha, rule, self.ridge, matching, self.bound)
 
     def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
         """What was solved by solvers that promise to arrive, and how it is called."""
@@ -281,8 +346,13 @@ class TransferRisk(nn.Module):
             assert self.num_classes is not None
             if start is not None:
                 check_start(start, features, self.num_classes)
-            index = torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
-            return torch.where(self.environment_ids[index] == environments, index, -1)  # -1 becomes nan
+            E = self.num_environments
+            if self.blocks and len(environments) % E == 0:
+                expected = torch.arange(E, device=environments.device).unsqueeze(-1)
+                there = environments.view(E, -1) == self.environment_ids.unsqueeze(-1)
+                return torch.where(there, expected, -1).flatten()  # -1 becomes nan
+            index = torch.searchsorted(self.environment_ids, environments).clamp(max=E - 1)
+            return torch.where(self.environment_ids[index] == environments, index, -1)
         num_classes = check_labels(labels, self.num_classes)
         if start is not None:
             check_start(start, features, num_classes)

@@ -163,7 +163,7 @@ def test_batches_that_are_none():
         (tuple(batch), r"the batch is a tuple: give Batch\(inputs, labels, environments\)"),
         (batch._replace(labels=batch.labels.numpy()), "labels must be a torch.Tensor, not ndarray"),
         (batch._replace(labels=batch.labels[1:]), "72 inputs, 71 labels and 72 environments"),
-        (Batch(*(part[:0] for part in batch)), "at least one sample"),
+        (Batch(*(part[:0] for part in batch[:3])), "at least one sample"),
     ]:
         with pytest.raises(InputError, match=message):
             run.algorithm.step(run.model, bad, run.optimiser, 0.0)

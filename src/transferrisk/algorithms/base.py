@@ -7,7 +7,7 @@ environments, ...) is a buffer, so that `state_dict` holds all there is to save.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -34,6 +34,19 @@ class Batch(NamedTuple):
     inputs: Tensor  # (n, ...) what the model's featuriser takes
     labels: Tensor  # (n,) 0..C-1
     environments: Tensor  # (n,) 0..E-1
+    block: int | None = None  # samples of each environment, where they come one environment after the other
+
+    def present(self, num_environments: int) -> list[int]:
+        """The environments that are in it; known without a look at the device where the batch is in blocks."""
+        if self.block is not None:
+            return list(range(num_environments))
+        return [int(e) for e in self.environments.unique()]
+
+    def members(self, environment: int) -> slice | Tensor:
+        """Where the samples of an environment are."""
+        if self.block is not None:
+            return slice(environment * self.block, (environment + 1) * self.block)
+        return self.environments == environment
 
 
 @dataclass(frozen=True)
@@ -118,11 +131,22 @@ class Algorithm(nn.Module, Generic[C]):
         """What is minimised, under "loss", and whatever else is worth recording."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor step")
 
+    def plan(self, batch: Batch, epoch: float) -> Hashable:
+        """What a step decides before it starts; steps with equal plans do the same operations on other numbers."""
+        return self.penalised(epoch)
+
+    def capture(self, block: int) -> None:
+        """Called before steps are captured in a CUDA graph: from now on batches are in blocks, and nothing may wait."""
+
     def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
         """One update of the model; `epoch` counts from 0 and has fractions."""
         self.check(batch)
+        return self.act(self.plan(batch, epoch), model, batch, optimiser)
+
+    def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
+        """The step itself, by its plan."""
         optimiser.zero_grad(set_to_none=True)
-        logs = self.objective(forward(model, batch), self.penalised(epoch))
+        logs = self.objective(forward(model, batch), plan)
         if not isinstance(logs, Mapping) or "loss" not in logs:
             given = f"the keys {list(logs)}" if isinstance(logs, Mapping) else type(logs).__name__
             raise InputError(
@@ -139,7 +163,7 @@ class Algorithm(nn.Module, Generic[C]):
         """
         if not isinstance(batch, Batch):
             raise InputError(f"the batch is a {type(batch).__name__}: give Batch(inputs, labels, environments)")
-        check_tensors(**batch._asdict())
+        check_tensors(inputs=batch.inputs, labels=batch.labels, environments=batch.environments)
         if not len(batch.inputs) == len(batch.labels) == len(batch.environments) > 0:
             raise InputError(
                 f"{len(batch.inputs)} inputs, {len(batch.labels)} labels and {len(batch.environments)} environments: "

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ..models import Classifier
@@ -31,20 +32,23 @@ class Fish(Algorithm[FishConfig]):
     config_type = FishConfig
     grid: ClassVar[Grid] = {"meta_lr": (1.0, 0.5, 0.1, 0.05)}
 
-    def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
-        self.check(batch)
-        parameters = [p for p in model.parameters() if p.requires_grad]
+    def plan(self, batch: Batch, epoch: float) -> tuple[int, ...]:
+        """The order of the environments."""
+        present = batch.present(self.setting.num_environments)
+        return tuple(present[i] for i in torch.randperm(len(present)))
+
+    def act(self, plan: tuple[int, ...], model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
+        parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         before = [p.detach().clone() for p in parameters]
-        present = batch.environments.unique()
         losses = []
-        for environment in present[torch.randperm(len(present)).to(present.device)]:
-            members = batch.environments == environment
+        for environment in plan:
+            members = batch.members(environment)
             optimiser.zero_grad(set_to_none=True)
             loss = F.cross_entropy(model(batch.inputs[members]), batch.labels[members])
             loss.backward()
             optimiser.step()
             losses.append(loss.detach())
         with torch.no_grad():
-            for parameter, start in zip(parameters, before, strict=True):
-                parameter.copy_(torch.lerp(start, parameter, self.config.meta_lr))
+            torch._foreach_lerp_(before, parameters, self.config.meta_lr)
+            torch._foreach_copy_(parameters, before)
         return {"loss": torch.stack(losses).mean()}

@@ -11,7 +11,7 @@ inner step is a functional call on shifted ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -62,22 +62,28 @@ class MLDG(Algorithm[MLDGConfig]):
     config_type = MLDGConfig
     grid: ClassVar[Grid] = {"beta": (1.0, 0.5, 0.1, 0.05)}
 
-    def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
-        self.check(batch)
-        present = batch.environments.unique()
+    def plan(self, batch: Batch, epoch: float) -> tuple[int, tuple[int, ...]]:
+        """The environment that is held out, and the others."""
+        present = batch.present(self.setting.num_environments)
         if len(present) < 2:
             raise InputError(
-                f"the batch holds one environment only (id {int(present[0])}): MLDG needs one to learn from and one "
+                f"the batch holds one environment only (id {present[0]}): MLDG needs one to learn from and one "
                 "to test on; draw every batch from several environments"
             )
         held_out = present[int(torch.randint(len(present), ()))]
-        outside = batch.environments == held_out
+        return held_out, tuple(e for e in present if e != held_out)
 
-        def loss(members: Tensor) -> Callable[[Parameters], Tensor]:
+    def act(self, plan: tuple[int, tuple[int, ...]], model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
+        held_out, others = plan
+
+        def loss(environments: Sequence[int]) -> Callable[[Parameters], Tensor]:
+            members = [batch.members(e) for e in environments]
+            inputs, labels, index = (torch.cat([values[m] for m in members]) for values in batch[:3])
+
             def at(parameters: Parameters) -> Tensor:
-                logits = functional_call(model, dict(parameters), (batch.inputs[members],))
-                losses = F.cross_entropy(logits, batch.labels[members], reduction="none")
-                risks, there = environment_means(losses, batch.environments[members], self.setting.num_environments)
+                logits = functional_call(model, dict(parameters), (inputs,))
+                losses = F.cross_entropy(logits, labels, reduction="none")
+                risks, there = environment_means(losses, index, self.setting.num_environments)
                 return risks.sum() / there.sum()
 
             return at
@@ -85,7 +91,7 @@ class MLDG(Algorithm[MLDGConfig]):
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         config = self.config
         gradient, train_loss, test_loss = meta_gradient(
-            loss(~outside), loss(outside), parameters, config.inner_lr, config.beta, config.order
+            loss(others), loss((held_out,)), parameters, config.inner_lr, config.beta, config.order
         )
         for name, parameter in parameters.items():
             parameter.grad = gradient[name]

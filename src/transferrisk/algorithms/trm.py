@@ -53,6 +53,9 @@ class TRM(Algorithm[TransferConfig]):
             bound=self.config.bound,
         )
 
+    def capture(self, block: int) -> None:
+        self.criterion.capture(block, blocks=True)
+
     def objective(self, out: Pass, penalised: bool) -> Logs:
         if not penalised:
             return {"loss": out.empirical_risk}

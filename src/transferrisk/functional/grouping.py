@@ -7,10 +7,13 @@ weight zero and all-zero features, the constant column included, so it changes n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import InputError
 from .linear_loss import one_hot, with_bias
 
 
@@ -19,10 +22,17 @@ class Grouped:
     """E environments of up to N samples each; `linear_loss` explains rows, targets and weights."""
 
     rows: Tensor  # (E, N, D)
-    targets: Tensor  # (E, N, C)
+    labels: Tensor  # (E, N), -1 for padding
     weights: Tensor  # (E, N) 1/n_e, 0 for padding
     counts: Tensor  # (E,) samples of each environment
-    slots: Tensor  # (n,) where each sample went in the flattened (E N)
+    num_classes: int
+    slots: Tensor | None  # (n,) where each sample went in the flattened (E N); None: see `samples`
+    samples: int = 0  # of each environment, which come one after the other, where there are no slots
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(E, N, C)"""
+        return one_hot(self.labels, self.num_classes, self.rows.dtype)
 
     @property
     def present(self) -> Tensor:
@@ -31,6 +41,8 @@ class Grouped:
 
     def ungroup(self, values: Tensor) -> Tensor:
         """(E, N, ...) back to the order of the batch, (n, ...)."""
+        if self.slots is None:
+            return values[:, : self.samples].flatten(0, 1)
         return values.flatten(0, 1).index_select(0, self.slots)
 
 
@@ -58,16 +70,37 @@ def group(
     ranks = torch.empty_like(order).scatter_(0, order, torch.arange(n, device=index.device)) - first[index]
     slots = index * size + ranks.clamp(max=size - 1)
 
-    def place(values: Tensor) -> Tensor:
-        padded = values.new_zeros(num_environments * size, values.shape[-1])
-        return padded.index_copy(0, slots, values).reshape(num_environments, size, -1)
+    def place(values: Tensor, padding: int = 0) -> Tensor:
+        padded = values.new_full((num_environments * size, *values.shape[1:]), padding)
+        return padded.index_copy(0, slots, values).reshape(num_environments, size, *values.shape[1:])
 
     share = torch.where(counts > size, torch.nan, 1 / counts.clamp(min=1).to(features.dtype))[index]
     share = torch.where(wrong, torch.nan, share)
+    return Grouped(place(with_bias(features)), place(labels, -1), place(share), counts, num_classes, slots)
+
+
+def group_blocks(
+    features: Tensor, labels: Tensor, index: Tensor, num_environments: int, num_classes: int, capacity: int
+) -> Grouped:
+    """The same for a batch that holds equally many samples of each environment, one environment after the other.
+
+    It is then a matter of shapes. A sample that is not where its environment belongs gets the weight nan.
+    """
+    E, n = num_environments, len(features) // num_environments
+    if E * n != len(features) or n > capacity:
+        raise InputError(
+            f"{len(features)} samples are not {E} blocks of equal size, at most {capacity}: draw the same number from "
+            "every environment, or leave blocks off"
+        )
+    labels, index = labels.view(E, n), index.view(E, n)
+    wrong = (labels < 0) | (labels >= num_classes) | (index != torch.arange(E, device=index.device).unsqueeze(-1))
+    padding = (0, capacity - n)
     return Grouped(
-        rows=place(with_bias(features)),
-        targets=place(one_hot(labels, num_classes, features.dtype)),
-        weights=place(share.unsqueeze(-1)).squeeze(-1),
-        counts=counts,
-        slots=slots,
+        F.pad(with_bias(features).view(E, n, -1), (0, 0, *padding)),
+        F.pad(labels, padding, value=-1),
+        F.pad(torch.where(wrong, torch.nan, 1 / n).to(features.dtype), padding),
+        torch.full((E,), n, device=index.device),
+        num_classes,
+        slots=None,
+        samples=n,
     )

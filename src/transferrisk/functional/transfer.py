@@ -144,6 +144,12 @@ def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
     return gradient * torch.where(norm > allowed, allowed / norm, 1.0)
 
 
+def with_gradient(features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
+    """The risk, as a function of the features whose gradient is this."""
+    value: Tensor = _WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
+    return value
+
+
 class _WithGradient(torch.autograd.Function):
     """The risk, with the closed-form gradient as its backward."""
 
@@ -230,7 +236,7 @@ def transfer_risk(
             )
             gradient = grouped.ungroup(gradient)[:, :-1]
     if wants_gradient:
-        risk = _WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
+        risk = with_gradient(features, risk, gradient)
     return Transfer(risk, torch.where(both, matrix, torch.nan), used, solution, inverse)
 
 

@@ -14,7 +14,7 @@ class Solution:
 
     value       (B, ...)  the last iterate
     converged   (B,) bool whether `residual` is within the solver's tolerance
-    iterations  int       iterations that were run (the largest number over the batch)
+    iterations  int       iterations that were run (the largest number over the batch); (B,) where they stay on a device
     residual    (B,)      norm of the gradient (minimisers) or of rhs - A value (linear solvers)
 
     Solvers report, callers decide: nothing is raised or hidden here. All fields but `iterations` are
@@ -23,7 +23,7 @@ class Solution:
 
     value: Tensor
     converged: Tensor
-    iterations: int
+    iterations: int | Tensor
     residual: Tensor
 
     @property
