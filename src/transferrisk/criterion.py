@@ -25,7 +25,7 @@ from .functional.checks import (
     check_solver,
     check_start,
 )
-from .functional.grouping import group, group_blocks
+from .functional.grouping import group
 from .functional.penalties import exponentiated_gradient
 from .functional.precision import in_enough_precision
 from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
@@ -243,32 +243,72 @@ class TransferRisk(nn.Module):
         check_shapes(features, labels, environments)
         if self.alpha.device != features.device:
             self.to(features.device)
+        if self.captured and self._fuses(features):
+            result, queries = self._fused_transfer(features, labels, environments)
+        else:
+            result, queries = self._plain_transfer(features, labels, environments, start)
+        matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
+        if self.training and self.weights == "eg":
+            if result.moved is not None:
+                self.alpha.copy_(result.moved) if queries is None else self.alpha.index_copy_(0, queries, result.moved)
+            else:
+                moved = ~torch.isnan(matrix)
+                moved.fill_diagonal_(False)
+                gains = matrix.to(self.alpha.dtype)
+                self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
+        return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
+
+    def _plain_transfer(
+        self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None
+    ) -> tuple[Transfer, Tensor | None]:
+        """And the queries, None for all."""
         index = self._index(features, labels, environments, start)
-        random = self.query == "random" and self.training
-        queries = self._pick(index) if random else None
+        queries = self._pick(index) if self.query == "random" and self.training else None
 
         def solve(features: Tensor) -> Transfer:
             return self._transfer(features, labels, index, queries, start)
 
         if self.captured:
-            result = solve(features)
-        else:
-            result = in_enough_precision(solve, features, self._arrived)
-            self._warn(result)
-        matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
-        if self.training and self.weights == "eg":
-            moved = ~torch.isnan(matrix)
-            moved.fill_diagonal_(False)
-            self.alpha.copy_(exponentiated_gradient(self.alpha, matrix.to(self.alpha.dtype), self.weights_lr, moved))
-        return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
+            return solve(features), queries
+        result = in_enough_precision(solve, features, self._arrived)
+        self._warn(result)
+        return result, queries
+
+    def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
+        """The same by the kernels, which start from zero whatever they are given."""
+        assert self.num_classes is not None
+        E, capacity, features = self.num_environments, self._room(features), features.to(torch.float32)
+        random, everyone = self.query == "random" and self.training, torch.arange(E, device=features.device)
+        with torch.no_grad():
+            if self.blocks:
+                ids = self.environment_ids
+                grouped = fused.group_fused(features.detach(), labels, environments, ids, self.num_classes, capacity)
+                queries = torch.randint(E, (1,), device=features.device) if random else None
+            else:
+                index = self._index(features, labels, environments, None)
+                grouped = group(features.detach(), labels, index, E, self.num_classes, fused.side(capacity))
+                queries = self._pick(index) if random else None
+        result = fused.fused_transfer_risk(
+            features,
+            grouped,
+            everyone if queries is None else queries,
+            self.alpha if queries is None else self.alpha[queries],
+            "given" if self.weights == "eg" else self.weights,
+            self.ridge,
+            0.0 if self.implicit is None else self.gradient_matching,
+            self.bound,
+            self.weights_lr,
+        )
+        return result, queries
+
+    def _room(self, features: Tensor) -> int:
+        """The most samples that an environment may have in a batch."""
+        return len(features) if self.capacity is None else self.capacity
 
     def _transfer(
         self, features: Tensor, labels: Tensor, index: Tensor, queries: Tensor | None, start: Tensor | None
     ) -> Transfer:
         assert self.num_classes is not None
-        capacity = len(features) if self.capacity is None else self.capacity
-        if self._fuses(features, capacity):
-            return self._fused_transfer(features, labels, index, queries, capacity)
         try:
             return transfer_risk(
                 features,
@@ -284,16 +324,16 @@ class TransferRisk(nn.Module):
                 solver=self.solver,
                 implicit=self.implicit,
                 start=start,
-                capacity=capacity if self.captured else None,
+                capacity=self._room(features) if self.captured else None,
             )
         except DivergedError as error:
             raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
 
-    def _fuses(self, features: Tensor, capacity: int) -> bool:
+    def _fuses(self, features: Tensor) -> bool:
         assert self.num_classes is not None
+        capacity = self._room(features)
         can = (
-            self.captured
-            and self._default_solvers
+            self._default_solvers
             and features.is_cuda
             and features.dtype != torch.float64
             and find_spec("triton") is not None
@@ -306,20 +346,6 @@ class TransferRisk(nn.Module):
                 f"most {fused.LARGEST_SIDE} samples, and the default solvers"
             )
         return can and self.fused is not False
-
-    def _fused_transfer(
-        self, features: Tensor, labels: Tensor, index: Tensor, queries: Tensor | None, capacity: int
-    ) -> Transfer:
-        assert self.num_classes is not None
-        E, features = self.num_environments, features.to(torch.float32)
-        arrange = group_blocks if self.blocks else group
-        with torch.no_grad():
-            grouped = arrange(features.detach(), labels, index, E, self.num_classes, fused.side(capacity))
-        everyone = torch.arange(E, device=index.device) if queries is None else queries
-        rule: fused.Rule = "given" if self.weights == "eg" else self.weights
-        alpha = self.alpha if queries is None else self.alpha[queries]
-        matching = 0.0 if self.implicit is None else self.gradient_matching
-        return fused.fused_transfer_risk(features, grouped, everyone, alpha, rule, self.ridge, matching, self.bound)
 
     def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
         """What was solved by solvers that promise to arrive, and how it is called."""
@@ -346,13 +372,8 @@ class TransferRisk(nn.Module):
             assert self.num_classes is not None
             if start is not None:
                 check_start(start, features, self.num_classes)
-            E = self.num_environments
-            if self.blocks and len(environments) % E == 0:
-                expected = torch.arange(E, device=environments.device).unsqueeze(-1)
-                there = environments.view(E, -1) == self.environment_ids.unsqueeze(-1)
-                return torch.where(there, expected, -1).flatten()  # -1 becomes nan
-            index = torch.searchsorted(self.environment_ids, environments).clamp(max=E - 1)
-            return torch.where(self.environment_ids[index] == environments, index, -1)
+            index = torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
+            return torch.where(self.environment_ids[index] == environments, index, -1)  # -1 becomes nan
         num_classes = check_labels(labels, self.num_classes)
         if start is not None:
             check_start(start, features, num_classes)

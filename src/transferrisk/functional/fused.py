@@ -6,7 +6,8 @@
     gradient       =   sum_Q B W(Q)  -  lambda [ r J(U) W + r (S - Y) h ]
 
 Iterations end when the answer is good, on the device: nothing waits for it, so the whole can be captured in a CUDA
-graph. Good is: the gradient that is left bounds the error of W by 0.001 |W|. In float32; a batch whose features are too large for that shows in the residuals, not in an error.
+graph. Good is: the gradient that is left bounds the error of W by 0.001 |W|. Coefficients may be large and cancel, so
+sums of rows with them are taken in float64.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..solvers import Solution
 from .grouping import Grouped
 from .precision import full_precision
@@ -29,7 +31,6 @@ TOLERANCE = 1e-3  # of the predictors
 INVERSE_TOLERANCE, ROUNDS = 1e-2, 3  # of a round of refinement, and their number
 MOST_NEWTON, MOST_PRODUCTS = 40, 300
 LARGEST_SIDE, LARGEST_TILE = 128, 4096  # rows, and rows times classes, that fit a multiprocessor
-GOOD = 0.01  # bound of the relative error below which a solution counts as converged
 
 
 def power_of_two(number: int) -> int:
@@ -48,6 +49,33 @@ def side(capacity: int) -> int:
     return max(16, power_of_two(capacity))
 
 
+def group_fused(
+    features: Tensor, labels: Tensor, environments: Tensor, ids: Tensor, num_classes: int, capacity: int
+) -> Grouped:
+    """`grouping.group` for a batch in blocks: equally many samples of each of the ids (E,), in their order.
+
+    One launch. A sample with a label out of range, or that is not where its environment belongs, gets the weight nan.
+    """
+    from . import kernels
+
+    (n, d), E, N = features.shape, len(ids), side(capacity)
+    block = n // E
+    if E * block != n or block > capacity:
+        raise InputError(
+            f"{n} samples are not {E} blocks of equal size, at most {capacity}: draw the same number from every "
+            "environment, or leave blocks off"
+        )
+    device, width = features.device, power_of_two(d + 1)
+    rows = torch.empty(E, N, d + 1, device=device)
+    classes, weights = torch.empty(E, N, dtype=torch.int64, device=device), torch.empty(E, N, device=device)
+    tile = min(N, 16)
+    kernels.pack[(E, N // tile)](
+        features.contiguous(), labels.contiguous(), environments.contiguous(), ids, rows, classes, weights,
+        block, d, num_classes, 1 / block, N=N, D=d + 1, TILE=tile, WIDTH=width,
+    )  # fmt: skip
+    return Grouped(rows, classes, weights, None, num_classes, slots=None, samples=block)
+
+
 def fused_transfer_risk(
     features: Tensor,
     grouped: Grouped,
@@ -57,11 +85,17 @@ def fused_transfer_risk(
     ridge: float,
     gradient_matching: float = 1.0,
     bound: float | None = None,
+    rate: float = 0.0,
 ) -> Transfer:
-    """features (n, d) float32, and the same grouped with N = side(...); queries (m,), alpha (m, E)."""
+    """features (n, d), and the same grouped with N = side(...); queries (m,), alpha (m, E).
+
+    `rate` is that of the exponentiated gradient, which gives `moved`.
+    """
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
     with torch.no_grad(), full_precision(features.device):
-        result, gradient = _transfer(grouped, queries, alpha, rule, ridge, gradient_matching, bound, wants_gradient)
+        result, gradient = _transfer(
+            grouped, queries, alpha.float(), rule, ridge, gradient_matching, bound, rate, wants_gradient
+        )
         if gradient is None:
             return result
         gradient = grouped.ungroup(gradient)[:, :-1]
@@ -76,66 +110,66 @@ def _transfer(
     ridge: float,
     gradient_matching: float,
     bound: float | None,
+    rate: float,
     wants_gradient: bool,
 ) -> tuple[Transfer, Tensor | None]:
     """And the gradient with respect to the rows, (E, N, D)."""
     from . import kernels
 
-    rows, labels, num_classes = grouped.rows, grouped.labels, grouped.num_classes
+    rows, labels, weights, num_classes = grouped.rows, grouped.labels, grouped.weights, grouped.num_classes
     E, N, D = rows.shape
     m, CP = len(queries), max(16, power_of_two(num_classes))
     options = {"N": N, "CP": CP, "num_warps": 4 if N * CP <= 1024 else 8, "num_stages": 1}
-    weights, flat = grouped.weights.contiguous(), rows.reshape(E * N, D)
+    flat = rows.view(E * N, D)
     asked = rows if m == E else rows[queries]  # queries of all environments come in order
+    exact = asked.double()
 
     def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=rows.device)
 
-    gram = asked @ asked.mT  # (m, N, N)
-    coefficients, residuals, iterations = new(m, N, CP), new(m), new(m, dtype=torch.int32)
+    def found() -> tuple[Tensor, Tensor, Tensor]:
+        """Residuals, whether they are good, iterations."""
+        return new(m), new(m, dtype=torch.bool), new(m, dtype=torch.int32)
+
+    gram = exact @ exact.mT  # (m, N, N)
+    coefficients, rough = new(m, N, CP, dtype=torch.float64), new(m, dtype=torch.bool)
+    residuals, good, iterations = found()
     kernels.solve[(m,)](
-        gram, labels, weights, queries, coefficients, residuals, iterations,
-        num_classes, ridge, TOLERANCE, MOST_NEWTON, MOST_PRODUCTS, INNER="tf32", **options,
+        gram, labels, weights, queries, coefficients, residuals, good, rough, iterations,
+        num_classes, ridge, TOLERANCE, MOST_NEWTON, MOST_PRODUCTS, **options,
     )  # fmt: skip
-    predictors = new(2, m, CP, D)  # W, and later h
-    W = torch.bmm(coefficients.mT, asked, out=predictors[0])
-    error = flat @ W.reshape(m * CP, D).mT  # (E N, m CP), logits first
-    matrix, shares = new(m, E), new(m, E)
+    W = (coefficients.mT @ exact).float()  # (m, CP, D)
+    solution = Solution(W[:, :num_classes], good, iterations, residuals)
+    error = flat @ W.view(m * CP, D).mT  # (E N, m CP), logits at first
+    risks, matrix, shares, moved = new(m), new(m, E), new(m, E), new(m, E)
     own, probabilities = new(m, N, CP), new(m, N, CP)
     kernels.pairs[(m,)](
-        error, labels, weights, alpha, queries, matrix, shares, own, probabilities,
-        E, num_classes, m, RULE=RULES[rule], **options,
+        error, labels, weights, alpha, queries, risks, matrix, shares, moved, own, probabilities,
+        E, num_classes, m, rate, RULE=RULES[rule], **options,
     )  # fmt: skip
-    mean = torch.where(shares > 0, shares * matrix, 0).sum(-1)
-    risk = mean.sum() / (shares.sum(-1) > 0).sum()
-    solution = _solution(W, num_classes, residuals / ridge, iterations)
+    result = Transfer(risks.sum(), matrix, shares, solution, None, moved if rule == "given" else None)
     if not wants_gradient:
-        return Transfer(risk, matrix, shares, solution, None), None
-    gradient = (error @ W.reshape(m * CP, D)).reshape(E, N, D)
+        return result, None
+    gradient = (error @ W.view(m * CP, D)).view(E, N, D)
     if gradient_matching == 0:
-        return Transfer(risk, matrix, shares, solution, None), gradient
+        return result, gradient
 
-    v = (error.mT @ flat).reshape(m, CP, D)
-    targets = asked @ v.mT  # (m, N, CP)
-    curved, found = new(m, N, CP), new(m, dtype=torch.int32)
+    v = (error.mT @ flat).view(m, CP, D)
+    targets, curved = asked @ v.mT, new(m, N, CP)
+    residuals, good, iterations = found()
     kernels.invert[(m,)](
-        gram, weights, queries, probabilities, targets, coefficients, curved, residuals, found,
-        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, INNER="tf32", **options,
+        gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, iterations,
+        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, **options,
     )  # fmt: skip
-    h = torch.baddbmm(v, coefficients.mT, asked, beta=1 / ridge, out=predictors[1])
-    moved = torch.baddbmm(curved @ W, own, h)  # (m, N, D)
-    inverse = _solution(h, num_classes, residuals / ridge, found)
-    gradient = _with_implicit(gradient, moved, queries, gradient_matching, bound)
-    return Transfer(risk, matrix, shares, solution, inverse), gradient
+    h = torch.baddbmm(v.double(), coefficients.mT, exact, beta=1 / ridge).float()
+    inverse = Solution(h[:, :num_classes], good, iterations, residuals)
+    through = torch.baddbmm(curved @ W, own, h)  # (m, N, D)
+    gradient = _with_implicit(gradient, through, queries, gradient_matching, bound)
+    return replace(result, inverse=inverse), gradient
 
 
-def _solution(value: Tensor, num_classes: int, bound: Tensor, iterations: Tensor) -> Solution:
-    """`bound` of the error of each; it counts as converged below a hundredth of its norm."""
-    return Solution(value[:, :num_classes], bound <= GOOD * value.flatten(1).norm(dim=1), iterations, bound)
-
-
-def _with_implicit(direct: Tensor, moved: Tensor, queries: Tensor, matching: float, bound: float | None) -> Tensor:
+def _with_implicit(direct: Tensor, through: Tensor, queries: Tensor, matching: float, bound: float | None) -> Tensor:
     if bound is None and len(queries) == len(direct):
-        return torch.add(direct, moved, alpha=-matching)
-    through = torch.zeros_like(direct).index_copy(0, queries, -matching * moved)
-    return direct + (through if bound is None else bounded(through, direct, bound))
+        return torch.add(direct, through, alpha=-matching)
+    implicit = torch.zeros_like(direct).index_copy(0, queries, -matching * through)
+    return direct + (implicit if bound is None else bounded(implicit, direct, bound))

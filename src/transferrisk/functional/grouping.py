@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import InputError
 from .linear_loss import one_hot, with_bias
 
 
@@ -24,10 +22,10 @@ class Grouped:
     rows: Tensor  # (E, N, D)
     labels: Tensor  # (E, N), -1 for padding
     weights: Tensor  # (E, N) 1/n_e, 0 for padding
-    counts: Tensor  # (E,) samples of each environment
+    counts: Tensor | None  # (E,) samples of each environment; None: see `samples`
     num_classes: int
     slots: Tensor | None  # (n,) where each sample went in the flattened (E N); None: see `samples`
-    samples: int = 0  # of each environment, which come one after the other, where there are no slots
+    samples: int = 0  # of each environment, where these are in blocks, one environment after the other
 
     @cached_property
     def targets(self) -> Tensor:
@@ -37,6 +35,8 @@ class Grouped:
     @property
     def present(self) -> Tensor:
         """(E,) bool: the environment has samples in this batch."""
+        if self.counts is None:
+            return torch.ones(len(self.rows), dtype=torch.bool, device=self.rows.device)
         return self.counts > 0
 
     def ungroup(self, values: Tensor) -> Tensor:
@@ -77,30 +77,3 @@ def group(
     share = torch.where(counts > size, torch.nan, 1 / counts.clamp(min=1).to(features.dtype))[index]
     share = torch.where(wrong, torch.nan, share)
     return Grouped(place(with_bias(features)), place(labels, -1), place(share), counts, num_classes, slots)
-
-
-def group_blocks(
-    features: Tensor, labels: Tensor, index: Tensor, num_environments: int, num_classes: int, capacity: int
-) -> Grouped:
-    """The same for a batch that holds equally many samples of each environment, one environment after the other.
-
-    It is then a matter of shapes. A sample that is not where its environment belongs gets the weight nan.
-    """
-    E, n = num_environments, len(features) // num_environments
-    if E * n != len(features) or n > capacity:
-        raise InputError(
-            f"{len(features)} samples are not {E} blocks of equal size, at most {capacity}: draw the same number from "
-            "every environment, or leave blocks off"
-        )
-    labels, index = labels.view(E, n), index.view(E, n)
-    wrong = (labels < 0) | (labels >= num_classes) | (index != torch.arange(E, device=index.device).unsqueeze(-1))
-    padding = (0, capacity - n)
-    return Grouped(
-        F.pad(with_bias(features).view(E, n, -1), (0, 0, *padding)),
-        F.pad(labels, padding, value=-1),
-        F.pad(torch.where(wrong, torch.nan, 1 / n).to(features.dtype), padding),
-        torch.full((E,), n, device=index.device),
-        num_classes,
-        slots=None,
-        samples=n,
-    )

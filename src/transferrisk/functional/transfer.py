@@ -51,6 +51,7 @@ class Transfer:
     weights: Tensor  # (m, E) a_P(Q) that was used
     solution: Solution  # W(Q), (m, C, D)
     inverse: Solution | None  # h_Q, (m, C, D); None where no implicit gradient was asked for
+    moved: Tensor | None = None  # (m, E) the weights after a step of exponentiated gradient, where that came along
 
     def to(self, dtype: torch.dtype) -> Transfer:
         """The same, of another floating type; the gradient passes."""
