@@ -120,6 +120,7 @@ def _transfer(
     E, N, D = rows.shape
     m, CP = len(queries), max(16, power_of_two(num_classes))
     options = {"N": N, "CP": CP, "num_warps": 4 if N * CP <= 1024 else 8, "num_stages": 1}
+    inner = "tf32" if N <= D else "tf32x3"  # K has a null space where rows outnumber features: rounding must spare it
     flat = rows.view(E * N, D)
     asked = rows if m == E else rows[queries]  # queries of all environments come in order
     exact = asked.double()
@@ -136,7 +137,7 @@ def _transfer(
     residuals, good, iterations = found()
     kernels.solve[(m,)](
         gram, labels, weights, queries, coefficients, residuals, good, rough, iterations,
-        num_classes, ridge, TOLERANCE, MOST_NEWTON, MOST_PRODUCTS, **options,
+        num_classes, ridge, TOLERANCE, MOST_NEWTON, MOST_PRODUCTS, INNER=inner, **options,
     )  # fmt: skip
     W = (coefficients.mT @ exact).float()  # (m, CP, D)
     solution = Solution(W[:, :num_classes], good, iterations, residuals)
@@ -159,7 +160,7 @@ def _transfer(
     residuals, good, iterations = found()
     kernels.invert[(m,)](
         gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, iterations,
-        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, **options,
+        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, INNER=inner, **options,
     )  # fmt: skip
     h = torch.baddbmm(v.double(), coefficients.mT, exact, beta=1 / ridge).float()
     inverse = Solution(h[:, :num_classes], good, iterations, residuals)

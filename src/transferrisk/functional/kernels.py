@@ -8,10 +8,10 @@ on d. In coefficients (n, C), where a predictor A^T Z has the squared norm <A, K
     Hessian product   H[D] = r J(K D) + ridge D
 
 Conjugate gradients carries K D along with D, so an iteration is one n x n product. Directions are found with products
-rounded to tf32 (`INNER`); what a direction is judged by, logits and gradients, uses three such products (`OUTER`),
-about as good as float32. Newton's method and rounds of refinement mend what a rounded direction lacks. Where K A would
-lose digits even so, because features are long and rows with different labels close to each other, logits are computed
-in float64 (`_in_double`).
+rounded to tf32 (`INNER`; to three times that where rows outnumber features, since K then has a null space). What a
+direction is judged by, logits and gradients, uses three such products (`OUTER`), about as good as float32. Newton's
+method and rounds of refinement mend what a rounded direction lacks. Where K A would lose digits even so, because
+features are long and rows with different labels close to each other, logits are computed in float64 (`_in_double`).
 
 Shapes are powers of two: N rows, CP classes. Padding rows have weight and Gram entries zero, padding classes logits of
 minus infinity. A weight of nan makes every comparison false: loops end, and nan is what comes out.
@@ -23,7 +23,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-INNER = tl.constexpr("tf32")
 OUTER = tl.constexpr("tf32x3")
 PIECE = tl.constexpr(16)  # columns of K that are multiplied at once in float64
 ROUGH = tl.constexpr(1e-4)  # error of a logit above which float32 is not enough
@@ -32,6 +31,12 @@ ROUGH = tl.constexpr(1e-4)  # error of a logit above which float32 is not enough
 @triton.jit
 def _total(values):
     return tl.sum(tl.sum(values, 1), 0)
+
+
+@triton.jit
+def _any(weights):
+    """Whether some weight is not zero; nan is not."""
+    return tl.sum((weights != 0).to(tl.int32), 0) > 0
 
 
 @triton.jit
@@ -55,7 +60,7 @@ def _jacobian(S, top, U):
 
 
 @triton.jit
-def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most):
+def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: tl.constexpr):
     """X with H[X] = G, to a residual of tolerance |G|, and the number of products; `weighted` is r S."""
     X = tl.zeros_like(G)
     R, KR, D, KD = G, KG, G, KG
@@ -134,7 +139,7 @@ def pack(
 def solve(
     gram, labels, weights, queries, coefficients, residuals, good, rough, counts,
     C, ridge, tolerance, most_newton, most_products,
-    N: tl.constexpr, CP: tl.constexpr,
+    N: tl.constexpr, CP: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """A(Q), (m, N, CP) float64: Newton's method from zero until |gradient| <= tolerance ridge |W|.
 
@@ -170,7 +175,7 @@ def solve(
         size = tl.sum(tl.sum(tl.abs(error), 1) * lengths, 0)
         norm = tl.sqrt(square)
         forcing = tl.maximum(tl.minimum(tl.sqrt(norm / size), 0.3), 0.5 * tl.sqrt(goal) / norm)
-        P, _ = _conjugate_gradients(K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products)
+        P, _ = _conjugate_gradients(K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products, INNER)
         P = P * norm
         KP = tl.dot(K, P, input_precision=OUTER)
         slope = _total(G * KP)
@@ -217,7 +222,9 @@ def solve(
         forcing = tl.maximum(tl.minimum(0.5 * tl.sqrt(goal) / norm, 0.3), 0.01)
         polishing = (square > goal) & (newton < most_newton)
         if polishing:
-            P, _ = _conjugate_gradients(K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products)
+            P, _ = _conjugate_gradients(
+                K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products, INNER
+            )
             exact += (P * norm).to(tl.float64)
             tl.debug_barrier()
             tl.store(tile, exact)
@@ -246,7 +253,7 @@ def pairs(
     real = (columns < C)[None, :] & (rows >= 0)[:, None]
     place = rows[:, None] * (m * CP) + i * CP + columns[None, :]
     tile = i * N * CP + rows[:, None] * CP + columns[None, :]
-    here = tl.max(tl.abs(tl.load(weights + q * N + rows)), 0) != 0
+    here = _any(tl.load(weights + q * N + rows))
     present = 0
     total = tl.sum(tl.load(weights + rows) * 0.0, 0)
     largest, worst = total + float("-inf"), 0
@@ -257,7 +264,7 @@ def pairs(
         loss = tl.sum(r * _losses(L, Y), 0)
         S = _softmax(L)
         error = r[:, None] * _residual(S, Y)
-        there = tl.max(tl.abs(r), 0) != 0
+        there = _any(r)
         tl.store(matrix + i * E + p, tl.where(here & there, loss, float("nan")))
         tl.store(logits + p * N * m * CP + place, error)
         if p == q:
@@ -275,10 +282,10 @@ def pairs(
     tl.debug_barrier()
     asked = 0
     for j in range(m):
-        asked += (tl.max(tl.abs(tl.load(weights + tl.load(queries + j) * N + rows)), 0) != 0).to(tl.int32)
+        asked += (_any(tl.load(weights + tl.load(queries + j) * N + rows))).to(tl.int32)
     risk, mass, grown = 0.0 * total, 0.0 * total, 0.0 * total
     for p in range(E):
-        counted = here & (tl.max(tl.abs(tl.load(weights + p * N + rows)), 0) != 0) & (p != q)
+        counted = here & (_any(tl.load(weights + p * N + rows))) & (p != q)
         loss = tl.load(matrix + i * E + p)
         if RULE == 0:
             old = tl.load(alpha + i * E + p)
@@ -300,7 +307,7 @@ def pairs(
         # As `penalties.exponentiated_gradient`: those that take part share out what they had together.
         for p in range(E):
             old, loss = tl.load(alpha + i * E + p), tl.load(matrix + i * E + p)
-            counted = here & (tl.max(tl.abs(tl.load(weights + p * N + rows)), 0) != 0) & (p != q) & (loss == loss)
+            counted = here & (_any(tl.load(weights + p * N + rows))) & (p != q) & (loss == loss)
             new = mass * tl.maximum(old, 1e-30) * tl.exp(rate * (loss - largest)) / grown
             tl.store(moved + i * E + p, tl.where(counted, tl.maximum(new, 1e-30), old))
 
@@ -309,7 +316,7 @@ def pairs(
 def invert(
     gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, counts,
     ridge, tolerance, rounds, most_products,
-    N: tl.constexpr, CP: tl.constexpr,
+    N: tl.constexpr, CP: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
     """X(Q) with H_Q^-1 v = v / ridge + X^T Z, (m, N, CP) float64, and r J(U) of its logits U = T / ridge + K X.
 
@@ -336,7 +343,7 @@ def invert(
     products = 0
     for _ in range(rounds):
         norm = tl.sqrt(tl.maximum(square, 1e-30))
-        P, k = _conjugate_gradients(K, weighted, S, ridge, G / norm, KG / norm, tolerance, most_products)
+        P, k = _conjugate_gradients(K, weighted, S, ridge, G / norm, KG / norm, tolerance, most_products, INNER)
         X += (norm * P).to(tl.float64)
         tl.debug_barrier()
         tl.store(coefficients + tile, X)
