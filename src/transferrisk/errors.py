@@ -12,7 +12,9 @@ from types import FrameType
 
 
 class TransferRiskError(Exception):
-    """Base of all errors the package raises on purpose."""
+    """Base of all errors the package raises on purpose; `exit_code` is that of the command it ends."""
+
+    exit_code = 2
 
 
 class InputError(TransferRiskError, ValueError):
@@ -29,6 +31,10 @@ class DataWarning(UserWarning):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped before it reached its tolerance; its last iterate was used."""
+
+
+class StepWarning(UserWarning):
+    """Training goes on, slower than it could."""
 
 
 class LabelWarning(UserWarning):

@@ -10,13 +10,18 @@ from .errors import InputError
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside the target under a temporary name, then rename: an interruption leaves the old file whole."""
+    """Write beside the target under a temporary name, then rename: an interruption leaves the old file whole.
+
+    The content is on the disk before it takes the name, so that a power failure does too.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

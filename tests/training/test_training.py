@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,8 +24,8 @@ from transferrisk.training import (
     write_records,
 )
 from transferrisk.training.evaluate import alternate
-from transferrisk.training.loop import group_priors, start
 from transferrisk.training.records import Scores
+from transferrisk.training.state import group_priors, start
 
 
 def vectors(kind, seed, names, n=60):
@@ -88,10 +86,10 @@ def test_state_is_all_there_is_to_resume(splits, name):
 
     whole = start(Run(name, model, splits, CONFIG))
     advance(whole, 4)
-    saved = copy.deepcopy(whole.state_dict())
+    saved = whole.snapshot()
     advance(whole, 5)
     resumed = start(Run(name, model, splits, CONFIG, seed=7))
-    resumed.load_state_dict(saved)
+    resumed.restore(saved)
     advance(resumed, 5)
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)

@@ -8,6 +8,8 @@ from .irm import IRM
 from .mldg import MLDG
 from .registry import available, configure, create, describe, get, register
 from .reweight import Reweight
+from .settings import parse_settings
+from .team import Team
 from .trm import TRM, TRMDirect
 from .vrex import VREx
 
@@ -27,11 +29,13 @@ __all__ = [
     "Reweight",
     "Setting",
     "TRMDirect",
+    "Team",
     "VREx",
     "available",
     "configure",
     "create",
     "describe",
     "get",
+    "parse_settings",
     "register",
 ]

@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..functional import environment_means
 from ..functional.checks import check_count, check_tensors
 from ..models import Classifier
+from .team import Team
 
 Logs = dict[str, Tensor]
 Grid = Mapping[str, tuple[Any, ...]]
@@ -121,6 +122,7 @@ class Algorithm(nn.Module, Generic[C]):
     def __init__(self, setting: Setting, config: C | None = None) -> None:
         super().__init__()
         self.setting = setting
+        self.team = Team()  # the processes that share a batch
         self.config: C = config if config is not None else self.config_type()  # type: ignore[assignment]  # is a C
 
     def penalised(self, epoch: float) -> bool:
@@ -146,13 +148,14 @@ class Algorithm(nn.Module, Generic[C]):
     def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
         """The step itself, by its plan."""
         optimiser.zero_grad(set_to_none=True)
-        logs = self.objective(forward(model, batch), plan)
+        logs = self.objective(forward(model, batch, self.team), plan)
         if not isinstance(logs, Mapping) or "loss" not in logs:
             given = f"the keys {list(logs)}" if isinstance(logs, Mapping) else type(logs).__name__
             raise InputError(
                 f"{type(self).__name__}.objective returned {given}: return a dict with what is minimised under 'loss'"
             )
         logs["loss"].backward()
+        self.team.sum_gradients(model.featuriser)
         optimiser.step()
         return {name: value.detach() for name, value in logs.items()}
 
@@ -183,11 +186,17 @@ class Algorithm(nn.Module, Generic[C]):
                     )
 
 
-def forward(model: Classifier, batch: Batch) -> Pass:
+def forward(model: Classifier, batch: Batch, team: Team) -> Pass:
+    """Of the whole batch, where a team shares it."""
     if not hasattr(model, "featurise"):
         raise InputError(
             f"the model is a {type(model).__name__}, without features to look at: "
             "wrap it as transferrisk.models.Classifier(featuriser, num_features, num_classes)"
         )
-    features = model.featurise(batch.inputs)
-    return Pass(features, model.head(features), batch.labels, batch.environments, model.predictor)
+    features, labels, environments = model.featurise(batch.inputs), batch.labels, batch.environments
+    if team.size > 1:
+        if batch.block is None:
+            raise InputError("a batch that several processes share must hold equally many samples of each environment")
+        count = len(labels) // batch.block
+        features, labels, environments = (team.gather(t, count) for t in (features, labels, environments))
+    return Pass(features, model.head(features), labels, environments, model.predictor)

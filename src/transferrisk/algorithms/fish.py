@@ -46,9 +46,10 @@ class Fish(Algorithm[FishConfig]):
             optimiser.zero_grad(set_to_none=True)
             loss = F.cross_entropy(model(batch.inputs[members]), batch.labels[members])
             loss.backward()
+            self.team.average_gradients(model)
             optimiser.step()
             losses.append(loss.detach())
         with torch.no_grad():
             torch._foreach_lerp_(before, parameters, self.config.meta_lr)
             torch._foreach_copy_(parameters, before)
-        return {"loss": torch.stack(losses).mean()}
+        return {"loss": self.team.average([torch.stack(losses).mean()])[0]}

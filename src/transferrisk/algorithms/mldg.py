@@ -44,17 +44,31 @@ def meta_gradient(
     inner_lr: float,
     beta: float,
     order: Literal[1, 2],
+    average: Callable[[Sequence[Tensor]], list[Tensor]] = list,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Gradient of F(theta) + beta G(theta - inner_lr dF/dtheta) for losses as functions of parameters; F and G."""
+    """Gradient of F(theta) + beta G(theta - inner_lr dF/dtheta) for losses as functions of parameters; F and G.
+
+    With f = dF/dtheta, its Hessian H, and v the gradient of G at the shifted parameters it is
+
+        f + beta (v - inner_lr H v)        order 1 leaves H v out
+
+    `average` takes means over processes that have a part of the samples each.
+    """
     names, values = list(parameters), list(parameters.values())
     train_loss = meta_train(parameters)
-    train_gradient = torch.autograd.grad(train_loss, values, create_graph=order == 2, materialize_grads=True)
-    held = train_gradient if order == 2 else [g.detach() for g in train_gradient]
-    shifted = {name: p - inner_lr * g for name, p, g in zip(names, values, held, strict=True)}
-    test_loss = meta_test(shifted)
-    test_gradient = torch.autograd.grad(test_loss, values, materialize_grads=True)
-    total = {name: f.detach() + beta * g for name, f, g in zip(names, train_gradient, test_gradient, strict=True)}
-    return total, train_loss.detach(), test_loss.detach()
+    own = torch.autograd.grad(train_loss, values, create_graph=order == 2, materialize_grads=True)
+    f = average([g.detach() for g in own])
+    shifted = [(p - inner_lr * g).detach().requires_grad_() for p, g in zip(values, f, strict=True)]
+    test_loss = meta_test(dict(zip(names, shifted, strict=True)))
+    v = average(torch.autograd.grad(test_loss, shifted, materialize_grads=True))
+    total = torch._foreach_add(f, v, alpha=beta)
+    if order == 2:
+        curving = [(g, direction) for g, direction in zip(own, v, strict=True) if g.requires_grad]
+        gradients, directions = zip(*curving, strict=True)
+        curved = torch.autograd.grad(gradients, values, directions, materialize_grads=True)
+        torch._foreach_add_(total, average(curved), alpha=-beta * inner_lr)
+    losses = average([train_loss.detach(), test_loss.detach()])
+    return dict(zip(names, total, strict=True)), losses[0], losses[1]
 
 
 @register("mldg")
@@ -91,7 +105,7 @@ class MLDG(Algorithm[MLDGConfig]):
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         config = self.config
         gradient, train_loss, test_loss = meta_gradient(
-            loss(others), loss((held_out,)), parameters, config.inner_lr, config.beta, config.order
+            loss(others), loss((held_out,)), parameters, config.inner_lr, config.beta, config.order, self.team.average
         )
         for name, parameter in parameters.items():
             parameter.grad = gradient[name]

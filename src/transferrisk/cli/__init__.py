@@ -44,7 +44,7 @@ def _run() -> int:
         command = context.command_path if context else "trm"
         return _tell(f"{message} ({command} --help shows what there is)")
     except TransferRiskError as error:
-        return _tell(str(error))
+        return _tell(str(error), error.exit_code)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _tell(f"{error.strerror or error}{where}")

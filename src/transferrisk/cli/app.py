@@ -10,6 +10,7 @@ from .. import __version__
 from . import data_look
 from .data import data_app
 from .demo import demo
+from .train import train
 
 app = typer.Typer(
     help="Transfer risk minimisation: models that still work in the place they have not been trained for.",
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(train)
 app.add_typer(data_app, name="data")
 assert data_look  # adds commands to it
 

@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """w_all o Phi: `featurise` gives Phi(x), (n, d); calling it gives logits, (n, C)."""
+    """w_all o Phi: `featurise` gives Phi(x), (n, d); calling it gives logits, (n, C).
+
+    autocast  the type Phi computes in, by autocast; None: that of its weights. Features come back in float32, so
+              that the head and whatever is computed from them keep full precision
+    """
+
+    autocast: torch.dtype | None = None
 
     def __init__(self, featuriser: nn.Module, num_features: int, num_classes: int) -> None:
         super().__init__()
@@ -15,8 +21,12 @@ class Classifier(nn.Module):
         self.head = nn.Linear(num_features, num_classes)
 
     def featurise(self, inputs: Tensor) -> Tensor:
-        features: Tensor = self.featuriser(inputs)
-        return features
+        if self.autocast is None:
+            features: Tensor = self.featuriser(inputs)
+            return features
+        with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # a cache could not be captured
+            features = self.featuriser(inputs)
+        return features.float()
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.featurise(inputs))

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 
 import torch
 
-from ..algorithms import Algorithm, Batch, Logs
+from ..algorithms import Batch, Logs
 from .state import TrainState
 
 WARM_UP = 2  # ordinary steps before a plan is recorded
@@ -75,14 +75,3 @@ class _aside:
     def __exit__(self, *error: object) -> None:
         self.inside.__exit__(*error)
         torch.cuda.current_stream().wait_stream(self.stream)
-
-
-def why_not(algorithm: Algorithm, batch: Batch) -> str | None:  # type: ignore[type-arg]  # any
-    """Why steps cannot be captured, in words; None where they can."""
-    if batch.inputs.device.type != "cuda":
-        return "there is no CUDA device"
-    if type(algorithm).step is not Algorithm.step:
-        return f"{type(algorithm).__name__} has a step of its own"
-    if batch.block is None:
-        return "batches do not hold the same number of samples of each environment"
-    return None

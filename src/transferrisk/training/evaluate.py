@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import EnvironmentSet
-from ..functional import environment_means, transfer_risk
+from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier
 from .records import Scores
 
-_CHUNK = 2048
+_CHUNK = 2048  # samples at a time
+_CHUNK_BYTES = 2**27  # and no more than this of them
 
 
 @contextmanager
@@ -31,31 +32,52 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def featurise(model: Classifier, data: EnvironmentSet) -> Tensor:
     """Phi(x) of every sample, (n, d), in evaluation mode."""
     device = next(model.parameters()).device
+    chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, data.batch(slice(0, 1)).nbytes)))
     with evaluation_mode(model):
-        parts = [model.featurise(data.batch(slice(i, i + _CHUNK)).to(device)) for i in range(0, len(data), _CHUNK)]
+        parts = [model.featurise(data.batch(slice(i, i + chunk)).to(device)) for i in range(0, len(data), chunk)]
     return torch.cat(parts)
 
 
-def evaluate(model: Classifier, data: EnvironmentSet) -> dict[str, Scores]:
-    features = featurise(model, data)
-    with torch.no_grad():
-        logits = model.head(features)
+def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Scores]:
+    """Scores by name of the environment; `features` (n, d) are the model's own, where they are known already."""
+    logits = _logits(model, data, features)
     labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
-    E = len(data.environment_names)
-    accuracy, present = environment_means((logits.argmax(1) == labels).float(), index, E)
+    E, C = len(data.environment_names), len(data.class_names)
+    correct = (logits.argmax(1) == labels).float()
+    accuracy, present = environment_means(correct, index, E)
     loss, _ = environment_means(F.cross_entropy(logits, labels, reduction="none"), index, E)
+    by_group, occurs = environment_means(correct, index * C + labels, E * C)
+    worst = torch.where(occurs, by_group, torch.inf).reshape(E, C).amin(1)
     return {
-        name: Scores(float(accuracy[e]), float(loss[e])) for e, name in enumerate(data.environment_names) if present[e]
+        name: Scores(float(accuracy[e]), float(loss[e]), float(worst[e]))
+        for e, name in enumerate(data.environment_names)
+        if present[e]
     }
 
 
-def held_out_transfer_matrix(model: Classifier, data: EnvironmentSet, ridge: float) -> Tensor:
+def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, float]:
+    """IRMv1's penalty by name of the environment: the squared slope of its risk in a scale of the logits."""
+    logits = _logits(model, data, features)
+    labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
+    penalties = irm_penalty(logits, labels, index, len(data.environment_names)).tolist()
+    return dict(zip(data.environment_names, penalties, strict=True))
+
+
+def _logits(model: Classifier, data: EnvironmentSet, features: Tensor | None) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model.head(featurise(model, data) if features is None else features)
+    return logits
+
+
+def held_out_transfer_matrix(
+    model: Classifier, data: EnvironmentSet, ridge: float, features: Tensor | None = None
+) -> Tensor:
     """M[Q, P] of the model's features on samples it was not trained on, (E, E), on the CPU; nan where there are none.
 
     Q's predictor is fitted on every other source of Q's samples and P's loss taken on the rest of P's, so that the
     diagonal too is held out.
     """
-    features = featurise(model, data)
+    features = featurise(model, data) if features is None else features
     labels, index = data.labels.to(features.device), data.environments.to(features.device)
     E, C = len(data.environment_names), len(data.class_names)
     # Environments 0..E-1 are the fitting halves, E..2E-1 the testing ones.
@@ -67,7 +89,7 @@ def held_out_transfer_matrix(model: Classifier, data: EnvironmentSet, ridge: flo
 
 def alternate(data: EnvironmentSet) -> Tensor:
     """0 and 1 in turns along the sources of each environment, (n,): samples of one source never part."""
-    sources = torch.arange(len(data)) if data.sources is None else data.sources
+    sources = torch.arange(len(data), device=data.labels.device) if data.sources is None else data.sources
     halves = torch.zeros_like(data.environments)
     for e in range(len(data.environment_names)):
         members = data.environments == e

@@ -2,110 +2,145 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import replace
 
-import torch
-from torch import Tensor
-
-from ..algorithms import Batch, Setting, create
-from ..data import BalancedSampler, EnvironmentSet, Splits
-from ..models import Classifier
-from .evaluate import evaluate, held_out_transfer_matrix
-from .records import Record
-from .state import TrainState
+from ..algorithms import Logs
+from ..data import Splits
+from ..errors import DivergedError, TransferRiskError
+from .config import Run
+from .engine import Engine
+from .evaluate import evaluate, featurise, held_out_transfer_matrix, irm_penalties
+from .feed import Feed
+from .output import Output
+from .records import Record, mean_accuracy
+from .signals import Stop, Stopped, stop_asked
+from .state import TrainState, start
+from .step import make_step
 
 OnStep = Callable[[int, int], None]
 """(steps done, steps in all)"""
+OnLoss = Callable[[int, float], None]
+"""(step, its loss), whenever the loss is looked at"""
+OnRecord = Callable[[Record], None]
+
+LOOK_EVERY = 50  # steps between two looks at the loss on a GPU, which has to be waited for
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The paper's protocol for 10C-CMNIST (appendix B.3.2)."""
+def train(
+    run: Run,
+    on_step: OnStep | None = None,
+    *,
+    output: Output | None = None,
+    on_loss: OnLoss | None = None,
+    on_record: OnRecord | None = None,
+) -> list[Record]:
+    """Train one model and evaluate it `config.evaluations` times.
 
-    epochs: int = 10
-    batch_size: int = 128  # of each environment
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    decay_at: float = 0.4  # share of the steps after which the rate is multiplied by decay_factor
-    decay_factor: float = 0.1
-    evaluations: int = 10
-    transfer_ridge: float = 1e-3  # of the predictors in the recorded transfer matrix
-
-    def rate(self, step: int, total: int) -> float:
-        return self.lr * (self.decay_factor if step >= self.decay_at * total else 1.0)
-
-
-def group_priors(data: EnvironmentSet) -> Tensor:
-    """Share of each (environment, class) among samples drawn evenly from the environments, (E, C)."""
-    counts = data.group_counts().float()
-    return counts / counts.sum(1, keepdim=True) / len(counts)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training: what is fixed before its first step."""
-
-    algorithm: str  # its name in the registry
-    build_model: Callable[[], Classifier]
-    splits: Splits
-    config: TrainingConfig = TrainingConfig()
-    seed: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm, where they are not its defaults
-
-
-def start(run: Run) -> TrainState:
-    """The state before the first step; everything random in it comes from the seed."""
-    torch.manual_seed(run.seed)
-    model = run.build_model()
-    config, train = run.config, run.splits.train
-    setting = Setting(len(train.environment_names), len(train.class_names), group_priors(train))
-    optimiser = torch.optim.SGD(
-        model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
-    sampler = BalancedSampler(train, config.batch_size, run.seed)
-    return TrainState(model, optimiser, create(run.algorithm, setting, **run.settings), sampler)
-
-
-def train(run: Run, on_step: OnStep | None = None) -> list[Record]:
-    """Train one model and evaluate it `config.evaluations` times; `on_step(done, total)` is called after each step."""
-    config, splits = run.config, run.splits
-    state = start(run)
+    With an `output` folder, its state is saved there and an interrupted run goes on, bit for bit on a CPU; SIGINT and
+    SIGTERM then finish the step, save, and raise `Stopped`. Loss or weights that are no numbers raise a DivergedError,
+    and are never saved.
+    """
+    config, engine = run.config, Engine.of(run)
+    state = start(run, engine)
     total = config.epochs * state.sampler.steps_per_epoch
-    due = {round(total * (i + 1) / config.evaluations) for i in range(config.evaluations)}
-    records, seconds = [], 0.0
+    due = config.evaluated(total)
+    records = []
+    if output is not None:
+        output.writes = engine.team.rank == 0
+        with engine.first_alone():
+            records = output.open(state, run.describe() | {"precision": engine.precision}, total)
+    splits = engine.place(run.splits)
+    augmentation = state.augmentation if config.augment else None
+    stream = Feed(splits.train, state.sampler, engine.device, augmentation, run.workers, engine.team)
+    step = make_step(state, run.captured)
     state.model.train()
-    while state.step < total:
-        began = time.perf_counter()
-        for group in state.optimiser.param_groups:
-            group["lr"] = config.rate(state.step, total)
-        index = state.sampler.next()
-        data = splits.train
-        batch = Batch(data.batch(index), data.labels[index], data.environments[index])
-        logs = state.algorithm.step(state.model, batch, state.optimiser, state.epoch)
-        state.step += 1
-        seconds += time.perf_counter() - began
-        if state.step in due:
-            records.append(
-                Record(
-                    algorithm=run.algorithm,
-                    seed=run.seed,
-                    step=state.step,
-                    epoch=state.epoch,
-                    seconds=seconds,
-                    train=evaluate(state.model, data),
-                    training_domain=evaluate(state.model, splits.training_domain),
-                    test_domain=evaluate(state.model, splits.test_domain),
-                    test=evaluate(state.model, splits.test),
-                    transfer_matrix=held_out_transfer_matrix(
-                        state.model, splits.training_domain, config.transfer_ridge
-                    ).tolist(),
-                    logs={name: float(value) for name, value in logs.items()},
-                )
-            )
-        if on_step is not None:
-            on_step(state.step, total)
+    with closing(stream) as feed, stop_asked() if output else nullcontext(Stop()) as stop:
+        asked = None
+        while state.step < total and asked is None:
+            began = time.perf_counter()
+            state.set_rate(config.rate(state.step, total))
+            try:
+                logs = step(feed.next())
+            except TransferRiskError:
+                check_numbers(run, state, None, output)  # if it is because of them, that is what to say
+                raise
+            state.step += 1
+            evaluated, saved = state.step in due, output is not None and output.due(state.step)
+            if evaluated or saved:
+                engine.wait()
+            state.seconds += time.perf_counter() - began
+            if evaluated or saved or not engine.on_gpu or state.step % LOOK_EVERY == 0:
+                loss = check_numbers(run, state, logs, output, weights=evaluated or saved)
+                if on_loss is not None:
+                    on_loss(state.step, loss)
+            if evaluated:
+                records.append(measure(run, splits, state, logs))
+                note_best(state, records[-1])
+                if output is not None:
+                    output.append(records[-1])
+                if on_record is not None:
+                    on_record(records[-1])
+            if output is not None and (evaluated or saved):
+                output.save(state)
+            if on_step is not None:
+                on_step(state.step, total)
+            if engine.team.size == 1 or not engine.on_gpu or state.step % LOOK_EVERY == 0:
+                asked = engine.agreed(stop.signum)
+        if output is not None and asked is not None and state.step < total:
+            if output.saved_step != state.step:
+                check_numbers(run, state, None, output)
+                output.save(state)
+            raise Stopped(asked, state.step, total)
     return records
+
+
+def check_numbers(run: Run, state: TrainState, logs: Logs | None, output: Output | None, weights: bool = True) -> float:
+    """The loss, if it is a number and, where asked for, all weights are; otherwise training ends here."""
+    loss = float(logs["loss"]) if logs is not None else 0.0
+    if math.isfinite(loss) and (not weights or state.finite):
+        return loss
+    what = "the weights are no numbers" if math.isfinite(loss) else f"the loss is {loss}"
+    standing = f"; {output.standing}" if output is not None else ""
+    raise DivergedError(
+        f"{what} after step {state.step}: {run.algorithm} has diverged at lr={run.config.lr:g}; use a lower one"
+        f"{standing}"
+    )
+
+
+def measure(run: Run, splits: Splits, state: TrainState, logs: Logs) -> Record:
+    """One evaluation on all parts of the data."""
+    model, config, validation = state.model, run.config, splits.training_domain
+    features = featurise(model, validation)
+    record = Record(
+        algorithm=run.algorithm,
+        seed=run.seed,
+        step=state.step,
+        epoch=state.epoch,
+        seconds=state.seconds,
+        train=evaluate(model, splits.train),
+        training_domain=evaluate(model, validation, features),
+        test_domain=evaluate(model, splits.test_domain),
+        test=evaluate(model, splits.test),
+        transfer_matrix=[],
+        logs={name: float(value) for name, value in logs.items()},
+        settings=dict(run.settings),
+        held_out=run.held_out,
+    )
+    if "irm" in config.record:
+        record = replace(record, irm=irm_penalties(model, validation, features))
+    if "transfer" in config.record:
+        matrix = held_out_transfer_matrix(model, validation, config.transfer_ridge, features)
+        record = replace(record, transfer_matrix=matrix.tolist())
+    return record
+
+
+def note_best(state: TrainState, record: Record) -> None:
+    """The best so far by training-domain validation, the later one when they tie, as `select` has it."""
+    state.records += 1
+    accuracy = mean_accuracy(record.training_domain)
+    if accuracy >= state.best:
+        state.best, state.best_step = accuracy, record.step

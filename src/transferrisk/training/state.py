@@ -2,46 +2,171 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Generator, Tensor
 from torch.optim import Optimizer
 
-from ..algorithms import Algorithm
-from ..data import BalancedSampler
+from ..algorithms import Algorithm, Setting, create
+from ..data import BalancedSampler, EnvironmentSet
 from ..models import Classifier
+from .config import Run
+from .engine import Engine
+
+COUNTERS = ("step", "seconds", "best", "best_step", "records")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state at one moment: tensors by name, on the CPU and copied, and the rest as JSON has it."""
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Any]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors below a name, without it."""
+        return {key[len(name) + 1 :]: value for key, value in self.tensors.items() if key.startswith(f"{name}.")}
 
 
 @dataclass
 class TrainState:
+    """
+    augmentation  the generator images are augmented with, on the device
+    seconds       of training so far, evaluations left out
+    best          highest training-domain accuracy so far, first reached at `best_step` or again there
+    records       how many there are
+    """
+
     model: Classifier
     optimiser: Optimizer
     algorithm: Algorithm[Any]
     sampler: BalancedSampler
+    augmentation: Generator
     step: int = 0
+    seconds: float = 0.0
+    best: float = -1.0
+    best_step: int = 0
+    records: int = 0
 
     @property
     def epoch(self) -> float:
         return self.step / self.sampler.steps_per_epoch
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are numbers."""
+        return bool(torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all())
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def snapshot(self) -> Snapshot:
+        moving, fixed = _optimiser_state(self.optimiser)
+        random = {"cpu": torch.get_rng_state(), "augmentation": self.augmentation.get_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        parts = {
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": moving,
             "algorithm": self.algorithm.state_dict(),
             "sampler": self.sampler.state_dict(),
-            "step": self.step,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "random": random,
         }
+        tensors = {f"{part}.{key}": _copied(value) for part, held in parts.items() for key, value in held.items()}
+        return Snapshot(tensors, {"optimiser": fixed} | {name: getattr(self, name) for name in COUNTERS})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.algorithm.load_state_dict(state["algorithm"])
-        self.sampler.load_state_dict(state["sampler"])
-        self.step = state["step"]
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"]:
-            torch.cuda.set_rng_state_all(state["random_cuda"])
+    def restore(self, saved: Snapshot) -> None:
+        self.model.load_state_dict(saved.part("model"))
+        self.algorithm.load_state_dict(saved.part("algorithm"))
+        self.sampler.load_state_dict(saved.part("sampler"))
+        _restore_optimiser(self.optimiser, saved.part("optimiser"), saved.values["optimiser"])
+        for name in COUNTERS:
+            setattr(self, name, saved.values[name])
+        random = saved.part("random")
+        torch.set_rng_state(random["cpu"])
+        if self.device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+        if len(random["augmentation"]) == len(self.augmentation.get_state()):  # else it went on on another device
+            self.augmentation.set_state(random["augmentation"])
+
+
+def group_priors(data: EnvironmentSet) -> Tensor:
+    """Share of each (environment, class) among samples drawn evenly from the environments, (E, C)."""
+    counts = data.group_counts().float()
+    return counts / counts.sum(1, keepdim=True) / len(counts)
+
+
+def start(run: Run, engine: Engine | None = None) -> TrainState:
+    """The state before the first step; everything random in it comes from the seed."""
+    engine = engine or Engine.of(run)
+    torch.manual_seed(run.seed)
+    config, train = run.config, run.splits.train
+    sampler = BalancedSampler(train, config.batch_size, run.seed)
+    model = engine.prepare(run.build_model(), images=train.inputs[:1].dim() == 4)
+    setting = Setting(len(train.environment_names), len(train.class_names), group_priors(train))
+    optimiser = torch.optim.SGD(
+        model.parameters(),
+        # A rate that steps captured in a graph can read anew.
+        lr=torch.tensor(config.lr, device=engine.device) if engine.on_gpu else config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        fused=True if engine.on_gpu else None,
+    )
+    algorithm = create(run.algorithm, setting, **run.settings).to(engine.device)
+    algorithm.team = engine.team
+    augmentation = Generator(engine.device).manual_seed(40_000 + run.seed + 1_000_003 * engine.team.rank)
+    return TrainState(model, optimiser, algorithm, sampler, augmentation)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors as "0.momentum_buffer", by the number of the parameter; and what else there is."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for number, parameter in enumerate(_parameters(optimiser)):
+        for name, value in optimiser.state.get(parameter, {}).items():
+            (tensors if isinstance(value, Tensor) else values)[f"{number}.{name}"] = value
+    groups = [
+        {k: float(v) if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
+        for group in optimiser.param_groups
+    ]
+    return tensors, {"state": values, "groups": groups}
+
+
+def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """In place where there is something, so that what has captured the optimiser's tensors goes on with them."""
+    parameters = _parameters(optimiser)
+    for key, value in {**tensors, **values["state"]}.items():
+        number, _, name = key.partition(".")
+        state = optimiser.state[parameters[int(number)]]
+        if isinstance(value, Tensor) and not isinstance(state.get(name), Tensor):
+            like = parameters[int(number)]
+            state[name] = torch.empty_like(like, dtype=value.dtype) if value.shape == like.shape else value.to(like)
+        if isinstance(value, Tensor):
+            state[name].copy_(value)
+        else:
+            state[name] = value
+    for group, saved in zip(optimiser.param_groups, values["groups"], strict=True):
+        for name, value in saved.items():
+            if isinstance(group[name], Tensor):
+                group[name].fill_(value)
+            elif name not in ("fused", "foreach", "capturable", "differentiable"):  # how it computes, on this device
+                group[name] = value
+
+
+def _parameters(optimiser: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]

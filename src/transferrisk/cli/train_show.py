@@ -1,0 +1,113 @@
+"""What `trm train` prints: progress, and the accuracies at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ..training import Record, select
+from ..training.output import BEST, LAST, RECORDS
+from ..training.records import mean_accuracy, worst_group
+
+PARTS = {
+    "train": "training",
+    "training_domain": "validation, like training",
+    "test_domain": "validation, like the test",
+    "test": "test",
+}
+
+
+def note(message: str) -> None:
+    print(f"trm: {message}", file=sys.stderr)
+
+
+class Watch:
+    """A bar where stderr is a terminal; otherwise a line an evaluation."""
+
+    def __init__(self, algorithm: str, bars: Progress, where: Console, quiet: bool) -> None:
+        self.bars, self.where, self.algorithm, self.quiet = bars, where, algorithm, quiet
+        self.task = bars.add_task(algorithm, total=None, start=False)
+        self.total, self.seen, self.measured = 0, "", ""
+
+    def step(self, done: int, total: int) -> None:
+        if not self.total:
+            self.total = total
+            self.bars.reset(self.task, total=total, completed=done - 1)
+        self.bars.update(self.task, completed=done)
+
+    def loss(self, step: int, value: float) -> None:
+        self.seen = f"loss {value:.3f}"
+        self._describe()
+
+    def record(self, record: Record) -> None:
+        self.measured = (
+            f"  validation {100 * mean_accuracy(record.training_domain):.1f} %"
+            f"  test {100 * mean_accuracy(record.test):.1f} %"
+        )
+        self._describe()
+        if not self.quiet and not self.where.is_terminal:
+            print(f"step {record.step}, epoch {record.epoch:.3g}: {self.seen}{self.measured}", file=sys.stderr)
+
+    def _describe(self) -> None:
+        self.bars.update(self.task, description=f"{self.algorithm}  {self.seen}{self.measured}")
+
+
+@contextmanager
+def training_progress(algorithm: str, quiet: bool) -> Iterator[Watch]:
+    where = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=where, disable=quiet or not where.is_terminal) as bars:
+        yield Watch(algorithm, bars, where, quiet)
+
+
+def accuracies(records: Sequence[Record]) -> Table:
+    """One row an environment of each part, at the selected evaluation and at the last."""
+    (chosen,), (last,) = select(records, "training_domain"), select(records, "last")
+    table = Table(
+        title=f"Accuracy, %; selected by training-domain validation: step {chosen.step} of {last.step}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("Part", "Environment"):
+        table.add_column(heading)
+    for heading in ("Selected", "Worst class", "Last"):
+        table.add_column(heading, justify="right")
+    for part, title in PARTS.items():
+        for place, (name, scores) in enumerate(getattr(chosen, part).items()):
+            worst = "" if scores.worst_group is None else f"{100 * scores.worst_group:.1f}"
+            final = getattr(last, part)[name].accuracy
+            first = title if place == 0 else ""
+            table.add_row(first, name, f"{100 * scores.accuracy:.1f}", worst, f"{100 * final:.1f}")
+    return table
+
+
+def summary(records: Sequence[Record], folder: Path) -> dict[str, Any]:
+    """The same for a program, with where everything lies."""
+    (chosen,), (last,) = select(records, "training_domain"), select(records, "last")
+    return {
+        "selection": "training_domain",
+        "test_accuracy": mean_accuracy(chosen.test),
+        "test_worst_group": worst_group(chosen.test),
+        "selected": asdict(chosen),
+        "last": asdict(last),
+        "best_checkpoint": str(folder / BEST),
+        "last_checkpoint": str(folder / LAST),
+        "records": str(folder / RECORDS),
+    }

@@ -1,0 +1,147 @@
+"""The device a run is on, its precision, and its place among the processes that share the work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..algorithms import Team
+from ..data import EnvironmentSet, Splits
+from ..data.environments import Rows
+from ..errors import InputError
+from ..models import Classifier
+from .config import Precision, Run
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+S = TypeVar("S", bound=EnvironmentSet)
+
+ROOM = 0.5  # share of the device's free memory that data may take
+
+
+@dataclass(frozen=True)
+class Engine:
+    fabric: Fabric
+    precision: Precision
+    team: Team
+
+    @classmethod
+    def of(cls, run: Run) -> Engine:
+        from lightning_fabric import Fabric  # takes a second to import
+
+        accelerator, devices, nodes = _devices(run.device, run.devices)
+        several = nodes > 1 or (isinstance(devices, int) and devices > 1)
+        strategy = "ddp" if several else "auto"
+        fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
+        fabric.launch()
+        on_gpu = fabric.device.type == "cuda"
+        precision = run.precision or ("bf16" if on_gpu else "fp32")
+        if precision not in get_args(Precision):
+            raise InputError(f"precision {precision!r} is not known: choose from {', '.join(get_args(Precision))}")
+        if on_gpu:
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+            torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        return cls(fabric, precision, Team(fabric.global_rank, fabric.world_size))
+
+    @property
+    def device(self) -> torch.device:
+        return self.fabric.device
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def prepare(self, model: Classifier, images: bool) -> Classifier:
+        """The model on the device: images with channels last on a GPU, where its convolutions are faster so."""
+        model.autocast = torch.bfloat16 if self.precision == "bf16" else None
+        if self.on_gpu and self.team.size > 1:
+            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model.to(self.device)
+        return model.to(memory_format=torch.channels_last) if images and self.on_gpu else model  # type: ignore[call-overload]
+
+    def place(self, splits: Splits) -> Splits:
+        """Those sets in the GPU's memory that fit it, the training set first; on a CPU all stay where they are.
+
+        Images that are decoded when asked for stay so: all at once they may not even fit the host's memory.
+        """
+        if not self.on_gpu:
+            return splits
+        room = ROOM * torch.cuda.mem_get_info(self.device)[0]
+
+        def placed(data: S) -> S:
+            nonlocal room
+            if not decoded(data) or stored_bytes(data) > room:
+                return data
+            room -= stored_bytes(data)
+            return data.to(self.device)
+
+        return replace(
+            splits,
+            train=placed(splits.train),
+            training_domain=placed(splits.training_domain),
+            test_domain=placed(splits.test_domain),
+            test=placed(splits.test),
+        )
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """The first process goes through before the others."""
+        if self.team.size > 1 and self.team.rank > 0:
+            dist.barrier()
+        yield
+        if self.team.size > 1 and self.team.rank == 0:
+            dist.barrier()
+
+    def agreed(self, signum: int | None) -> int | None:
+        """What some process was asked to stop by: all must stop after the same step."""
+        if self.team.size == 1:
+            return signum
+        flag = torch.tensor(signum or 0, device=self.device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return int(flag) or None
+
+    def wait(self) -> None:
+        """Until the device has done all it was given."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+
+def decoded(data: EnvironmentSet) -> bool:
+    """Whether the inputs are a tensor, in memory or mapped from a file."""
+    return isinstance(data.inputs.stored if isinstance(data.inputs, Rows) else data.inputs, Tensor)
+
+
+def stored_bytes(data: EnvironmentSet) -> int:
+    """Of all inputs of a set, as they are stored."""
+    one = data.inputs[:1]
+    return len(data) * one[0].numel() * one.element_size()
+
+
+def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
+    """Fabric's words for devices: their kind, which or how many of them on this machine, and how many machines."""
+    kind, _, number = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (number and (kind != "cuda" or not number.isdecimal())):
+        raise InputError(f"device {name!r} is not known: use auto, cpu, cuda or cuda:1")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind = "cpu" if kind == "cpu" or (kind == "auto" and not there) else "cuda"
+    nodes = 1
+    if "LOCAL_WORLD_SIZE" in os.environ and "WORLD_SIZE" in os.environ:  # started by torchrun
+        count = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // count
+    if kind == "cpu":
+        return kind, count, nodes
+    if int(number or 0) >= there or count > there:
+        have = f"{there} such device{'s' * (there != 1)}" if there else "no GPU that PyTorch can use"
+        what = f"device {name!r} is not there" if count <= max(there, 1) else f"{count} devices are not there"
+        raise InputError(f"{what}: this machine has {have}; use --device auto or cpu, or fewer --devices")
+    if count > 1 and number:
+        raise InputError(f"device {name!r} is one, and {count} are asked for: use --device cuda")
+    return kind, [int(number or 0)] if count == 1 and nodes == 1 else count, nodes

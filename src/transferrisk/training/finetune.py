@@ -1,0 +1,50 @@
+"""A few labelled samples of the test environment to go on training with (the paper's "Transferability of models").
+
+The paper fine-tunes on k samples of the target environment and reports the accuracy on it. Here the accuracy is over
+the samples whose sources were not drawn, so that nothing that was learnt from is tested on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Generator, Tensor
+
+from ..data import EnvironmentSet, Splits, TrainingDomainValidation
+from ..data.environments import retyped
+from ..errors import InputError
+from .config import TrainingConfig
+
+
+def few_samples(splits: Splits, count: int, seed: int) -> Splits:
+    """Train on `count` samples of the test environment, select by its validation data, test on the rest of it."""
+    drawn = balanced_draw(splits.test, count, seed)
+    sources = torch.arange(len(splits.test)) if splits.test.sources is None else splits.test.sources.cpu()
+    rest = ~torch.isin(sources, sources[drawn])
+    if not rest.any():
+        raise InputError(f"{count} samples to fine-tune on leave none of {len(splits.test)} to test on: use fewer")
+    return Splits(
+        train=splits.test.select(drawn),
+        training_domain=retyped(splits.test_domain, TrainingDomainValidation),
+        test_domain=splits.test_domain,
+        test=splits.test.select(rest.nonzero().flatten()),
+    )
+
+
+def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
+    """Positions of `count` random samples, (count,): the same number of each class as far as that goes."""
+    if not 2 <= count < len(data):
+        raise InputError(f"{count} samples to fine-tune on: use 2 to {len(data) - 1}, of the {len(data)} there are")
+    generator = Generator().manual_seed(50_000 + seed)
+    order = torch.randperm(len(data), generator=generator)
+    labels = data.labels.cpu()[order]
+    member = torch.nn.functional.one_hot(labels, len(data.class_names))
+    turn = member.cumsum(0).gather(1, labels.unsqueeze(1)).flatten()  # a sample's place among those of its class
+    return order[turn.argsort(stable=True)[:count]]
+
+
+def finetuning(config: TrainingConfig, count: int) -> TrainingConfig:
+    """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples."""
+    rate = config.lr * (config.decay_factor if config.decay_at < 1 else 1.0)
+    return replace(config, lr=rate, decay_at=1.0, batch_size=min(config.batch_size, count))

@@ -1,0 +1,39 @@
+"""How each data set is trained on where nothing else is asked for: the paper's protocol (appendix B.3)."""
+
+from __future__ import annotations
+
+from ..data import EnvironmentSet, Splits
+from .config import TrainingConfig
+
+_SMALL_IMAGES = TrainingConfig(record=())
+_PHOTOGRAPHS = TrainingConfig(epochs=50, batch_size=32, lr=1e-4, decay_at=1.0, record=())
+
+PROTOCOLS = {
+    "10c-cmnist": _SMALL_IMAGES,
+    "10c-digits": _SMALL_IMAGES,
+    "scenecoco": TrainingConfig(epochs=100, record=()),
+    "pacs": _PHOTOGRAPHS,
+    "office-home": _PHOTOGRAPHS,
+    "celeba": _PHOTOGRAPHS,
+}
+
+
+def protocol(name: str, splits: Splits) -> TrainingConfig:
+    """The set's own, or for the user's files the one of the paper's set that is most like them."""
+    own = PROTOCOLS.get(name.partition(":")[0])
+    if own is not None:
+        return own
+    return _PHOTOGRAPHS if side(splits.train) > 64 else _SMALL_IMAGES
+
+
+def default_backbone(data: EnvironmentSet) -> str:
+    """The paper's network for inputs like these."""
+    if not side(data):
+        return "mlp"
+    return "cnn" if side(data) <= 28 else "wrn-16-2" if side(data) <= 64 else "resnet18"
+
+
+def side(data: EnvironmentSet) -> int:
+    """The longer side of the images, in pixels; 0 where the inputs are vectors."""
+    shape = data.inputs[:1].shape[1:]
+    return max(shape[1:]) if len(shape) == 3 else 0

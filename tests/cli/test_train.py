@@ -1,0 +1,202 @@
+"""`trm train` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from transferrisk.cli import main
+from transferrisk.training import load_checkpoint, read_records
+
+SMALL = ["train", "--data", "gaussian", "--epochs", "2", "--evaluations", "2", "--backbone", "mlp:4", "--device", "cpu"]
+START = """
+import signal, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the one who runs the tests has set
+torch.set_num_threads(1)
+from transferrisk.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def trm(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["trm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+def same_weights(one, other):
+    a, b = (load_checkpoint(folder / "last.safetensors").part("model") for folder in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_a_run_and_what_it_leaves(trm, tmp_path):
+    folder = tmp_path / "run"
+    code, out, err = trm(
+        *SMALL, "--algorithm", "irm", "--set", "penalty_weight=0.5", "--record", "irm", "--output", folder
+    )
+    assert code == 0
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "best.safetensors", "last.safetensors", "records.jsonl", "run.json",
+    ]  # fmt: skip
+    assert [line.split(":")[0] for line in err.splitlines()] == ["step 12, epoch 1", "step 24, epoch 2"]
+    assert "selected by training-domain validation" in out
+    last = read_records(folder / "records.jsonl")[-1]
+    assert last.settings == {"penalty_weight": 0.5}
+    assert set(last.irm) == {"environment 1", "environment 2", "environment 3"}
+    assert re.search(rf"test +far .*{100 * last.test['far'].accuracy:.1f}", out)
+    configuration = json.loads((folder / "run.json").read_text())["configuration"]
+    assert (configuration["data"], configuration["lr"], configuration["settings.penalty_weight"]) == (
+        "gaussian",
+        0.1,
+        0.5,
+    )
+    assert configuration["precision"] == "fp32"
+
+    code, out, err = trm(*SMALL, "--algorithm", "irm", "--output", folder)
+    assert code == 2
+    assert err.startswith(f"trm: {folder} holds a run already")
+    code, out, err = trm(*SMALL, "--algorithm", "irm", "--output", folder, "--resume")
+    assert code == 2
+    assert "settings.penalty_weight: 0.5 there, 1.0 here; record: ['irm'] there, [] here" in err
+    same = ("--algorithm", "irm", "--set", "penalty_weight=0.5", "--record", "irm")
+    code, out, err = trm(*SMALL, *same, "--output", folder, "--resume")
+    assert (code, err) == (0, f"trm: {folder} is finished: step 24 of 24\n")
+    assert "selected by training-domain validation" in out
+
+
+def test_json_is_all_there_is_on_stdout_and_quiet_says_nothing(trm, tmp_path):
+    code, out, err = trm(*SMALL, "--output", tmp_path / "a", "--json", "--quiet", "--resume")
+    assert (code, err) == (0, "")
+    summary = json.loads(out)
+    best = load_checkpoint(tmp_path / "a" / "best.safetensors")
+    assert summary["selected"]["step"] == best.values["step"]
+    assert summary["test_accuracy"] == summary["selected"]["test"]["far"]["accuracy"]
+    assert summary["best_checkpoint"] == str(tmp_path / "a" / "best.safetensors")
+    assert trm(*SMALL, "--output", tmp_path / "b", "--quiet") == (0, "", "")
+
+
+def test_fine_tuning_on_few_samples(trm, tmp_path):
+    assert trm(*SMALL, "--output", tmp_path / "first", "--quiet")[0] == 0
+    arguments = ["train", "--data", "gaussian", "--init", tmp_path / "first" / "best.safetensors"]
+    code, out, _ = trm(*arguments, "--finetune-samples", 20, "--output", tmp_path / "second", "--json")
+    assert code == 0
+    selected = json.loads(out)["selected"]
+    assert (selected["algorithm"], set(selected["train"])) == ("erm", {"far"})
+    code, _, err = trm(*arguments, "--finetune-samples", 5000, "--output", tmp_path / "third")
+    assert (code, err) == (2, "trm: 5000 samples to fine-tune on: use 2 to 1599, of the 1600 there are\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "gausian"], "data set 'gausian' is not known: did you mean 'gaussian"),
+        (["--data", "gaussian", "--test-env", "x"], "data set 'gaussian' has a test environment of its own"),
+        (["--data", "gaussian", "--algorithm", "tmr"], "algorithm 'tmr' is not known: did you mean 'trm'"),
+        (["--data", "gaussian", "--set", "rigde=1"], "trm has no setting 'rigde': did you mean 'ridge'"),
+        (["--data", "gaussian", "--backbone", "clp"], "backbone 'clp' is not known"),
+        (["--data", "gaussian", "--backbone", "cnn"], "'cnn' takes images, and the inputs have shape"),
+        (
+            ["--data", "gaussian", "--batch-size", "5000"],
+            "environment 'environment 1' has 1600 training samples, fewer",
+        ),
+        (["--data", "gaussian", "--device", "tpu"], "device 'tpu' is not known: use auto, cpu, cuda or cuda:1"),
+        (["--data", "gaussian", "--precision", "fp8"], "precision 'fp8' is not known: choose from fp32, tf32, bf16"),
+        (["--data", "gaussian", "--record", "x"], "record 'x' is not known: choose from irm, transfer"),
+        (["--data", "gaussian", "--tracker", "x"], "tracker 'x' is not known: choose from tensorboard, mlflow"),
+        (["--data", "gaussian", "--init", "no.safetensors"], "no.safetensors does not exist: name a checkpoint"),
+        (["--data", "gaussian", "--augment"], "there is nothing to augment: the inputs are vectors"),
+        (["--data", "gaussian", "--devices", "2"], "--devices 2 is more than one run can use"),
+        (["--data", "gaussian", "--decay-at", "2"], "Invalid value for '--decay-at'"),
+        (["--data", "gaussian", "--epochs", "0"], "Invalid value for '--epochs'"),
+        ([], "Missing option '--data'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(trm, tmp_path, arguments, message):
+    code, out, err = trm("train", *arguments, "--output", tmp_path / "run")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"trm: {message}")
+    assert not (tmp_path / "run" / "run.json").exists()  # so the same folder can be used at the next try
+
+
+def test_divergence_is_a_line(trm, tmp_path):
+    code, _, err = trm(*SMALL, "--algorithm", "erm", "--lr", "1e30", "--output", tmp_path, "--quiet")
+    assert code == 2
+    assert re.match(r"trm: the loss is (nan|inf) after step \d+: erm has diverged at lr=1e\+30; use a lower one; ", err)
+    assert err.count("\n") == 1
+
+
+def started(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", START, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_another(path, process, before=None, seconds=120):
+    """Until there is a file at this path that is not the one of before."""
+    end = time.monotonic() + seconds
+    while not path.exists() or path.read_bytes() == before:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+LONG = [*SMALL, "--epochs", "12", "--checkpoint-every", "1", "--algorithm", "trm", "--set", "query=random", "--quiet"]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_says_how_to_go_on(trm, tmp_path, signum, code):
+    folder = tmp_path / "cut"
+    endless = [*LONG, "--epochs", "100000", "--output", str(folder)]
+    process = started(*endless)
+    try:
+        wait_for_another(folder / "last.safetensors", process)
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (code, "")
+    told = re.fullmatch(r"trm: interrupted at step (\d+) of 1200000; go on with: (.*)\n", err)
+    assert told
+    assert shlex.split(told[2]) == ["trm", *endless, "--resume"]
+    assert load_checkpoint(folder / "last.safetensors").values["step"] == int(told[1])
+
+
+def test_killed_and_resumed_it_ends_with_the_same_weights(trm, tmp_path):
+    assert trm(*LONG, "--output", tmp_path / "whole")[0] == 0
+    draw = random.Random(0)
+    folder = tmp_path / "cut"
+    checkpoint, before = folder / "last.safetensors", None
+    for _ in range(2):
+        process = started(*LONG, "--output", str(folder), "--resume")
+        wait_for_another(checkpoint, process, before)
+        time.sleep(draw.uniform(0, 0.2))
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        before = checkpoint.read_bytes()
+        assert 0 < load_checkpoint(checkpoint).values["step"] < 144
+    assert trm(*LONG, "--output", folder, "--resume")[0] == 0
+    assert same_weights(tmp_path / "whole", folder)
+    whole, cut = (read_records(tmp_path / name / "records.jsonl") for name in ("whole", "cut"))
+    assert [(r.step, r.test, r.logs) for r in whole] == [(r.step, r.test, r.logs) for r in cut]
+
+
+def test_help_has_an_example(trm):
+    code, out, _ = trm("train", "--help")
+    assert code == 0
+    assert "Example: trm train --data pacs" in out

@@ -1,0 +1,110 @@
+"""Training on a GPU: every algorithm in every precision, resuming, and data that is streamed to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from small import small_run, without_time
+from torch import Tensor
+
+from transferrisk.algorithms import available
+from transferrisk.data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from transferrisk.models import build
+from transferrisk.training import Output, Run, TrainingConfig, load_checkpoint, train
+from transferrisk.training.engine import Engine
+from transferrisk.training.feed import Feed
+from transferrisk.training.state import start
+
+pytestmark = pytest.mark.gpu
+
+
+@dataclass(frozen=True)
+class Undecoded:
+    content: Tensor
+
+    def __len__(self):
+        return len(self.content)
+
+    def __getitem__(self, index):
+        return self.content[torch.arange(len(self))[index]]
+
+
+def pictures(kind, seed, names, n=96):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (n,), generator=generator)
+    noise = torch.randint(120, (n, 3, 12, 12), generator=generator)
+    return kind(
+        (noise + 100 * labels[:, None, None, None]).to(torch.uint8),
+        labels,
+        torch.arange(n) % len(names),
+        names,
+        ("x", "y"),
+    )
+
+
+def image_run(algorithm="erm", **options):
+    splits = Splits(
+        pictures(EnvironmentSet, 0, ("a", "b")),
+        pictures(TrainingDomainValidation, 1, ("a", "b")),
+        pictures(TestDomainValidation, 2, ("c",)),
+        pictures(EnvironmentSet, 3, ("c",)),
+    )
+    config = TrainingConfig(epochs=4, batch_size=8, lr=0.02, evaluations=2)
+    return Run(algorithm, lambda: build("cnn:4", 2, (3, 12, 12)), splits, config, device="cuda", **options)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("name", available())
+def test_every_algorithm_learns_in_every_precision(name, precision):
+    records = train(image_run(name, precision=precision))
+    assert records[-1].test["c"].accuracy > 0.9
+
+
+def test_bf16_is_the_default_and_channels_are_last():
+    run = image_run()
+    engine = Engine.of(run)
+    state = start(run, engine)
+    assert engine.precision == "bf16"
+    placed = engine.place(run.splits)
+    assert placed.train.inputs.is_cuda
+    inputs = Feed(placed.train, state.sampler, engine.device).next().inputs
+    assert inputs.is_contiguous(memory_format=torch.channels_last)
+    assert state.optimiser.param_groups[0]["fused"]
+    assert state.model.featurise(inputs).dtype == torch.float32
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streamed_batches_are_the_resident_ones(workers):
+    run = image_run()
+    engine = Engine.of(run)
+    data = run.splits.train
+    lazy = replace(data, inputs=Undecoded(data.inputs))
+    resident = Feed(engine.place(run.splits).train, start(run, engine).sampler, engine.device)
+    streaming = Feed(lazy, start(run, engine).sampler, engine.device, workers=workers)
+    for _ in range(10):
+        for a, b in zip(resident.next(), streaming.next(), strict=True):
+            assert torch.equal(a, b)
+    streaming.close()
+
+
+def test_a_cut_run_goes_on_also_on_a_cpu(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def kill(done, total):
+        if done == 5:
+            raise Killed
+
+    run = replace(small_run("trm"), device="cuda", precision="fp32")
+    with pytest.raises(Killed):
+        train(run, kill, output=Output(tmp_path / "a", every=2, say=print))
+    assert load_checkpoint(tmp_path / "a" / "last.safetensors").values["step"] == 4
+    (tmp_path / "b").mkdir()
+    for path in (tmp_path / "a").iterdir():
+        (tmp_path / "b" / path.name).write_bytes(path.read_bytes())
+    gpu = train(run, output=Output(tmp_path / "a", resume=True))
+    cpu = train(replace(run, device="cpu"), output=Output(tmp_path / "b", resume=True))
+    assert [r.step for r in gpu] == [r.step for r in cpu] == [3, 6, 9]
+    assert without_time(gpu)[0] == without_time(cpu)[0]
