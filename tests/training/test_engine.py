@@ -30,7 +30,7 @@ def test_unknown_precision():
 def test_a_cpu_computes_in_full_precision_and_leaves_data_where_it_is():
     run = replace(small_run(), device="cpu")
     engine = Engine.of(run)
-    assert (engine.device.type, engine.precision, engine.world.size) == ("cpu", "fp32", 1)
+    assert (engine.device.type, engine.precision, engine.team.size) == ("cpu", "fp32", 1)
     assert engine.place(run.splits) is run.splits
     assert stored_bytes(run.splits.train) == 60 * 4 * 4
 

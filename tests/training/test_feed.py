@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import multiprocessing
 from dataclasses import dataclass, replace
 
 import pytest
@@ -118,6 +120,22 @@ def test_an_input_that_cannot_be_read_is_one_line(workers):
     feed = Feed(lazy(data, bad=3), BalancedSampler(data, 5, 0), CPU, workers=workers)
     with pytest.raises(TransferRiskError, match=r"^sample 3 is damaged: remove it$"):
         [feed.next() for _ in range(9)]
+
+
+def test_the_processes_end_with_the_feed_though_an_error_holds_its_iterator():
+    data = images()
+    for end in (Feed.close, lambda feed: None):
+        before = set(multiprocessing.active_children())
+        feed = Feed(lazy(data, bad=3), BalancedSampler(data, 5, 0), CPU, workers=2)
+        with pytest.raises(InputError) as held:
+            [feed.next() for _ in range(9)]
+        children = set(multiprocessing.active_children()) - before
+        assert sum(child.is_alive() for child in children) == 2
+        end(feed)
+        held.value.__traceback__ = None
+        del feed, held
+        gc.collect()
+        assert not any(child.is_alive() for child in children)
 
 
 def test_augmentation_has_a_stream_of_its_own_and_varies_images_only():

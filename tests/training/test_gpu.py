@@ -9,13 +9,16 @@ import torch
 from small import small_run, without_time
 from torch import Tensor
 
-from transferrisk.algorithms import available
+from transferrisk.algorithms import ERM, available
 from transferrisk.data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from transferrisk.errors import StepWarning
 from transferrisk.models import build
 from transferrisk.training import Output, Run, TrainingConfig, load_checkpoint, train
+from transferrisk.training.captured import CapturedStep
 from transferrisk.training.engine import Engine
 from transferrisk.training.feed import Feed
 from transferrisk.training.state import start
+from transferrisk.training.step import make_step
 
 pytestmark = pytest.mark.gpu
 
@@ -108,3 +111,44 @@ def test_a_cut_run_goes_on_also_on_a_cpu(tmp_path):
     cpu = train(replace(run, device="cpu"), output=Output(tmp_path / "b", resume=True))
     assert [r.step for r in gpu] == [r.step for r in cpu] == [3, 6, 9]
     assert without_time(gpu)[0] == without_time(cpu)[0]
+
+
+def weights_after(run, captured, steps=12):
+    engine = Engine.of(run)
+    state = start(run, engine)
+    feed = Feed(engine.place(run.splits).train, state.sampler, engine.device)
+    step = make_step(state, captured)
+    state.model.train()
+    losses = []
+    for _ in range(steps):
+        losses.append(float(step(feed.next())["loss"]))
+        state.step += 1
+    return state, losses, step
+
+
+@pytest.mark.parametrize("name", available())
+def test_captured_steps_are_the_same_steps(name, monkeypatch):
+    """With penalties that are switched on in between, and another plan at random steps."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    settings = {"start_epoch": 0.5} if name in ("irm", "vrex", "trm", "trm-direct") else {}
+    run = image_run(name, precision="fp32", settings=settings)
+    one, eager, _ = weights_after(run, captured=False)
+    two, losses, step = weights_after(run, captured=True)
+    assert isinstance(step, CapturedStep)
+    assert step.graphs
+    assert losses == pytest.approx(eager, rel=2e-3)
+    for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=5e-3, atol=1e-4)
+
+
+def test_what_cannot_be_captured_says_why():
+    class Own(ERM):
+        def step(self, model, batch, optimiser, epoch):
+            return super().step(model, batch, optimiser, epoch)
+
+    state = start(image_run())
+    state.algorithm = Own(state.algorithm.setting).to("cuda")
+    with pytest.warns(
+        StepWarning, match="not captured in a CUDA graph, which would be faster: Own has a step of its own"
+    ):
+        make_step(state)

@@ -8,6 +8,7 @@ import typer
 
 from .. import __version__
 from . import data_look
+from .bench import bench
 from .data import data_app
 from .demo import demo
 from .train import train
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(bench)
 app.command()(train)
 app.add_typer(data_app, name="data")
 assert data_look  # adds commands to it

@@ -121,7 +121,8 @@ def _train(
     from .show import task_progress
     from .train_show import note, summary, training_progress
 
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) > 0:  # one of several: the first speaks
+    follows = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) > 0
+    if follows:  # one of several processes, of which the first speaks
         quiet, as_json, trackers = True, False, ()
     check_trackers(trackers)
     output = Output(folder, resume, every, say=(lambda _: None) if quiet else note)
@@ -140,6 +141,8 @@ def _train(
                 on_record=all_.record,
             )
     except Stopped as stopped:
+        if follows:
+            raise typer.Exit(stopped.exit_code) from None
         raise Stopped(stopped.signum, stopped.step, stopped.total, _again()) from None
     if as_json:
         print(json.dumps(summary(records, folder), indent=2))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar, get_args
 
 import torch
@@ -35,8 +38,7 @@ class Engine:
 
     @classmethod
     def of(cls, run: Run) -> Engine:
-        from lightning_fabric import Fabric  # takes a second to import
-
+        Fabric = fabric_class()
         accelerator, devices, nodes = _devices(run.device, run.devices)
         several = nodes > 1 or (isinstance(devices, int) and devices > 1)
         strategy = "ddp" if several else "auto"
@@ -117,6 +119,14 @@ class Engine:
 def decoded(data: EnvironmentSet) -> bool:
     """Whether the inputs are a tensor, in memory or mapped from a file."""
     return isinstance(data.inputs.stored if isinstance(data.inputs, Rows) else data.inputs, Tensor)
+
+
+def fabric_class() -> type[Fabric]:
+    """From its own package, or from Lightning's, which carries it; either takes a second to import."""
+    name = "lightning_fabric" if find_spec("lightning_fabric") is not None else "lightning.fabric"
+    logging.getLogger(name).setLevel(logging.WARNING)  # it tells of every process it starts
+    found: type[Fabric] = import_module(name).Fabric
+    return found
 
 
 def stored_bytes(data: EnvironmentSet) -> int:

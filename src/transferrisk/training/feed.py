@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -46,11 +48,12 @@ class Feed:
         self.labels, self.environments = data.labels.to(device), data.environments.to(device)
         self.workers = workers if streamed(data, device) else 0
         self._ahead: Iterator[Tensor | TransferRiskError] | None = None
+        self._end: Callable[[], Any] = lambda: None
 
     def next(self) -> Batch:
         if self.workers and self._ahead is None:
             self._ahead = self._read_ahead()
-        drawn = self._share(self.sampler)
+        drawn = self.team.share(self.sampler.next(), self.sampler.batch_size)
         index = drawn.to(self.device, non_blocking=True)
         if self._ahead is not None:
             stored = _receive(self._ahead)
@@ -60,11 +63,9 @@ class Feed:
         return Batch(self._inputs(stored), self.labels[index], self.environments[index], block)
 
     def close(self) -> None:
-        """End the processes that read ahead."""
+        """End the processes that read ahead; at the latest this happens when the feed or the program ends."""
         self._ahead = None
-
-    def _share(self, sampler: BalancedSampler) -> Tensor:
-        return self.team.share(sampler.next(), sampler.batch_size)
+        self._end()
 
     def _inputs(self, stored: Tensor) -> Tensor:
         """As a network takes them: images as floats in 0..1, with channels last on a GPU."""
@@ -77,11 +78,11 @@ class Feed:
         return inputs.contiguous(memory_format=torch.channels_last) if self.device.type == "cuda" else inputs
 
     def _read_ahead(self) -> Iterator[Tensor | TransferRiskError]:
-        sampler = copy.deepcopy(self.sampler)
+        sampler, team = copy.deepcopy(self.sampler), self.team
 
         def draws() -> Iterator[Tensor]:
             while True:
-                yield self._share(sampler)
+                yield team.share(sampler.next(), sampler.batch_size)
 
         loader: DataLoader[Tensor | TransferRiskError] = DataLoader(
             _Stored(self.data),
@@ -93,7 +94,10 @@ class Feed:
             worker_init_fn=_leave_signals_to_the_parent,
             generator=Generator(),  # else the loader draws from torch's own, and the run would depend on the loader
         )
-        return iter(loader)
+        ahead = iter(loader)
+        # They ignore signals, so nothing else ends them while an error's traceback, say, keeps the iterator alive.
+        self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]
+        return ahead
 
 
 def streamed(data: EnvironmentSet, device: torch.device) -> bool:

@@ -1,0 +1,202 @@
+"""What a training step costs, for each algorithm on the paper's settings, as a ratio to ERM in the same run.
+
+A step is forward, backward and optimiser on one batch that lies on the device: reading data is left out. Labels are
+random, as hard for the head's solvers as labels can be.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator
+
+from .. import TransferRisk
+from ..algorithms import Batch
+from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from ..data.environments import retyped
+from ..errors import InputError
+from ..models import build
+from ..training.config import Precision, Run, TrainingConfig
+from ..training.engine import Engine
+from ..training.state import TrainState, start
+from ..training.step import Step, make_step
+
+WARM_UP = {"cuda": 10, "cpu": 2}
+STEPS = {"cuda": 60, "cpu": 10}
+
+
+@dataclass(frozen=True)
+class Setting:
+    environments: int
+    batch_size: int  # of each environment
+    shape: tuple[int, int, int]
+    backbone: str
+    classes: int
+
+
+SETTINGS = {
+    "cmnist": Setting(2, 128, (3, 28, 28), "cnn", 10),
+    "scenecoco": Setting(2, 128, (3, 64, 64), "wrn-16-2", 10),
+    "pacs": Setting(3, 32, (3, 224, 224), "resnet18", 7),
+    "officehome": Setting(3, 32, (3, 224, 224), "resnet18", 65),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    setting: str
+    algorithm: str
+    device: str
+    precision: str
+    ms: float  # median of a step
+    ratio: float  # to ERM
+    peak_mib: float | None  # of the device's memory; None where that is not counted
+
+
+def measure(
+    setting: str,
+    algorithms: Sequence[str],
+    device: str = "auto",
+    precision: Precision | None = None,
+    captured: bool = True,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Measurement]:
+    """ERM comes first, whether it was asked for or not.
+
+    On a CPU the algorithms take steps in turns, so that a slow moment strikes all alike; on a GPU one after the other,
+    so that each has its memory to itself.
+    """
+    if setting not in SETTINGS:
+        raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}")
+    names = ["erm", *(name for name in algorithms if name != "erm")]
+    engine = Engine.of(_run(setting, "erm", device, precision))
+    kind = engine.device.type
+    times: dict[str, list[float]] = {name: [] for name in names}
+    peaks: dict[str, float | None] = dict.fromkeys(names)
+    total, done = len(names) * (WARM_UP[kind] + STEPS[kind]), 0
+    for together in [[name] for name in names] if engine.on_gpu else [names]:
+        gc.collect()
+        if engine.on_gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(engine.device)
+        before = torch.cuda.memory_allocated(engine.device) if engine.on_gpu else 0
+        steps = {name: _step(_run(setting, name, device, precision), engine, captured) for name in together}
+        for i in range(WARM_UP[kind] + STEPS[kind]):
+            for name in together:
+                taken = _timed(*steps[name], engine)
+                if i >= WARM_UP[kind]:
+                    times[name].append(taken)
+                done += 1
+                if progress is not None:
+                    progress(f"{setting}, {name}", done, total)
+        if engine.on_gpu:
+            peaks[together[0]] = (torch.cuda.max_memory_allocated(engine.device) - before) / 2**20
+        del steps
+    medians = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+    return [
+        Measurement(setting, name, kind, engine.precision, ms, ms / medians["erm"], peaks[name])
+        for name, ms in medians.items()
+        if name in algorithms or name == "erm"
+    ]
+
+
+def _run(setting: str, algorithm: str, device: str, precision: Precision | None) -> Run:
+    s = SETTINGS[setting]
+    generator = Generator().manual_seed(0)
+    n = s.environments * s.batch_size
+    data = EnvironmentSet(
+        torch.randint(256, (n, *s.shape), generator=generator, dtype=torch.uint8),
+        torch.randint(s.classes, (n,), generator=generator),
+        torch.arange(s.environments).repeat_interleave(s.batch_size),
+        tuple(f"environment {e}" for e in range(s.environments)),
+        tuple(map(str, range(s.classes))),
+    )
+    splits = Splits(data, retyped(data, TrainingDomainValidation), retyped(data, TestDomainValidation), data)
+    frozen = "auto" if s.backbone in ("cnn", "wrn-16-2") else "frozen"
+
+    def model() -> Any:
+        return build(s.backbone, s.classes, s.shape, weights="none", batch_norm=frozen)  # type: ignore[arg-type]
+
+    config = TrainingConfig(epochs=10_000, batch_size=s.batch_size, lr=0.01)
+    return Run(algorithm, model, splits, config, device=device, precision=precision)
+
+
+def _step(run: Run, engine: Engine, captured: bool) -> tuple[Step, Batch, TrainState]:
+    """The step, its batch, and the state that the step works on; penalties are on."""
+    state = start(run, engine)
+    state.step = 100 * state.sampler.steps_per_epoch
+    state.model.train()
+    data, memory = run.splits.train.to(engine.device), torch.channels_last if engine.on_gpu else torch.contiguous_format
+    inputs = data.batch().contiguous(memory_format=memory)
+    batch = Batch(inputs, data.labels, data.environments, run.config.batch_size)
+    return make_step(state, captured), batch, state
+
+
+def _timed(step: Step, batch: Batch, state: TrainState, engine: Engine) -> float:
+    engine.wait()
+    began = time.perf_counter()
+    step(batch)
+    engine.wait()
+    return time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class HeadCost:
+    """Milliseconds of the transfer risk and its gradient alone."""
+
+    environments: int
+    samples: int  # of each environment
+    features: int
+    classes: int
+    ms: float
+
+
+def head_costs(device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> list[HeadCost]:
+    """How the head grows: each size doubled or more in turn, the others as in 10C-CMNIST."""
+    engine = Engine.of(_run("cmnist", "erm", device, "fp32"))
+    base = {"environments": 2, "samples": 128, "features": 128, "classes": 10}
+    varied: dict[str, tuple[int, ...]] = {
+        "environments": (2, 3, 5, 8),
+        "samples": (32, 64, 128),
+        "features": (64, 128, 512, 2048),
+        "classes": (2, 10, 32),
+    }
+    cases = [base | {name: value} for name, values in varied.items() for value in values]
+    found = []
+    for i, case in enumerate(cases):
+        found.append(HeadCost(**case, ms=_head(engine, **case)))
+        if progress is not None:
+            progress("head", i + 1, len(cases))
+    return found
+
+
+def _head(engine: Engine, environments: int, samples: int, features: int, classes: int) -> float:
+    torch.manual_seed(0)
+    n, device = environments * samples, engine.device
+    centres = torch.randn(classes, features, device=device)
+    labels = torch.randint(classes, (n,), device=device)
+    rows = (torch.randn(n, features, device=device) + centres[labels]).div(features**0.5).mul(5).requires_grad_()
+    index = torch.arange(environments, device=device).repeat_interleave(samples)
+    criterion = TransferRisk(num_classes=classes, environments=environments).to(device)
+    if engine.on_gpu:
+        criterion.capture(samples, blocks=True)
+
+    def once() -> None:
+        rows.grad = None
+        criterion(rows, labels, index).risk.backward()
+
+    times = []
+    for i in range(3 + STEPS[device.type]):
+        engine.wait()
+        began = time.perf_counter()
+        once()
+        engine.wait()
+        if i >= 3:
+            times.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(times)
