@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from transferrisk.files import write_atomically
+from transferrisk.errors import InputError
+from transferrisk.files import prepare_folder, write_atomically
 
 
 def test_writes_and_replaces(tmp_path):
@@ -29,3 +30,30 @@ def test_a_failure_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["b.txt"]
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path):
+    (tmp_path / "link").symlink_to("deep/real")
+    write_atomically(tmp_path / "link", "one")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "deep/real").read_text() == "one"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is no regular file, and is not replaced"):
+        write_atomically(tmp_path / "pipe", "one")
+    with pytest.raises(InputError, match="is no regular file, and is not replaced"):
+        prepare_folder(tmp_path, "pipe")
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_folders_that_were_not_there_are_gone_after_a_failure(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "there" / "a" / "b" / "c.txt", "new")
+    assert [p.name for p in tmp_path.rglob("*")] == ["there"]

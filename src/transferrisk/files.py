@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import InputError
@@ -12,29 +14,73 @@ from .errors import InputError
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write beside the target under a temporary name, then rename: an interruption leaves the old file whole.
 
-    The content is on the disk before it takes the name, so that a power failure does too.
+    The content is on the disk before it takes the name, so that a power failure does too. A link stays, and the file it
+    leads to is written. What fails leaves no folder that was not there before.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    target = Path(os.path.realpath(path))
+    _refuse_other_than_file(target)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with new_folders(target.parent):
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file that could not be written, before hours of work and without creating anything."""
+    _check_folder(path.parent)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
+    _refuse_other_than_file(path)
+    _check_folder(Path(os.path.realpath(path)).parent)
 
 
 def prepare_folder(folder: Path, *files: str) -> None:
     """Create the folder where these files will go; what stands in the way is told now, not after hours of work."""
-    for part in (folder, *folder.parents):
+    _check_folder(folder)
+    for name in files:
+        check_target(folder / name)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def readable(name: Path | str) -> str:
+    """A file's name to print: bytes that are no text become \\xNN, so that different names stay different."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def _check_folder(folder: Path) -> None:
+    """Files can be written there, or it can be made."""
+    parts = (folder, *folder.parents)
+    for part in parts:
         if part.exists() and not part.is_dir():
             raise InputError(f"{part} is a file, not a folder: choose another folder for the output")
-    for name in files:
-        if (folder / name).is_dir():
-            raise InputError(f"{folder / name} is a folder, where a file must go: move it, or choose another output")
-    folder.mkdir(parents=True, exist_ok=True)
+    there = next((part for part in parts if part.exists()), Path())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{there} may not be written to (no permission): choose another output")
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no regular file, and is not replaced: choose another output")
+
+
+@contextmanager
+def new_folders(folder: Path) -> Iterator[None]:
+    """A folder that is there meanwhile; those it took are removed again where the work fails and they are empty."""
+    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for part in made:
+            with suppress(OSError):
+                part.rmdir()
+        raise

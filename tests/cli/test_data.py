@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 
@@ -50,7 +53,7 @@ def test_check_reads_lazy_images_too(trm, tmp_path):
     path = write_folder(tmp_path / "own", FILES | {"site a/cat/1.png": b""})
     code, _, err = trm("data", "check", f"folder:{path}", "--lazy")
     assert code == 2
-    assert "site a/cat/1.png: it is empty" in err
+    assert "site a/cat/1.png (it is empty)" in err
 
 
 def test_check_of_what_was_drawn(trm):
@@ -65,9 +68,9 @@ def test_skip_bad_goes_on_and_lists_what_it_skipped(trm, tmp_path):
     code, out, err = trm("data", "check", f"folder:{path}", "--size", 8, "--skip-bad")
     assert code == 0
     assert "22 samples" in out
-    assert err.startswith("trm: warning: 2 of 24 images were skipped: ")
-    assert "1.png: it is empty; " in err
-    assert "2.png: it is no image" in err
+    assert err.startswith(f"trm: warning: {path}: 2 of 24 images left out: ")
+    assert "1.png (it is empty), " in err
+    assert "2.png (it is no image" in err
     assert err.count("\n") == 1
 
 
@@ -99,7 +102,7 @@ def test_bad_images(trm, tmp_path, kind):
     path = write_folder(tmp_path / "own", FILES | {"site b/cat/0.png": content})
     code, out, err = trm("data", "check", f"folder:{path}", "--size", 8)
     assert (code, out) == (2, "")
-    assert err.startswith("trm: 1 of 24 images cannot be used, first ")
+    assert err.startswith(f"trm: {path}: 1 of 24 images cannot be used, the first is site b/cat/0.png ")
     assert why in err
     assert err.count("\n") == 1
     assert left(tmp_path) == []
@@ -217,9 +220,128 @@ def test_show_refuses_before_it_works(trm, tmp_path):
     assert "is a folder, where a file must go" in err
 
 
+def test_show_writes_through_links_and_replaces_nothing_else(trm, tmp_path):
+    (tmp_path / "link.png").symlink_to("behind/real.png")
+    (tmp_path / "behind").mkdir()
+    assert trm("data", "show", "gaussian", "--output", tmp_path / "link.png")[0] == 0
+    assert (tmp_path / "link.png").is_symlink()
+    assert (tmp_path / "behind/real.png").read_bytes()[:4] == b"\x89PNG"
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "way.png").symlink_to("pipe.png")
+    for name in ("pipe.png", "way.png"):
+        code, _, err = trm("data", "show", "gaussian", "--output", tmp_path / name)
+        assert code == 2
+        assert f"{name} is no regular file, and is not replaced" in err
+    assert stat.S_ISFIFO((tmp_path / "pipe.png").stat().st_mode)
+
+
+def test_show_that_fails_leaves_no_folder(trm, tmp_path):
+    code, _, _ = trm("data", "show", f"folder:{tmp_path / 'nothing'}", "--output", tmp_path / "deep" / "x.png")
+    assert code == 2
+    assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_show_where_the_disk_refuses(trm, tmp_path, monkeypatch, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    target = tmp_path / "deep" / "x.png"
+    code, _, err = trm("data", "show", "gaussian", "--output", target)
+    assert code == 2
+    assert err == f"trm: {target} cannot be written ({os.strerror(number)}): choose another with --output\n"
+    assert not (tmp_path / "deep").exists()
+
+
+def test_show_where_nothing_may_be_written(trm, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    code, _, err = trm("data", "show", "gaussian", "--output", tmp_path / "x.png")
+    assert code == 2
+    assert f"{tmp_path} may not be written to (no permission)" in err
+
+
+def embeddings(path, features, labels=("a", "b"), environments=("x", "y", "z")):
+    n = len(features)
+    names = [np.array(values)[np.arange(n) // k % len(values)] for k, values in ((1, labels), (2, environments))]
+    np.savez(path, features=features, labels=names[0], environments=names[1])
+    return path
+
+
+@pytest.mark.parametrize("scale", [1e38, 1e-38, 0.0])
+def test_show_features_of_any_size(trm, tmp_path, scale):
+    features = (np.random.default_rng(0).uniform(-1, 1, (24, 4)) * scale).astype(np.float32)
+    path = embeddings(tmp_path / "e.npz", features)
+    code, _, err = trm("data", "show", f"npz:{path}", "--output", tmp_path / "e.png")
+    assert code == 0
+    assert all(line.startswith("trm: warning: ") for line in err.splitlines())
+
+
+NAMES = (r"$\frac$", "_hidden", "[bold]x[/nothing]", "[red]")
+
+
+def test_names_are_only_names(trm, tmp_path):
+    features = np.random.default_rng(0).normal(size=(32, 4))
+    path = embeddings(tmp_path / "e[b].npz", features, NAMES[:2], NAMES[2:])
+    code, out, err = trm("data", "check", f"npz:{path}")
+    assert (code, err) == (0, "")
+    assert all(name in out for name in NAMES)
+    assert "e[b].npz" in out
+    assert trm("data", "show", f"npz:{path}", "--output", tmp_path / "e.png")[::2] == (0, "")
+    folder = write_folder(tmp_path / "own", sites(NAMES[:2], ("[red]", "plain$x$_^")))
+    assert trm("data", "show", f"folder:{folder}", "--size", 8)[::2] == (0, "")
+
+
+def test_show_of_many_environments_says_that_there_are_more(monkeypatch, trm, tmp_path):
+    from transferrisk.reports import gallery
+
+    told = []
+    plain = gallery._left_out
+    monkeypatch.setattr(gallery, "_left_out", lambda *a: told.append(plain(*a)) or told[-1])
+    features = np.random.default_rng(0).normal(size=(240, 4))
+    path = embeddings(tmp_path / "e.npz", features, environments=tuple(f"site {i:02}" for i in range(30)))
+    assert trm("data", "show", f"npz:{path}", "--output", tmp_path / "e.png")[0] == 0
+    assert told == ["the first 24 of 30 environments"]
+
+
+def test_what_validates_twice_is_counted_once(trm):
+    _, out, _ = trm("data", "check", "10c-digits")
+    assert "14376 samples" in out
+    _, out, _ = trm("data", "check", "gaussian")
+    assert "8000 samples" in out
+
+
+def test_an_end_of_file_within_a_command_is_no_interruption(trm, monkeypatch):
+    def fail(*_):
+        raise EOFError("a bug")
+
+    monkeypatch.setattr("transferrisk.data.catalogue.find", fail)
+    with pytest.raises(EOFError, match="a bug"):
+        trm("data", "check", "gaussian")
+
+
+def test_check_looks_at_what_is_meant(trm, tmp_path):
+    """A damaged MNIST is nothing to Fashion-MNIST."""
+    (tmp_path / "MNIST/raw").mkdir(parents=True)
+    (tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz").write_bytes(b"damaged")
+    _, _, err = trm("data", "check", "10c-cmnist:FashionMNIST", "--data-root", tmp_path)
+    assert "run trm data fetch fashion-mnist" in err
+    _, _, err = trm("data", "check", "10c-cmnist:Own", "--data-root", tmp_path)
+    assert "put Own's idx files there" in err
+    _, _, err = trm("data", "check", "10c-cmnist", "--data-root", tmp_path)
+    assert "get it again with trm data fetch 10c-cmnist" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (("data", "check", "gaussian", "--seed", 10**20), "Invalid value for '--seed'"),
+        (("data", "check", "folder:x", "--size", 100_000), "Invalid value for '--size'"),
+        (("data", "show", "gaussian", "--output", "x.pdf"), "x.pdf does not end in .png"),
+        (("data", "show", "gaussian", "--output", "~nosuchuser/x.png"), "there is no home folder ~nosuchuser"),
+        (("data", "check", "folder"), "data set 'folder' lacks what comes after the colon: write folder:PATH"),
+        (("data", "check", "pacs:x"), "data set 'pacs:x' takes nothing after a colon: write pacs"),
+        (("data", "check", "Gausian"), "did you mean 'gaussian[:MIXING]'?"),
         (("data", "check", "10c-digits", "--biases", "a,b"), "--biases 'a,b' are not numbers"),
         (("data", "check", "10c-digits", "--biases", "1.5,0.9"), "bias degree 1.5 is not a share"),
         (("data", "check", "10c-digits", "--shift", "odd"), "shift 'odd' is not known"),

@@ -1,4 +1,4 @@
-"""Ctrl-C: one line, exit code 130, nothing left running and nothing half written."""
+"""Ctrl-C and SIGTERM: one line, exit code 130 or 143, nothing left running and nothing half written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 START = """
 import os, signal, sys
@@ -65,6 +66,32 @@ def test_while_training(tmp_path, workers):
     assert out == ""
     assert (tmp_path / "records.jsonl").read_text() == (tmp_path / "report.html").read_text() == "of an earlier demo"
     assert unfinished.read_text().count('"seed": 0') >= 2
+
+
+DECODE = """
+import transferrisk.data.cache as cache
+plain = cache.decode_all
+def stop(*arguments):
+    for done, found in enumerate(plain(*arguments)):
+        if done == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield found
+cache.decode_all = stop
+"""
+
+
+def test_termination_leaves_nothing_behind(tmp_path):
+    for site in "ab":
+        for kind in "cd":
+            folder = tmp_path / "own" / site / kind
+            folder.mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (4, 4), (i, i, i)).save(folder / f"{i}.png")
+    command = [sys.executable, "-c", START + DECODE + MAIN, "data", "check", f"folder:{tmp_path / 'own'}"]
+    environment = os.environ | {"TRANSFERRISK_CACHE": str(tmp_path / "cache")}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (result.returncode, result.stderr, result.stdout) == (143, "trm: terminated\n", "")
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
 def alive(group):

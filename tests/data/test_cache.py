@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from drawn import picture, sites, write_folder, write_tar
@@ -143,3 +145,58 @@ def test_two_processes_at_once(folder, cache):
     assert out == [f"{int(images.long().sum())} 0\n"] * 2
     assert len([name for name in names(cache) if not name.startswith("decoded/seen/")]) == 2
     assert all(json.loads(path.read_text()) == {} for path in cache.rglob("*.json"))
+
+
+def test_a_damaged_cache_heals(folder, cache, monkeypatch):
+    first, _ = decoded(entries(folder), 5)
+    (array,) = cache.rglob("*.npy")
+    (bad,) = cache.rglob("*.json")
+    (seen,) = (cache / "decoded" / "seen").iterdir()
+    whole = array.read_bytes()
+    other = io.BytesIO()
+    np.save(other, np.zeros((2, 3, 5, 5), np.uint8))
+    damages = [
+        (array, b""),
+        (array, whole[:-1]),
+        (array, other.getvalue()),
+        (array, b"junk" * 100),
+        (bad, b""),
+        (bad, b"[1]"),
+        (bad, b'{"99": "x"}'),
+        (bad, b"[" * 100_000),
+        (seen, b""),
+        (seen, b"../../../etc/passwd"),
+        (seen, b"\xff" * 40),
+        (seen, b"0" * 40),
+    ]
+    for path, content in damages:
+        path.unlink()
+        path.write_bytes(content)
+        images, faults = decoded(entries(folder), 5)
+        assert torch.equal(images, first)
+        assert faults == {}
+    monkeypatch.setattr(module, "contents", lambda files: pytest.fail("content was read"))
+    decoded(entries(folder), 5)
+
+
+def test_half_written_arrays_of_ended_processes_are_removed(folder, cache):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (cache / "decoded").mkdir()
+    abandoned = cache / "decoded" / f".abc.npy.{module._OWNER}{ended.pid}.xyz"
+    running = cache / "decoded" / f".abc.npy.{module._OWNER}{os.getpid()}.xyz"
+    elsewhere = cache / "decoded" / f".abc.npy.00000000-{ended.pid}.xyz"
+    for path in (abandoned, running, elsewhere):
+        path.write_bytes(b"half")
+    decoded(entries(folder), 5)
+    assert [path.exists() for path in (abandoned, running, elsewhere)] == [False, True, True]
+
+
+def test_a_disk_that_fills_up_on_the_way(folder, cache, monkeypatch):
+    def full(content, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "decode_all", full)
+    with pytest.raises(InputError, match=r"no room for 1 MiB of decoded images \(No space left on device\)"):
+        decoded(entries(folder), 5)
+    assert names(cache) == []

@@ -8,6 +8,7 @@ import pytest
 from drawn import picture, write_folder, write_zip
 
 from transferrisk.data import Options, Splits, load
+from transferrisk.data.sets import celeba
 from transferrisk.data.sets.celeba import FACTS
 from transferrisk.errors import DataWarning, InputError
 
@@ -46,6 +47,19 @@ def lay_out(root, layout):
     return Options(root=root, size=4)
 
 
+def publish_small(monkeypatch):
+    """As if no more had been published than the test draws."""
+    monkeypatch.setattr(celeba, "FACTS", replace(FACTS, environments={"female": MALE.count(0), "male": MALE.count(1)}))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    publish_small(monkeypatch)
+
+
+pytestmark = pytest.mark.usefixtures("small")
+
+
 @pytest.mark.parametrize("layout", ["official", "converted"])
 def test_labels_environments_groups_and_partition(tmp_path, layout):
     splits = load("celeba", lay_out(tmp_path, layout))
@@ -67,12 +81,22 @@ def test_published_sizes():
     assert FACTS.samples == 202599
 
 
+def test_counts_are_checked(tmp_path, monkeypatch):
+    asked = lay_out(tmp_path, "converted")
+    monkeypatch.setattr(celeba, "FACTS", replace(FACTS, environments={"female": 18, "male": 20}))
+    with pytest.raises(InputError, match="holds more: male 18 of 20 images; get it again"):
+        load("celeba", asked)
+    with pytest.warns(DataWarning, match="male 18 of 20 images"):
+        load("celeba", replace(asked, skip_bad=True))
+
+
 def test_missing_pieces(tmp_path):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba/img_align_celeba/img_align_celeba/000004.jpg").unlink()
     with pytest.raises(InputError, match=r"attributes of 1 of 36 samples, such as 000004\.jpg"):
         load("celeba", asked)
-    assert len(load("celeba", replace(asked, skip_bad=True)).train) == 11
+    with pytest.warns(DataWarning, match="male 17 of 18"):
+        assert len(load("celeba", replace(asked, skip_bad=True)).train) == 11
     with pytest.raises(InputError, match="trm data fetch celeba --from"):
         load("celeba", Options(root=tmp_path / "nothing"))
 
@@ -80,7 +104,7 @@ def test_missing_pieces(tmp_path):
 def test_a_bad_image_is_skipped_without_shifting_the_others(tmp_path):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba/img_align_celeba/img_align_celeba/000004.jpg").write_bytes(b"")
-    with pytest.warns(DataWarning, match=r"000004\.jpg: it is empty"):
+    with pytest.warns(DataWarning, match=r"000004\.jpg .it is empty"):
         splits = load("celeba", replace(asked, skip_bad=True))
     assert splits.train.labels.tolist() == [BLOND[i] for i in range(12) if i != 3]
     assert splits.test.labels.tolist() == [BLOND[i] for i in range(24, 36)]
@@ -92,7 +116,9 @@ def test_a_bad_image_is_skipped_without_shifting_the_others(tmp_path):
         ("list_attr_celeba.csv", b"", "is empty"),
         ("list_attr_celeba.csv", b"image_id,Smiling\n000001.jpg,1", "no column 'Blond_Hair'"),
         ("list_attr_celeba.csv", b"image_id,Blond_Hair,Male\n000001.jpg,yes,1", "cannot be read: '000001.jpg yes"),
+        ("list_attr_celeba.csv", b"image_id,Blond_Hair,Male\n000001.jpg,--1,1", "cannot be read: '000001.jpg --1"),
         ("list_eval_partition.csv", b"image_id,partition\n000001.jpg,0", "no sample of part 1"),
+        ("list_eval_partition.csv", b"image_id,partition\n000001.jpg,3", "000001.jpg in part 3: 0 train"),
     ],
 )  # fmt: skip
 def test_damaged_tables(tmp_path, name, content, match):

@@ -66,6 +66,7 @@ def test_missing_files_say_where_they_belong(tmp_path):
         (b"", "is not an idx file of bytes: it begins with nothing"),
         (b"GIF89a", "is not an idx file of bytes"),
         (b"\0\0\x08\x03\0\0", "ends within its header"),
+        (idx_bytes(torch.zeros(0, 2, dtype=torch.uint8)), "holds nothing, 0 x 2"),
         (idx_bytes(torch.zeros(4, 2, dtype=torch.uint8))[:-3], "holds 5 bytes where its header promises 8"),
     ],
 )
@@ -79,10 +80,10 @@ def test_damaged_idx_files(tmp_path, content, message):
 def test_truncated_and_false_gzip(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(idx_bytes(torch.zeros(4000, 2, dtype=torch.uint8)))[:-9])
-    with pytest.raises(InputError, match="damaged; fetch it again"):
+    with pytest.raises(InputError, match="it is damaged or no gzip archive; fetch it again"):
         read_idx(path)
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(InputError, match="damaged; fetch it again"):
+    with pytest.raises(InputError, match="it is damaged or no gzip archive; fetch it again"):
         read_idx(path)
     with pytest.raises(InputError, match="does not exist"):
         read_idx(tmp_path / "nothing.gz")

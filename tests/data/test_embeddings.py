@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -94,7 +96,7 @@ def test_npz_names(tmp_path):
         ({"labels": LABELS.astype(object)}, "array 'labels' holds Python objects, which are never unpickled"),
         ({"labels": np.zeros(N)}, "has the label '0' alone"),
         ({"environments": np.full(N, "a")}, "has 1 environment with samples ('a')"),
-        ({"environments": np.where(SITES == "east", np.nan, 1.0)}, "8 rows cannot be used, the first is row 5"),
+        ({"environments": np.where(SITES == "east", np.nan, 1.0)}, "8 of 24 rows cannot be used, the first is row 5"),
         ({"labels": np.where(SITES == "east", "", "a")}, "the first is row 5 (label 'labels' is missing)"),
         ({"labels": np.where(SITES == "east", "nan", "a")}, "the first is row 5 (label 'labels' is missing)"),
     ],
@@ -146,28 +148,30 @@ def bad_vectors():
 def test_bad_values_npz(tmp_path):
     path = npz(tmp_path / "e.npz", features=bad_vectors())
     message = refused("npz", path)
-    assert "3 rows cannot be used, the first is row 5 (feature 2 of 3 is missing, infinite or too large" in message
-    assert message.endswith("with --skip-bad")
-    with pytest.warns(DataWarning, match="3 rows left out, the first because feature 2 of 3 .*: row 5, 10, 21$"):
+    assert (
+        "3 of 24 rows cannot be used, the first is row 5 (feature 2 of 3 is missing, infinite or too large" in message
+    )
+    assert message.endswith("with skip_bad (--skip-bad)")
+    with pytest.warns(DataWarning, match="3 of 24 rows left out: row 5 .feature 2 of 3 .*, row 10, row 21$"):
         data = load(f"npz:{path}", Options(skip_bad=True))
     kept = np.delete(np.arange(N), [4, 9, 20])
     np.testing.assert_array_equal(data.inputs, VECTORS[kept].astype(np.float32))
     assert data.labels.tolist() == LABELS[kept].tolist()
-    with pytest.raises(InputError, match="no row can be used"):
+    with pytest.raises(InputError, match="24 of 24 rows cannot be used"):
         load(f"npz:{npz(path, features=VECTORS * np.nan)}", Options(skip_bad=True))
 
 
 def test_bad_values_parquet(tmp_path):
     vectors = bad_vectors()
     path = parquet(tmp_path / "e.parquet", {f"e{j}": vectors[:, j] for j in range(D)})
-    assert "3 rows cannot be used, the first is row 5 (feature 'e1' is missing" in refused("parquet", path)
+    assert "3 of 24 rows cannot be used, the first is row 5 (feature 'e1' is missing" in refused("parquet", path)
     rows = [None if i == 3 else row for i, row in enumerate(vectors)]
     path = parquet(path, {"features": lists(rows)})
-    assert "4 rows cannot be used, the first is row 4 (feature 1 of 3 is missing" in refused("parquet", path)
+    assert "4 of 24 rows cannot be used, the first is row 4 (feature 1 of 3 is missing" in refused("parquet", path)
     labels = pa.array([None if i == 2 else int(label) for i, label in enumerate(LABELS)])
     path = parquet(path, {"features": lists(rows)}, label=labels)
     with pytest.warns(
-        DataWarning, match="5 rows left out, the first because label 'label' is missing: row 3, 4, 5, 10, 21$"
+        DataWarning, match="5 of 24 rows left out: row 3 .label 'label' is missing., row 4 .*, row 5, row 10, row 21$"
     ):
         data = load(f"parquet:{path}", Options(skip_bad=True))
     np.testing.assert_array_equal(data.inputs, np.delete(VECTORS, [2, 3, 4, 9, 20], 0).astype(np.float32))
@@ -248,3 +252,41 @@ def test_shared_vectors(tmp_path):
     vectors[10] = vectors[2]
     with pytest.warns(DataWarning, match="1 row with the features and label .* such as row 11 and row 3$"):
         load(f"npz:{npz(tmp_path / 'e.npz', features=vectors)}")
+
+
+def repacked(path, change):
+    """The file with its members changed: change(archive, name, content) writes each."""
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            change(archive, name, content)
+    return path
+
+
+def test_an_npz_member_that_is_no_array(tmp_path):
+    path = repacked(npz(tmp_path / "e.npz"), lambda a, name, content: a.writestr(name.removesuffix(".npy"), b"words"))
+    assert "'features' is no array" in refused("npz", path)
+
+
+def test_an_npz_with_an_absurd_size(tmp_path):
+    def change(archive, name, content):
+        if name == "labels.npy":
+            content = content.replace(b"'shape': (24,), }" + b" " * 20, b"'shape': (" + b"9" * 17 + b",), }     ")
+        archive.writestr(name, content)
+
+    message = refused("npz", repacked(npz(tmp_path / "e.npz"), change))
+    assert "array 'labels'" in message
+
+
+@pytest.mark.parametrize(("at", "value"), [((6, 8), 1), ((8, 10), 99)])
+def test_an_npz_that_is_locked_or_packed_otherwise(tmp_path, at, value):
+    path = npz(tmp_path / "e.npz")
+    content = bytearray(path.read_bytes())
+    for magic, place in ((b"PK\3\4", at[0]), (b"PK\1\2", at[1])):
+        start = content.find(magic)
+        while start >= 0:
+            content[start + place] = value
+            start = content.find(magic, start + 4)
+    path.write_bytes(content)
+    assert "damaged or locked" in refused("npz", path)

@@ -77,6 +77,7 @@ def prepare(name, root, monkeypatch):
         test_cmnist.write_set(root, n=1500)
         return name, Options(root=root)
     if name == "celeba":
+        test_celeba.publish_small(monkeypatch)
         return name, test_celeba.lay_out(root, "official")
     if name == "scenecoco":
         test_scenecoco.draw_coco(root, 8)

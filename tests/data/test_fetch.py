@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+from drawn import picture, write_folder, write_tar, write_zip
 
 from transferrisk.cli import main
 from transferrisk.data import catalogue, disk, web
@@ -561,7 +562,7 @@ def test_an_interruption_leaves_no_half_tree(by_hand, tree, tmp_path, trouble):
     with pytest.raises((KeyboardInterrupt, InputError)):
         fetch(by_hand, root, given=tree, progress=interrupt)
     assert left(root) == []
-    assert list(root.iterdir()) == []
+    assert not root.exists()
 
 
 @pytest.mark.parametrize("form", ["folder", "file", "tar"])
@@ -587,6 +588,39 @@ def test_published_files_are_checked_wherever_they_come_from(known, tmp_path):
     with pytest.raises(InputError, match="is not the file that was published"):
         fetch(known(remote("http://127.0.0.1:1/a")), tmp_path / "root", given=source)
     assert left(tmp_path / "root") == []
+
+
+def test_what_stands_after_the_colon_decides_what_is_needed():
+    assert [facts.name for facts in needed("10c-cmnist")] == ["mnist"]
+    assert [facts.name for facts in needed("10c-cmnist:MNIST")] == ["mnist"]
+    assert [facts.name for facts in needed("10c-cmnist:FashionMNIST")] == ["fashion-mnist"]
+    assert needed("10c-cmnist:Own") == needed("folder:/x") == []
+
+
+@pytest.mark.parametrize("form", ["folder", "PACS.tar.gz", "PACS.zip"])
+def test_a_set_that_is_not_whole_is_named_as_it_was_given(tmp_path, form):
+    tree = write_folder(tmp_path / "PACS", {f"photo/dog/{i}.png": picture() for i in range(2)})
+    given = tmp_path / form
+    if form == "folder":
+        given = tree
+    elif form.endswith("zip"):
+        write_zip(given, {"photo/dog/1.png": picture()})
+    else:
+        write_tar(given, {"photo/dog/1.png": picture()}, "w:gz")
+    root = tmp_path / "deep" / "root"
+    with pytest.raises(InputError) as error:
+        fetch("pacs", root, given=given)
+    assert str(error.value).startswith(f"{given} does not hold all of pacs")
+    assert ".bring" not in str(error.value)
+    assert "skip" not in str(error.value)
+    assert not root.parent.exists()
+
+
+def test_a_failed_download_leaves_no_folders(known, tmp_path):
+    name = known(remote("http://127.0.0.1:1/a"))
+    with pytest.raises(InputError, match="cannot be fetched"):
+        fetch(name, tmp_path / "deep" / "root")
+    assert list(tmp_path.iterdir()) == []
 
 
 def trm(monkeypatch, capsys, *arguments):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import struct
+import warnings
+import zlib
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from drawn import BLUE, GREEN, RED, WHITE, picture
-from PIL import Image
+from PIL import Image, features
 
 from transferrisk.data.images import BadImageError, decode, decode_all
+from transferrisk.errors import InputError
 
 
 def saved(image, kind="PNG", **options):
@@ -116,3 +121,64 @@ def test_many_keep_their_positions_and_their_faults():
     assert sorted(results) == list(range(300))
     assert isinstance(results.pop(17), BadImageError)
     assert all(int(image[0, 0, 0]) + 256 * int(image[1, 0, 0]) == i for i, image in results.items())
+
+
+def test_twelve_bits_are_those_the_file_states():
+    """A TIFF of 12 bits is as bright as it was made; Pillow cannot write one, so its bytes are put together here."""
+    assert colour_of(twelve_bit_tiff(0xFFF)) == WHITE
+    assert colour_of(twelve_bit_tiff(0x800)) == (128, 128, 128)
+    dark = saved(Image.fromarray(np.full((5, 5), 0x0FFF, np.uint16)), "TIFF")
+    assert colour_of(dark) == (16, 16, 16)
+
+
+def twelve_bit_tiff(value, size=4):
+    tags = [(256, size), (257, size), (258, 12), (259, 1), (262, 1), (273, 8), (277, 1), (278, size), (279, size * 6)]
+    pair = (value << 12 | value).to_bytes(3, "big")
+    pixels = pair * (size * size // 2)
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, number) for tag, number in tags)
+    head = struct.pack("<2sHI", b"II", 42, 8 + len(pixels))
+    return head + pixels + struct.pack("<H", len(tags)) + entries + struct.pack("<I", 0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Failed to decode"), zlib.error("bad"), struct.error("short")])
+def test_whatever_a_decoder_raises(monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    content = picture()
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
+    with pytest.raises(BadImageError, match="it is damaged"):
+        decode(content, 8)
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
+def test_a_damaged_avif():
+    content = picture(size=(64, 64), kind="AVIF")
+    for place in range(len(content)):  # Pillow raises one of five kinds of errors, or none
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        with suppress(BadImageError):
+            decode(bytes(damaged), 8)
+
+
+def test_stored_pixels_where_something_refers_to_them():
+    upright = np.zeros((8, 8, 3), np.uint8)
+    upright[:4] = RED
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    content = saved(Image.fromarray(upright), exif=exif)
+    assert tuple(decode(content, 8, (8, 8))[:, 0, 0]) == RED
+    with pytest.raises(BadImageError, match="it has 8 x 8 pixels where 9 x 8 are expected"):
+        decode(content, 8, (9, 8))
+
+
+def test_warnings_of_others_are_not_silenced_meanwhile():
+    before = list(warnings.filters)
+    stream = decode_all(((i, picture()) for i in range(3)), 2)
+    next(stream)
+    assert warnings.filters == before
+
+
+def test_what_could_not_be_read_stays_in_its_place():
+    results = dict(decode_all([(0, picture()), (1, InputError("it cannot be read (Permission denied)"))], 2))
+    assert str(results[1]) == "it cannot be read (Permission denied)"

@@ -70,10 +70,10 @@ def test_rows_that_cannot_be_used(tmp_path, kind):
     table[5]["environment"] = None
     path = write(tmp_path, kind, table)
     with pytest.raises(
-        InputError, match=r"2 rows cannot be used; row 3 names images/nowhere\.png, which does not exist"
+        InputError, match=r"2 of 24 rows cannot be used, the first is row 3 .images/nowhere\.png does not exist"
     ):
         load(f"manifest:{path}", SMALL)
-    with pytest.warns(DataWarning, match="2 rows left out: row 3 .*, row 6 has no environment"):
+    with pytest.warns(DataWarning, match="2 of 24 rows left out: row 3 .*, row 6 .it has no environment"):
         assert len(load(f"manifest:{path}", replace(SMALL, skip_bad=True))) == len(FILES) - 2
 
 
@@ -98,3 +98,66 @@ def test_nothing_left(tmp_path):
     path = write(tmp_path, "csv", [{"path": "gone.png", "label": "a", "environment": "b"}])
     with pytest.raises(InputError, match="1 row cannot be used"):
         load(f"manifest:{path}", replace(SMALL, skip_bad=True))
+
+
+def lines(tmp_path, *records, ending="\n", before=b""):
+    write_folder(tmp_path / "images", FILES)
+    path = tmp_path / "list.jsonl"
+    path.write_bytes(before + ending.join(r if isinstance(r, str) else json.dumps(r) for r in records).encode())
+    return path
+
+
+def test_json_lines_with_a_mark_blank_lines_and_odd_separators(tmp_path):
+    table = rows()
+    for row in table:
+        row["label"] = row["label"] + "\u2028x"
+    path = lines(tmp_path, "", "  ", *(json.dumps(row, ensure_ascii=False) for row in table), before=b"\xef\xbb\xbf")
+    assert load(f"manifest:{path}", SMALL).class_names == ("cat\u2028x", "dog\u2028x")
+    with pytest.raises(InputError, match=r"no key 'lable': did you mean 'label'\?"):
+        load(f"manifest:{path}", replace(SMALL, label="lable"))
+
+
+def test_json_numbers_are_classes(tmp_path):
+    table = rows()
+    for i, row in enumerate(table):
+        row["label"] = [1, 1.0, 0, "0"][i % 4]
+    assert load(f"manifest:{lines(tmp_path, *table)}", SMALL).class_names == ("0", "1")
+    table[4]["label"] = float("nan")
+    with pytest.raises(InputError, match=r"the first is row 5 .it has no label"):
+        load(f"manifest:{lines(tmp_path, *table)}", SMALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"\n \n\n", "has no rows"),
+        (b"[" * 100_000, "line 1, is not JSON"),
+        (b'{"path": ' + b"1" * 5000 + b"}", "line 1, is not JSON"),
+        (b'{"path": "caf\xe9", "label": 1, "environment": 2}', "is not UTF-8 text"),
+    ],
+)
+def test_json_lines_that_cannot_be_read(tmp_path, content, match):
+    (tmp_path / "x.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=match) as error:
+        load(f"manifest:{tmp_path / 'x.jsonl'}")
+    assert "\n" not in str(error.value)
+
+
+def test_blank_tables_and_semicolons(tmp_path):
+    (tmp_path / "x.csv").write_text("\n\n \n")
+    with pytest.raises(InputError, match="has no columns"):
+        load(f"manifest:{tmp_path / 'x.csv'}")
+    (tmp_path / "x.csv").write_text("path;label;environment\na;b;c\n")
+    with pytest.raises(InputError, match="its separators are semicolons; save it with commas"):
+        load(f"manifest:{tmp_path / 'x.csv'}")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000 + ".png", "nul\0l.png"])
+def test_paths_that_no_file_can_have(tmp_path, name):
+    table = rows()
+    table[1]["path"] = name
+    path = lines(tmp_path, *table)
+    with pytest.raises(InputError, match="1 of 24 rows cannot be used, the first is row 2 "):
+        load(f"manifest:{path}", SMALL)
+    with pytest.warns(DataWarning, match="1 of 24 rows left out"):
+        assert len(load(f"manifest:{path}", replace(SMALL, skip_bad=True))) == 23

@@ -417,9 +417,9 @@ def photograph(root, number=1):
         (lambda r: photograph(r).unlink(),
          "1 of 40 photographs are not in .*train2017, such as 000000000001.jpg: fetch them with `trm data fetch coco`"),
         (lambda r: photograph(r).write_bytes(b"no picture"),
-         "000000000001.jpg: 10 bytes that are no picture, or a damaged one; fetch it again, or leave such files out"),
-        (lambda r: photograph(r).write_bytes(photograph(r).read_bytes()[:700]), "000000000001.jpg: 700 bytes that are"),
-        (lambda r: rewrite(r, wrong_size), "000000000001.jpg: 160 x 130 pixels where 161 x 130 are expected; fetch"),
+         "000000000001.jpg .it is no image of a known kind.: correct or remove them"),
+        (lambda r: photograph(r).write_bytes(photograph(r).read_bytes()[:700]), "000000000001.jpg .it is damaged"),
+        (lambda r: rewrite(r, wrong_size), "000000000001.jpg .it has 160 x 130 pixels where 161 x 130 are expected"),
         (lambda r: [shutil.rmtree(r / "places" / scene_folder(s)) for s in SCENES[9:]],
          "has 9 of 19 scenes, not kasbah, .*, zen garden: ten are needed; fetch them with `trm data fetch places`"),
     ],
@@ -442,9 +442,9 @@ def test_bad_photographs_can_be_left_out(copied):
     assert "1 of 40 photographs are not in" in told[0]
     assert told[0].endswith("such as 000000000002.jpg: they are left out")
     assert "39 objects" in told[1]
-    assert "1 of 39 photographs are left out: " in told[2]
-    assert "000000000001.jpg (10 bytes that are no picture" in told[2]
-    assert "10 of 30 photographs are left out" in told[3]
+    assert "1 of 39 photographs left out: " in told[2]
+    assert "000000000001.jpg (it is no image" in told[2]
+    assert "10 of 30 photographs left out" in told[3]
     assert sum(len(part) for part in (splits.train, splits.training_domain, splits.test)) == 38
     for part in parts(splits):
         assert float((pixel(part, OBJECT) - OBJECT_COLOURS[part.labels]).abs().max()) <= 2
@@ -455,7 +455,7 @@ def test_a_scene_without_a_readable_photograph(copied):
     for scene_name in SCENES:
         for k in range(len(SHADES)):
             (copied / "places" / scene_folder(scene_name) / f"{k:08d}.jpg").write_bytes(b"")
-    with pytest.raises(InputError, match=r"none of 30 photographs can be read, such as .*: fetch them again"):
+    with pytest.raises(InputError, match=r"30 of 30 photographs cannot be used, the first is .*: correct them"):
         scenecoco.load(0, root=copied, skip_bad=True)
 
 

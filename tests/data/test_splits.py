@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import pytest
 import torch
 
-from transferrisk.data import EnvironmentSet, TestDomainValidation, TrainingDomainValidation, leave_out
+from transferrisk.data import (
+    BalancedSampler,
+    EnvironmentSet,
+    Options,
+    Shift,
+    TestDomainValidation,
+    TrainingDomainValidation,
+    leave_out,
+    load,
+)
 from transferrisk.data.splits import hold_out
 from transferrisk.errors import InputError
 
@@ -88,7 +100,86 @@ def test_leave_out():
     assert isinstance(splits.test_domain, TestDomainValidation)
     everything = torch.cat([part.batch() for part in parts]).flatten()
     assert sorted(everything.tolist()) == list(range(100))
-    with pytest.raises(InputError, match="test environment 'd' is not known: choose from a, b, c"):
+    with pytest.raises(InputError, match="test environment 'd' is not known: choose from 'a', 'b', 'c'"):
         leave_out(data, "d", seed=1)
     with pytest.raises(InputError, match="2 environments leave 1 to train on"):
         leave_out(data.only(("a", "b")), "a", seed=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"labels": torch.arange(100) % 3}, "labels are 0 to 2 where 2 have names: number them from 0 to 1"),
+        ({"environments": torch.arange(100) - 1}, "environments are -1 to 98 where 3 have names"),
+        ({"environment_names": ("a", "b", "a")}, "environment 'a' is named twice"),
+        ({"class_names": ("x", "x")}, "label 'x' is named twice"),
+        ({"sources": torch.arange(99)}, "99 sources for 100 samples"),
+    ],
+)
+def test_sets_that_make_no_sense(changes, match):
+    with pytest.raises(InputError, match=match):
+        replace(vectors(), **changes)
+
+
+def test_an_environment_twice():
+    with pytest.raises(InputError, match="environment 'a' is named twice"):
+        vectors().only(("a", "a"))
+
+
+def test_sets_are_compared_by_identity():
+    data = vectors()
+    assert data != vectors()
+    assert len({data, leave_out(data, "a", 0).train}) == 2
+
+
+def test_a_part_is_pickled_without_the_whole():
+    data = vectors(sizes=(5000, 3000, 2000))
+    part = data.select(torch.tensor([7, 3]))
+    content = pickle.dumps(part)
+    assert len(content) < 5000
+    assert pickle.loads(content).batch().tolist() == [[7.0], [3.0]]
+
+
+@pytest.mark.parametrize("dummies", [0, -1])
+def test_dummies(dummies):
+    with pytest.raises(InputError, match=f"dummies={dummies}: an environment draws from one value or more"):
+        Shift(dummies=dummies)
+
+
+def test_biases_that_print_alike_have_names_of_their_own():
+    assert Shift(biases=(1.0, 0.9)).environment_names == ("bias 100%", "bias 90%")
+    assert Shift(biases=(1.0, 0.99999999)).environment_names == ("bias 100%", "bias 99.999999%")
+    assert Shift(biases=(0.9, 0.9)).environment_names == ("training 1", "training 2")
+
+
+def test_more_biases_than_samples():
+    with pytest.raises(InputError, match="3000 bias degrees are too many for 1797 samples: give fewer"):
+        load("10c-digits", Options(shift=Shift(biases=tuple(i / 3000 for i in range(3000)))))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"seed": 10**20}, "seed 1000.* is out of range"),
+        ({"seed": -1}, "seed -1 is out of range"),
+        ({"size": 100_000}, "size 100000 is out of range: give 1 to 4096 pixels"),
+        ({"shift": "combined"}, r"shift 'combined' is no Shift: write Shift\('combined'\)"),
+        ({"device": "gpu3"}, "device 'gpu3' is not known"),
+    ],
+)
+def test_options_out_of_range(options, match):
+    with pytest.raises(InputError, match=match):
+        Options(**options)
+
+
+def test_the_cpu_however_it_is_written():
+    for device in ("cpu", torch.device("cpu")):
+        assert len(load("gaussian", Options(device=device)).train) > 0
+    with pytest.raises(InputError, match="does not take device"):
+        load("gaussian", Options(device="cuda"))
+
+
+@pytest.mark.parametrize("batch_size", [0, -4])
+def test_no_batch(batch_size):
+    with pytest.raises(InputError, match=f"batch_size={batch_size} is no number of samples"):
+        BalancedSampler(vectors(), batch_size, 0)

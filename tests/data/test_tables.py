@@ -196,7 +196,7 @@ def test_columns_have_to_be_named(tmp_path):
         ("", "is empty"),
         ("\n\n", "has no columns"),
         ("age,y,site\n", "has columns and no rows"),
-        ("age;y;site\n1;0;a\n2;1;b\n", "separated by commas"),
+        ("age;y;site\n1;0;a\n2;1;b\n", "save it with commas"),
         ("y,site\n0,a\n1,b\n", "a label, an environment and a feature are needed"),
         ("age,age,y,site\n1,2,0,a\n", "has two columns named 'age'"),
         ("x,y,site\n1,0,a\n2,1,b,9\n", "line 3 has 4 fields, the header has 3"),
@@ -206,9 +206,12 @@ def test_columns_have_to_be_named(tmp_path):
         ("x,y,site\n1,0,a\n2,1,a\n", "has 1 environment with samples ('a')"),
         ("x,y,site\n1,0,a\n2,0,b\n", "has the label '0' alone"),
         ("x,y,site\n1,0,a\n1,1,b\n", "no column can be a feature: 'x' (constant)"),
-        ("x,y,site\n1,0,a\n2,,b\n3,,b\n", "2 rows cannot be used, the first is row 2 (column 'y' is empty"),
-        ("x,y,site\n1,0,NA\n2,1,b\n", "1 row cannot be used, the first is row 1 (column 'site' is empty; NA"),
-        ("x,y,site\n1,0,a\n-inf,1,b\n", "1 row cannot be used, the first is row 2 (column 'x' is infinite): correct"),
+        ("x,y,site\n1,0,a\n2,,b\n3,,b\n", "2 of 3 rows cannot be used, the first is row 2 (column 'y' is empty"),
+        ("x,y,site\n1,0,NA\n2,1,b\n", "1 of 2 rows cannot be used, the first is row 1 (column 'site' is empty; NA"),
+        (
+            "x,y,site\n1,0,a\n-inf,1,b\n",
+            "1 of 2 rows cannot be used, the first is row 2 (column 'x' is infinite): correct",
+        ),
     ],
 )
 def test_malformed(tmp_path, text, message):
@@ -273,7 +276,7 @@ def test_bad_rows_are_left_out_if_asked(tmp_path):
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
     with pytest.warns(
-        DataWarning, match=r"4 rows left out, the first because column 'y' is empty.*: row 5, 8, 10, 13$"
+        DataWarning, match=r"4 of 40 rows left out: row 5 .column 'y' is empty.*, row 8 .*, row 10.*, row 13.*"
     ):
         data = load(f"table:{path}", Options(label="y", environment="site", skip_bad=True))
     kept = frame.drop([4, 7, 9, 12])["x"].to_numpy(float)
@@ -283,7 +286,9 @@ def test_bad_rows_are_left_out_if_asked(tmp_path):
 
     frame["y"] = None
     frame.to_csv(path, index=False)
-    assert "no row can be used" in refused(path, Options(label="y", environment="site", skip_bad=True))
+    assert "rows cannot be used, the first is row 1 " in refused(
+        path, Options(label="y", environment="site", skip_bad=True)
+    )
 
 
 def test_many_bad_rows_are_counted(tmp_path):
@@ -291,7 +296,7 @@ def test_many_bad_rows_are_counted(tmp_path):
     frame.loc[:24, "x"] = np.inf
     path = tmp_path / "table.parquet"
     frame.to_parquet(path)
-    with pytest.warns(DataWarning, match=r"25 rows left out.*: row 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 15 more$"):
+    with pytest.warns(DataWarning, match=r"25 of 60 rows left out: row 1 .*, row 2, row 3, .*row 10 and 15 more$"):
         load(f"table:{path}", Options(label="y", environment="site", skip_bad=True))
 
 
@@ -380,3 +385,71 @@ def test_mixed_tables_are_read_the_same_each_time_and_from_either_format(tmp_pat
     result = first.schema.encode(read_frame(tmp_path / "t.csv", texts=first.schema.texts))
     assert torch.equal(result.features, first.data.inputs)
     assert result.notes == ()
+
+
+def test_codes_keep_their_zeros(tmp_path):
+    codes, places = ("01", "1"), ("01", "1", "001")
+    text = "x,y,site\n" + "".join(f"{i},{codes[i % 2]},{places[i % 3]}\n" for i in range(12))
+    data = load(f"table:{write(tmp_path, text)}", ASKED)
+    assert data.class_names == ("01", "1")
+    assert data.environment_names == ("001", "01", "1")
+
+
+def test_whole_numbers_and_spaces(tmp_path):
+    text = "x,y,site\n0,1.0,a\n1,0 ,b \n2,1, b\n3,0.0,a\n4, 1,a\n"
+    data = load(f"table:{write(tmp_path, text)}", ASKED)
+    assert data.class_names == ("0", "1")
+    assert data.environment_names == ("a", "b")
+    assert data.labels.tolist() == [1, 0, 1, 0, 1]
+    frame = frame_of()
+    frame["y"] = frame["y"].astype(float)
+    frame.to_parquet(tmp_path / "table.parquet")
+    assert load(f"table:{tmp_path / 'table.parquet'}", ASKED).class_names == ("0", "1")
+    frame["site"] = frame["site"].map({0: " a", 1: "a "})
+    frame.to_parquet(tmp_path / "table.parquet")
+    assert "1 environment" in refused(tmp_path / "table.parquet")
+
+
+@pytest.mark.parametrize("before", [",,,\n", "\n,,,\n\n", " , , , \n,,,\n"])
+def test_a_first_line_of_separators_is_not_the_header(tmp_path, before):
+    path = write(tmp_path, before + TEXT)
+    check_content(load(f"table:{path}", ASKED))
+    path.write_text(before + TEXT + "1,2\n")
+    line = before.count("\n") + TEXT.count("\n") + 1
+    assert f"line {line} has 2 fields" in refused(path)
+
+
+def test_a_column_whose_name_has_a_comma(tmp_path):
+    frame = frame_of().rename(columns={"x": "a,b"}).assign(c=np.arange(40) % 7)
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    data = load(f"table:{tmp_path / 'table.csv'}", Options(label="y", environment="site", features="a,b"))
+    assert data.inputs[:].shape == (40, 1)
+    with pytest.raises(InputError, match="no column 'a'"):
+        load(f"table:{tmp_path / 'table.csv'}", Options(label="y", environment="site", features="a,c"))
+
+
+def test_a_long_field(tmp_path):
+    path = write(tmp_path, TEXT.replace("colour", "colour" * 40_000))
+    assert load(f"table:{path}", ASKED).inputs[:].shape[0] == 6
+
+
+def test_numbers_too_large_for_a_float(tmp_path):
+    frame = frame_of().astype({"x": object})
+    frame.loc[3, "x"] = 10**400
+    from transferrisk.data.values import as_numbers
+
+    assert np.isinf(as_numbers(frame["x"], "x")[3])
+    assert as_numbers(pd.Series([-(10**400), 1, None], dtype=object), "x")[0] == -np.inf
+
+
+def test_what_may_not_be_read_says_so(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    plain = type(path).open
+
+    def locked(self, *args, **kwargs):
+        if self.name == path.name:
+            raise PermissionError(13, "Permission denied", str(self))
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(path), "open", locked)
+    assert "cannot be read (Permission denied): mend that" in refused(path)

@@ -12,17 +12,28 @@ class Interrupted(BaseException):
     """Ctrl-C. Not a KeyboardInterrupt, which typer would answer for us, differently in each version."""
 
 
+class Terminated(BaseException):
+    """SIGTERM, of which what is half done is cleaned up as after Ctrl-C."""
+
+
 def main() -> None:
-    """Run `trm`; what a user can mend is one line on stderr and exit code 2, an interruption exit code 130."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # otherwise whoever started us has decided about it
-        signal.signal(signal.SIGINT, _interrupt)
+    """Run `trm`; what a user can mend is one line on stderr and exit code 2.
+
+    An interruption is exit code 130, a termination 143.
+    """
+    ours = {signal.SIGINT: (signal.default_int_handler, _interrupt), signal.SIGTERM: (signal.SIG_DFL, _terminate)}
+    before = {number: signal.getsignal(number) for number in ours}
+    for number, (usual, stop) in ours.items():
+        if before[number] is usual:  # otherwise whoever started us has decided about it
+            signal.signal(number, stop)
     try:
         code = _run()
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     except (Interrupted, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one, until the process has ended, adds nothing
-        code = _tell("interrupted", 130)
+        code = _stopped("interrupted", 130)
+    except Terminated:
+        code = _stopped("terminated", 143)
     sys.exit(code)
 
 
@@ -48,7 +59,9 @@ def _run() -> int:
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         return _tell(f"{error.strerror or error}{where}")
-    except typer.Abort:
+    except typer.Abort as abort:
+        if isinstance(abort.__cause__, EOFError):  # typer takes it for an end of the user's answers; we ask nothing
+            raise abort.__cause__ from None
         raise Interrupted from None
 
 
@@ -61,6 +74,16 @@ def _show_warning(
 
 def _interrupt(*_: Any) -> NoReturn:
     raise Interrupted
+
+
+def _terminate(*_: Any) -> NoReturn:
+    raise Terminated
+
+
+def _stopped(how: str, code: int) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # a second one, until the process has ended, adds nothing
+    return _tell(how, code)
 
 
 def _tell(message: str, code: int = 2) -> int:

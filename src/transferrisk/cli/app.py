@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import data_look
 from .bench import bench
 from .data import data_app
+from .data_look import check, show
 from .demo import demo
 from .train import train
 
@@ -21,8 +21,9 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(bench)
 app.command()(train)
+data_app.command()(check)
+data_app.command()(show)
 app.add_typer(data_app, name="data")
-assert data_look  # adds commands to it
 
 
 @app.callback(invoke_without_command=True)

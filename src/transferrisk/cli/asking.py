@@ -23,8 +23,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program 
 
 def _shared(
     data_root: Root = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn at random.")] = 0,
-    size: Annotated[int | None, typer.Option(min=1, help="Height and width of images, pixels.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of everything drawn at random.")] = 0,
+    size: Annotated[int | None, typer.Option(min=1, max=4096, help="Height and width of images, pixels.")] = None,
     lazy: Annotated[bool, typer.Option("--lazy", help="Decode images when needed; keep no cache of them.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and list it.")] = False,
     shift: Annotated[
@@ -45,25 +45,30 @@ def _shared(
 def reads_data(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command all the options above, and hand them to it as one `Options` under the name `options`.
 
-    The command's own parameters come first; among them is `name`, the data set.
+    The command's own parameters come first; among them is `name`, the data set. typer learns which options there are
+    from the function's signature and annotations, so these are put together from both.
     """
-    own, shared = (
-        {
-            parameter.name: parameter.replace(annotation=get_type_hints(function, include_extras=True)[parameter.name])
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.name != "options"
-        }
-        for function in (command, _shared)
-    )
+    own, shared = _parameters(command), _parameters(_shared)
+    del own["options"]
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        command(options=_options(given["name"], **{key: given.pop(key) for key in shared}), **given)
+        asked = {key: given.pop(key) for key in shared}
+        command(options=_options(given["name"], **asked), **given)
 
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (own | shared).values()]
+    parameters = list((own | shared).values())
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_options
+
+
+def _parameters(function: Callable[..., None]) -> dict[str, inspect.Parameter]:
+    """By name, with annotations that are types and not texts, and to be given by name, so that any order will do."""
+    types = get_type_hints(function, include_extras=True)
+    return {
+        name: parameter.replace(annotation=types[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
 
 
 def _options(

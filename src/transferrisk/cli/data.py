@@ -63,13 +63,15 @@ def fetch(
 
     Example: trm data fetch mnist
     """
+    from rich.markup import escape
+
     from ..data import root
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
     from .show import byte_progress
 
     with byte_progress(quiet=as_json) as advance:
-        came = fetch_files(name, data_root, given, advance)
+        came = fetch_files(name, data_root, given, lambda what, *done: advance(escape(what), *done))
     place = root.data_root(data_root)
     states = verify(name, place, digests=False)
     if as_json:
@@ -122,7 +124,7 @@ def _table(title: str, sets: dict[str, Facts], root: Path | None, wide: bool) ->
     if wide:
         table.add_column("Licence")
     for row in zip(names, *shown.values(), *([licences] if wide else []), strict=True):
-        table.add_row(*row)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..errors import InputError
+from ..files import new_folders
 from .containers import Entry, contents, entries, is_archive
 from .digests import CHUNK, fault
 from .disk import check_room, disk_errors
@@ -38,8 +39,7 @@ def bring(given: Path, target: Path, progress: Progress, check: Callable[[Path],
     if whole and not found:
         raise InputError(f"{given} holds no files: give the folder or archive that holds the set")
     needed = sum(entry.size for entry in found) if given.is_dir() else given.stat().st_size
-    with disk_errors(target, needed):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(target, needed), new_folders(target.parent):
         check_room(target.parent, needed, str(given))
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".bring-") as scratch:
             fresh = Path(scratch, target.name)
@@ -52,7 +52,10 @@ def bring(given: Path, target: Path, progress: Progress, check: Callable[[Path],
                 target.mkdir(exist_ok=True)
                 os.rename(fresh / given.name, taken)
                 return taken
-            check(Path(scratch))
+            try:
+                check(Path(scratch))
+            except InputError as error:  # of the copy, which the user has not seen
+                raise InputError(str(error).replace(str(fresh), str(given))) from None
             if target.exists():
                 target.rmdir()
             os.rename(fresh, target)
@@ -75,8 +78,7 @@ def take(given: Path, files: Sequence[RemoteFile], root: Path, progress: Progres
 
 def _take(entry: Entry, file: RemoteFile, root: Path, progress: Progress) -> Path:
     target = root / file.path
-    with disk_errors(target, entry.size):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(target, entry.size), new_folders(target.parent):
         check_room(target.parent, entry.size, str(entry))
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".bring-") as scratch:
             fresh = Path(scratch, target.name)
@@ -84,6 +86,8 @@ def _take(entry: Entry, file: RemoteFile, root: Path, progress: Progress) -> Pat
                 _copy(entry.container / entry.name, fresh, progress, target.name, 0, entry.size)
             else:
                 ((_, content),) = contents([entry])
+                if isinstance(content, InputError):
+                    raise InputError(f"{entry}: {content}")
                 fresh.write_bytes(content)
             wrong = fault(file, fresh, progress)
             if wrong:

@@ -18,6 +18,8 @@ import hashlib
 import json
 import math
 import os
+import platform
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +37,7 @@ from .images import VERSION, BadImageError, decode_all
 from .options import Progress
 from .root import CACHE_VARIABLE, cache_root
 
+_OWNER = f"{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # processes are numbered by machine
 _ELSEWHERE = f"keep decoded images elsewhere with ${CACHE_VARIABLE}, or none with lazy decoding"
 
 Bad = dict[int, str]
@@ -45,35 +48,72 @@ def decoded(files: Sequence[Entry], size: int, progress: Progress | None = None)
     """The images as (n, 3, size, size) uint8, mapped from the cache, and which of them could not be read."""
     folder = cache_root() / "decoded"
     seen = folder / "seen" / _stamp(files, size)
-    key = seen.read_text() if seen.is_file() else _key(files, size)
-    array, bad = folder / f"{key}.npy", folder / f"{key}.json"
-    if not (array.is_file() and bad.is_file()):
-        write_atomically(bad, json.dumps(_decode_into(array, files, size, progress)))
-    if not seen.is_file():
+    shape = (len(files), 3, size, size)
+    remembered = _remembered(seen)
+    if remembered and (stored := _stored(folder, remembered, shape)):
+        return stored
+    key, lost = _key(files, size, progress)
+    stored = _stored(folder, key, shape)
+    if stored is None:
+        bad = _decode_into(folder / f"{key}.npy", files, size, progress)
+        write_atomically(folder / f"{key}.json", json.dumps(bad))
+        stored = _stored(folder, key, shape)
+        assert stored is not None
+    if not lost:  # what the system refused to read may be readable tomorrow, with the same stamp
         write_atomically(seen, key)
-    # Private: a write to the tensor, which nobody should do, would not reach the file.
-    mapped = np.load(array, mmap_mode="c", allow_pickle=False)
-    return torch.from_numpy(mapped), {int(i): why for i, why in json.loads(bad.read_text()).items()}
+    return stored
+
+
+def _remembered(seen: Path) -> str | None:
+    """The key that belongs to a stamp; None where there is none, or what is there is no key."""
+    key = seen.read_text(errors="replace") if seen.is_file() else ""
+    return key if re.fullmatch("[0-9a-f]{40}", key) else None
+
+
+def _stored(folder: Path, key: str, shape: tuple[int, ...]) -> tuple[Tensor, Bad] | None:
+    """What is in the cache under a key; None where that is missing or damaged."""
+    try:
+        # Private: a write to the tensor, which nobody should do, would not reach the file.
+        mapped = np.load(folder / f"{key}.npy", mmap_mode="c", allow_pickle=False)
+        bad = {int(i): str(why) for i, why in json.loads((folder / f"{key}.json").read_text()).items()}
+    except (OSError, ValueError, EOFError, AttributeError, RecursionError):
+        return None
+    whole = mapped.shape == shape and mapped.dtype == np.uint8 and all(0 <= i < shape[0] for i in bad)
+    return (torch.from_numpy(mapped), bad) if whole else None
 
 
 def _stamp(files: Sequence[Entry], size: int) -> str:
     digest = hashlib.sha256(f"{VERSION} {size}".encode())
     for file in files:
-        digest.update(f"\0{file.container.absolute()}\0{file.name}\0{file.size}\0{file.stamp}".encode(errors="replace"))
+        digest.update(
+            f"\0{file.container.absolute()}\0{file.name}\0{file.size}\0{file.stamp}".encode(errors="surrogateescape")
+        )
     return digest.hexdigest()
 
 
-def _key(files: Sequence[Entry], size: int) -> str:
-    digests = [b""] * len(files)
-    for position, content in contents(files):
+def _key(files: Sequence[Entry], size: int, progress: Progress | None) -> tuple[str, bool]:
+    """Of the content of every file; and whether some could not be read."""
+    digests: list[bytes | None] = [None] * len(files)
+    lost = False
+    for done, (position, content) in enumerate(contents(files), start=1):
+        if isinstance(content, InputError):
+            lost, content = True, f"unreadable: {content}".encode(errors="surrogateescape")
         digests[position] = hashlib.sha256(content).digest()
-    return hashlib.sha256(f"{VERSION} {size} ".encode() + b"".join(digests)).hexdigest()[:40]
+        if progress is not None:
+            progress("looking for changes", done, len(files))
+    whole = hashlib.sha256(f"{VERSION} {size} {len(files)} ".encode())
+    for digest in digests:
+        assert digest is not None  # every file came
+        whole.update(digest)
+    return whole.hexdigest()[:40], lost
 
 
 def _decode_into(target: Path, files: Sequence[Entry], size: int, progress: Progress | None) -> Bad:
     bad: Bad = {}
+    came = np.zeros(len(files), bool)
     with _new_array(target, (len(files), 3, size, size)) as (file, start):
         for done, (position, image) in enumerate(decode_all(contents(files), size), start=1):
+            came[position] = True
             if isinstance(image, BadImageError):
                 bad[position] = str(image)
             else:
@@ -81,6 +121,7 @@ def _decode_into(target: Path, files: Sequence[Entry], size: int, progress: Prog
                 file.write(image.tobytes())
             if progress is not None:
                 progress("decoding images", done, len(files))
+        assert came.all()
     return bad
 
 
@@ -89,34 +130,55 @@ def _new_array(target: Path, shape: tuple[int, ...]) -> Iterator[tuple[BinaryIO,
     """The open file and where the array's bytes begin in it; it gets its name when all went well."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        _remove_abandoned(target.parent)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.{_OWNER}{os.getpid()}.")
     except OSError as error:
         raise InputError(f"{target.parent} cannot be written to ({error.strerror}): {_ELSEWHERE}") from None
+    size = math.prod(shape)
     try:
         with os.fdopen(handle, "wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
             start = file.tell()
             file.flush()
-            _reserve(file.fileno(), start + math.prod(shape), target)
+            _reserve(file.fileno(), start + size)
             yield file, start
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):  # of the disk: what cannot be read is no exception here
+            raise InputError(
+                f"{target.parent} has no room for {math.ceil(size / 2**20)} MiB of decoded images ({error.strerror}): "
+                f"free some, choose a smaller image size, or {_ELSEWHERE}"
+            ) from None
         raise
 
 
-def _reserve(file: int, size: int, target: Path) -> None:
+def _reserve(file: int, size: int) -> None:
     """Take the space now: better no cache at once than half of one after a minute."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.truncate(file, size)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Half-written arrays of processes of this machine that were killed."""
+    for path in folder.glob(f".*.npy.{_OWNER}*"):
+        process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
+        if process.isdigit() and not _runs(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    if os.name != "posix":  # elsewhere, asking would end it
+        return True
     try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, size)
-        else:
-            os.truncate(file, size)
-    except OSError as error:
-        raise InputError(
-            f"{target.parent} has no room for {size / 2**20:.0f} MiB of decoded images ({error.strerror}): free some, "
-            f"choose a smaller image size, or {_ELSEWHERE}"
-        ) from None
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

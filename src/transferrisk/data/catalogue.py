@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import InputError
+from .checks import listed
 from .environments import EnvironmentSet, Splits
 from .facts import Facts
 from .options import Options
@@ -26,6 +27,8 @@ class DataSet:
     takes     the options it understands, beyond those of every set
     shift     of a synthetic set, where none is asked for
     locate    data root -> where in it the set lies, None where it does not; for sets that are got by hand
+    check     raises, or warns with `skip_bad`, where not all of it is there; cheap, since it reads no image
+    needs     argument -> names of the sources it needs, where those are not always what its facts say
     argument  what stands after the colon of its name, in capitals; None: nothing may, "[...]": something may
     """
 
@@ -35,6 +38,8 @@ class DataSet:
     shift: Shift | None = None
     locate: Callable[[Path], Path | None] | None = None
     argument: str | None = None
+    check: Callable[[Options], object] | None = None
+    needs: Callable[[str], tuple[str, ...]] | None = None
 
     @property
     def usage(self) -> str:
@@ -92,7 +97,8 @@ def find(name: str) -> tuple[DataSet, str]:
     if (colon and (data_set.argument is None or not argument)) or (
         not colon and data_set.argument is not None and not data_set.optional
     ):
-        raise InputError(f"data set {name!r} is not complete or says too much: write {data_set.usage}")
+        why = "lacks what comes after the colon" if data_set.argument else "takes nothing after a colon"
+        raise InputError(f"data set {name!r} {why}: write {data_set.usage}")
     return data_set, argument
 
 
@@ -117,8 +123,8 @@ def load_splits(name: str, options: Options | None = None, test_environment: str
         return data
     if test_environment is None:
         raise InputError(
-            f"data set {name!r} needs a test environment: choose one of {', '.join(data.environment_names)} with "
-            "--test-env"
+            f"data set {name!r} needs a test environment: choose from {listed(map(repr, data.environment_names), 30)} "
+            "with --test-env"
         )
     return leave_out(data, test_environment, options.seed)
 
@@ -126,7 +132,7 @@ def load_splits(name: str, options: Options | None = None, test_environment: str
 def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     names = {usage.split(":")[0].split("[")[0]: usage for usage in known}
-    close = get_close_matches(word, names, n=1)
+    close = get_close_matches(word.lower(), names, n=1)
     choices = f"choose from {', '.join(known)}"
     return f": did you mean {names[close[0]]!r}? ({choices})" if close else f": {choices}"
 

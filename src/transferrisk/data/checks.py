@@ -5,7 +5,6 @@ Rows are counted from 1 in every message; the header of a table is not a row.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import DataWarning, InputError
+from ..errors import DataWarning, InputError, warn
 from .environments import EnvironmentSet
+from .options import SKIP_BAD
+from .root import expanded
 
 S = TypeVar("S", bound=EnvironmentSet)
 Mask = NDArray[np.bool_]
@@ -38,27 +39,53 @@ def counted(number: int, noun: str) -> str:
 
 def existing_file(name: Path | str) -> Path:
     """The path of a file that is there and is not empty."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file in it")
-    if not path.exists():
-        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        close = get_close_matches(path.name, beside, n=1)
-        raise InputError(f"{path} does not exist: {f'did you mean {close[0]!r}?' if close else 'check the path'}")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty: write it again")
+    path = expanded(name)
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: name a file in it")
+        if not path.exists():
+            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = did_you_mean(path.name, beside).strip() or "check the path"
+            raise InputError(f"{path} does not exist: {hint}")
+        if not path.is_file():
+            raise InputError(f"{path} is no regular file: write what comes from it to one first")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise InputError(f"{path} is empty: write it again")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}): mend that, or name another file") from None
     return path
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The nearest of the known words, whatever its case, as a question and a space; "" where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 
 def known_name(name: str, known: Sequence[str], where: Path | str, noun: str, option: str) -> str:
     """`name`, if it is one of a file's columns or arrays; `option` is how to name another."""
     if name in known:
         return name
-    close = get_close_matches(name, known, n=1)
-    nearest = f"did you mean {close[0]!r}? " if close else ""
     raise InputError(
-        f"{where} has no {noun} {name!r}: {nearest}choose from {listed(map(repr, known), 30)} with --{option}"
+        f"{where} has no {noun} {name!r}: {did_you_mean(name, known)}choose from {listed(map(repr, known), 30)} with "
+        f"--{option}"
     )
+
+
+def leave_out(bad: Sequence[str], total: int, noun: str, where: Path | str, skip_bad: bool) -> None:
+    """What to do about bad ones among `total` samples, each told as "which (why)".
+
+    They are an error that names the first; with `skip_bad` a warning that lists ten, unless nothing would be left.
+    """
+    if not bad:
+        return
+    if skip_bad and len(bad) < total:
+        warn(f"{where}: {len(bad)} of {counted(total, noun)} left out: {listed(bad)}", DataWarning)
+        return
+    way_out = f"correct or remove them, or go on without them with {SKIP_BAD}" if len(bad) < total else "correct them"
+    raise InputError(f"{where}: {len(bad)} of {counted(total, noun)} cannot be used, the first is {bad[0]}: {way_out}")
 
 
 def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_bad: bool) -> NDArray[np.int64] | None:
@@ -71,19 +98,13 @@ def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_ba
         return None
     bad = np.logical_or.reduce([mask for _, mask in problems])
     rows = bad.nonzero()[0]
-    reason = next(reason for reason, mask in problems if mask[rows[0]])
-    if not skip_bad:
-        raise InputError(
-            f"{where}: {counted(len(rows), 'row')} cannot be used, the first is row {rows[0] + 1} ({reason}): correct "
-            "the file, or leave such rows out with --skip-bad"
-        )
-    if len(rows) == len(bad):
-        raise InputError(f"{where}: no row can be used, as in row 1 ({reason}): correct the file")
-    warnings.warn(
-        f"{where}: {counted(len(rows), 'row')} left out, the first because {reason}: row {listed(rows + 1)}",
-        DataWarning,
-        stacklevel=3,
-    )
+    told: list[str] = []
+    given: set[str] = set()
+    for row in rows:
+        reason = next(reason for reason, mask in problems if mask[row])
+        told.append(f"row {row + 1}" if reason in given else f"row {row + 1} ({reason})")
+        given.add(reason)
+    leave_out(told, len(bad), "row", where, skip_bad)
     return np.flatnonzero(~bad)
 
 
@@ -104,7 +125,7 @@ def review(data: S, where: Path | str = "the data") -> S:
         )
     absent = [f"{data.class_names[c]!r} in {data.environment_names[e]!r}" for e, c in (counts == 0).nonzero().tolist()]
     if absent:
-        warnings.warn(f"{where}: no samples of class {listed(absent, 5)}", DataWarning, stacklevel=2)
+        warn(f"{where}: no samples of class {listed(absent, 5)}", DataWarning)
     return data
 
 
@@ -114,11 +135,10 @@ def review_vectors(data: S, where: Path | str, rows: NDArray[np.int64] | None = 
     shared = twins(data.inputs[:], data.labels, data.environments)
     if len(shared):
         first, second = (int(i if rows is None else rows[i]) + 1 for i in shared[0].tolist())
-        warnings.warn(
+        warn(
             f"{where}: {counted(len(shared), 'row')} with the features and label of a row in another environment, such "
             f"as row {second} and row {first}",
             DataWarning,
-            stacklevel=2,
         )
     return data
 

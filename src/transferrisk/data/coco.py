@@ -77,7 +77,7 @@ def largest_instances(content: bytes, source: object, classes: tuple[str, ...], 
                 )  # fmt: skip
                 if image["id"] not in largest or found.area > largest[image["id"]].area:
                     largest[image["id"]] = found
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         cause = f"no {error}" if isinstance(error, KeyError) else error
         raise InputError(f"{source} is not in COCO's format ({cause}): it is damaged; fetch it again") from None
     if missing:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from ..errors import InputError
+from ..files import new_folders
 from .digests import fault
 from .disk import disk_errors, locked
 from .facts import RemoteFile
@@ -41,8 +42,7 @@ class Downloads:
         """Bring a file below the root. Where another process has done so meanwhile, it is left alone."""
         target = self.root / file.path
         part = part_of(target)
-        with disk_errors(target, file.bytes, part):
-            target.parent.mkdir(parents=True, exist_ok=True)
+        with disk_errors(target, file.bytes, part), new_folders(target.parent):
             with locked(target):
                 if target.is_file() and fault(file, target) is None:
                     return target
@@ -53,10 +53,10 @@ class Downloads:
                         os.replace(part, target)
                         return target
                     reasons.append(f"{source} ({reason})")
-        raise InputError(
-            f"{target.name} cannot be fetched: {'; '.join(reasons)}: put it at {target} yourself, or say where it is "
-            "with --from"
-        )
+            raise InputError(
+                f"{target.name} cannot be fetched: {'; '.join(reasons)}: put it at {target} yourself, or say where it "
+                "is with --from"
+            )
 
     def _try(self, source: str, file: RemoteFile, part: Path) -> str | None:
         """A whole and right `part` from one source; else why not.

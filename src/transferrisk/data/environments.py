@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, Self, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,12 @@ class Rows:
     def __getitem__(self, index: Tensor | slice, /) -> Tensor:
         return self.stored[self.positions[index]]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of a tensor, only these rows are pickled."""
+        if isinstance(self.stored, Tensor):
+            return Rows, (self[:], torch.arange(len(self), device=self.positions.device))
+        return Rows, (self.stored, self.positions)
+
 
 class Sample(NamedTuple):
     inputs: Tensor  # as a network takes them
@@ -40,7 +46,7 @@ class Sample(NamedTuple):
     environment: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EnvironmentSet:
     """Samples with a label and an environment. Images stay uint8, on disk or undecoded, until a batch is asked for."""
 
@@ -58,6 +64,10 @@ class EnvironmentSet:
                 f"{len(self.inputs)} inputs, {len(self.labels)} labels and {len(self.environments)} environments: "
                 "every sample needs one of each"
             )
+        if self.sources is not None and len(self.sources) != len(self.labels):
+            raise InputError(f"{len(self.sources)} sources for {len(self.labels)} samples: give each one, or none")
+        _check_numbers(self.labels, self.class_names, "label")
+        _check_numbers(self.environments, self.environment_names, "environment")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -93,6 +103,7 @@ class EnvironmentSet:
 
     def only(self, names: Sequence[str]) -> Self:
         """The samples of these environments, which are numbered anew in the order given."""
+        _refuse_repeated(names, "environment")
         number = torch.full((len(self.environment_names),), -1, device=self.labels.device)
         for i, name in enumerate(names):
             number[self._number(name)] = i
@@ -128,6 +139,24 @@ class EnvironmentSet:
         return torch.bincount(self.environments * C + self.labels, minlength=E * C).reshape(E, C)
 
 
+def _check_numbers(numbers: Tensor, names: Sequence[str], what: str) -> None:
+    """Indices into names that differ; on a GPU, where looking would mean waiting, the indices are trusted."""
+    _refuse_repeated(names, what)
+    if numbers.device.type != "cpu" or not len(numbers):
+        return
+    low, high = (int(extreme) for extreme in torch.aminmax(numbers))
+    if low < 0 or high >= len(names):
+        raise InputError(
+            f"{what}s are {low} to {high} where {len(names)} have names: number them from 0 to {len(names) - 1}"
+        )
+
+
+def _refuse_repeated(names: Sequence[str], what: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InputError(f"{what} {twice!r} is named twice: give each a name of its own")
+
+
 class TrainingDomainValidation(EnvironmentSet):
     """Held-out samples distributed like the training environments: what a practitioner has."""
 
@@ -138,7 +167,7 @@ class TestDomainValidation(EnvironmentSet):
     __test__ = False  # not a test, whatever pytest makes of the name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Splits:
     """One draw of a data set; the two kinds of validation have types of their own, so they cannot be mixed up."""
 
@@ -153,8 +182,7 @@ S = TypeVar("S", bound=EnvironmentSet)
 
 def retyped(data: EnvironmentSet, kind: type[S]) -> S:
     """The same samples as a set of another kind."""
-    names = ("inputs", "labels", "environments", "environment_names", "class_names", "sources")
-    return kind(*(getattr(data, name) for name in names))
+    return kind(**{field.name: getattr(data, field.name) for field in fields(data)})
 
 
 def concatenate(parts: Sequence[S]) -> S:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..errors import InputError
+from ..errors import DataWarning, InputError
+from ..files import new_folders
 from . import catalogue
 from .bring import bring, take
 from .digests import fault, located, size_fault
@@ -15,7 +17,7 @@ from .disk import check_room, disk_errors
 from .download import Downloads, part_of
 from .facts import Facts, RemoteFile
 from .options import Options, Progress
-from .root import data_root
+from .root import data_root, expanded
 from .web import size_of
 
 
@@ -32,17 +34,23 @@ class FileState:
 
 
 def needed(name: str) -> list[Facts]:
-    """Facts of all that has to be there for a set or source, its own and of what it is built from; [] for nothing."""
+    """Facts of all that has to be there for a set or source, its own and of what it is built from; [] for nothing.
+
+    What stands after the colon of a set's name may decide what it is built from.
+    """
     sources, sets = catalogue.sources(), catalogue.available()
+    base, _, argument = name.partition(":")
+    others: tuple[str, ...]
     if name in sources:
-        facts = sources[name]
-    elif name in sets:
-        facts = sets[name].facts
+        facts, others = sources[name], sources[name].needs
+    elif base in sets:
+        facts, of = sets[base].facts, sets[base].needs
+        others = of(argument) if of else facts.needs
     else:
-        known = catalogue.nearest(name.partition(":")[0], [*sources, *sets])
+        known = catalogue.nearest(base, [*sources, *(data_set.usage for data_set in sets.values())])
         raise InputError(f"{name!r} is no name of a data set or source{known}")
     own = [facts] if facts.files or facts.by_hand else []
-    return own + [part for other in facts.needs for part in needed(other)]
+    return own + [part for other in others for part in needed(other)]
 
 
 def fetch(
@@ -58,12 +66,12 @@ def fetch(
     files = [file for facts in parts for file in facts.files]
     by_hand = [facts for facts in parts if not facts.files]
     if given is not None and len(by_hand) == 1 and not files:
-        return [bring(given.expanduser(), folder_of(by_hand[0], place), tell, _check_of(by_hand[0]))]
+        return [bring(expanded(given), folder_of(by_hand[0], place), tell, _check_of(by_hand[0]))]
     missing = [file for file in files if state(file, place, tell).state != "there"]
     if given is not None:
         if not files:
             raise InputError(f"{name} has no use for {given}: {_way_out(by_hand)}")
-        return take(given.expanduser(), missing, place, tell) if missing else []
+        return take(expanded(given), missing, place, tell) if missing else []
     for facts in by_hand:
         if _located(facts, place) is None:
             raise InputError(f"{facts.name} cannot be fetched by a program: {facts.by_hand}")
@@ -108,9 +116,20 @@ def _located(facts: Facts, root: Path) -> Path | None:
 
 
 def _check_of(facts: Facts) -> Callable[[Path], object]:
-    """Whether a data root holds all of a set: listed and counted, not decoded."""
+    """A function that raises where a data root does not hold all of a set: listed and counted, not decoded."""
     data_set = catalogue.available().get(facts.name)
-    return lambda root: data_set and data_set.load("", Options(root=root, lazy=True))
+
+    def check(root: Path) -> None:
+        if data_set is None or data_set.check is None:
+            return
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DataWarning)
+                data_set.check(Options(root=root, skip_bad=True))
+        except DataWarning as told:
+            raise InputError(f"{told}: get it again") from None
+
+    return check
 
 
 def _way_out(by_hand: list[Facts]) -> str:
@@ -121,8 +140,7 @@ def _way_out(by_hand: list[Facts]) -> str:
 def _download(name: str, missing: list[RemoteFile], root: Path, progress: Progress) -> list[Path]:
     rest = sum(max(0, file.bytes - size_of(part_of(root / file.path))) for file in missing)
     check_room(root, rest, name)
-    with disk_errors(root, rest):
-        if missing:
-            root.mkdir(parents=True, exist_ok=True)
-        with Downloads(root, progress) as downloads:
-            return [downloads.get(file) for file in missing]
+    if not missing:
+        return []
+    with disk_errors(root, rest), new_folders(root), Downloads(root, progress) as downloads:
+        return [downloads.get(file) for file in missing]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -36,19 +36,24 @@ def pictures_by_class(data: EnvironmentSet, per_class: int, seed: int = 0) -> ND
 
 
 def principal_components(
-    data: EnvironmentSet | Splits, most: int = 2000, seed: int = 0
-) -> dict[str, NDArray[np.float32]]:
-    """Of sets of vectors: name -> (m, 3), two principal components of all environments together, and the label."""
+    environments: Mapping[str, EnvironmentSet], most: int = 2000, seed: int = 0
+) -> dict[str, NDArray[np.float64]]:
+    """Of sets of vectors: name -> (m, 3), two principal components of all environments together, and the label.
+
+    Features are divided by the largest meanwhile, so that nothing overflows.
+    """
     generator = Generator().manual_seed(seed)
     parts = {}
-    for name, members in environments_of(data):
+    for name, members in environments.items():
         chosen = torch.randperm(len(members), generator=generator)[:most]
-        parts[name] = (members.batch(chosen).float(), members.labels[chosen])
+        parts[name] = (members.batch(chosen).double().cpu(), members.labels[chosen].cpu())
+    largest = max(float(features.abs().max()) for features, _ in parts.values() if features.numel()) or 1.0
+    parts = {name: (features / largest, labels) for name, (features, labels) in parts.items()}
     features = torch.cat([features for features, _ in parts.values()])
     centre = features.mean(0)
     _, _, basis = torch.linalg.svd(features - centre, full_matrices=False)
     directions = torch.nn.functional.pad(basis[:2], (0, 0, 0, max(0, 2 - len(basis))))
     return {
-        name: torch.cat([(features - centre) @ directions.T, labels.unsqueeze(1).float()], 1).numpy()
+        name: torch.cat([largest * ((features - centre) @ directions.T), labels.unsqueeze(1)], 1).numpy()
         for name, (features, labels) in parts.items()
     }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .archives import unreadable
 
 _UNSIGNED_BYTE = 0x08
 
@@ -21,9 +22,9 @@ def read_idx(path: Path) -> Tensor:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
+        raise InputError(f"{path} does not exist: check the path") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({error}): it is damaged; fetch it again") from None
+        raise unreadable(path, error, "gzip") from None
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTE:
         raise InputError(f"{path} is not an idx file of bytes: it begins with {content[:4].hex() or 'nothing'}")
     dimensions = content[3]
@@ -36,4 +37,6 @@ def read_idx(path: Path) -> Tensor:
             f"{path} holds {len(content) - start} bytes where its header promises {math.prod(sizes)}: it is damaged; "
             "fetch it again"
         )
+    if not math.prod(sizes):
+        raise InputError(f"{path} holds nothing, {' x '.join(map(str, sizes))}: fetch it again")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=start).reshape(sizes)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataWarning, InputError
+from ..errors import InputError
 from .cache import Bad, decoded
-from .checks import review
-from .containers import Entry, contents
+from .checks import leave_out, review
+from .containers import Entry, compressed, contents
 from .environments import EnvironmentSet, Inputs
 from .images import BadImageError, decode_all
 from .options import Options, Progress
 
+SIZE = 224  # pixels, where neither the set nor the user says otherwise
 LARGEST_CACHE = 8 * 2**30  # bytes; larger sets are decoded when asked for, unless told otherwise
 
 
@@ -34,8 +34,7 @@ class LazyImages:
     def __getitem__(self, index: Tensor | slice, /) -> Tensor:
         positions = torch.arange(len(self))[index].tolist()
         images = torch.empty(len(positions), 3, self.size, self.size, dtype=torch.uint8)
-        chosen = ((row, self.files[i].read()) for row, i in enumerate(positions))
-        for row, image in decode_all(chosen, self.size):
+        for row, image in decode_all(contents([self.files[i] for i in positions]), self.size):
             if isinstance(image, BadImageError):
                 raise BadImageError(f"{self.files[positions[row]]} cannot be used: {image}")
             images[row] = torch.from_numpy(image)
@@ -55,13 +54,20 @@ def image_set(
     class_names: Sequence[str],
     size: int,
     asked: Options,
+    where: Path | str,
 ) -> EnvironmentSet:
-    """Images that cannot be read are an error that names them, or are left out with `skip_bad`."""
+    """Images that cannot be read are an error that names them, or are left out with `skip_bad`.
+
+    `size` is the set's own; `where` is what to call the set in messages. Images of a large set are decoded when asked
+    for, unless they lie in an archive that is compressed as a whole, from which single ones cannot be read.
+    """
     files = [sample.file for sample in samples]
     size = size if asked.size is None else asked.size
-    if size < 1:
-        raise InputError(f"size {size} is not a number of pixels: give 1 or more")
-    lazy = asked.lazy if asked.lazy is not None else 3 * size * size * len(files) > LARGEST_CACHE
+    packed = next((file.container for file in files if file.packed), None)
+    if asked.lazy and packed is not None:
+        raise InputError(compressed(packed))
+    large = 3 * size * size * len(files) > LARGEST_CACHE
+    lazy = asked.lazy if asked.lazy is not None else large and packed is None
     inputs: Inputs
     if lazy:
         inputs = LazyImages(files, size)
@@ -77,24 +83,13 @@ def image_set(
         tuple(environment_names),
         tuple(class_names),
     )
-    return review(without(data, files, bad, asked.skip_bad))
-
-
-def without(data: EnvironmentSet, files: Sequence[Entry], bad: Bad, skip_bad: bool) -> EnvironmentSet:
-    """The set without images that cannot be read; an error unless they may be skipped."""
-    if not bad:
-        return data
-    listed = "; ".join(f"{files[i]}: {why}" for i, why in list(bad.items())[: 10 if skip_bad else 1])
-    more = f"; and {len(bad) - 10} more" if skip_bad and len(bad) > 10 else ""
-    if not skip_bad:
-        raise InputError(
-            f"{len(bad)} of {len(files)} images cannot be used, first {listed}: mend or remove them, or go on without "
-            "them with --skip-bad"
-        )
-    warnings.warn(f"{len(bad)} of {len(files)} images were skipped: {listed}{more}", DataWarning, stacklevel=2)
-    good = np.ones(len(files), dtype=bool)
-    good[list(bad)] = False
-    return data.select(torch.from_numpy(good.nonzero()[0]))
+    names = {i: files[i].name if files[i].container == where else files[i] for i in sorted(bad)}
+    leave_out([f"{names[i]} ({bad[i]})" for i in names], len(files), "image", where, asked.skip_bad)
+    if bad:
+        good = torch.ones(len(files), dtype=torch.bool)
+        good[list(bad)] = False
+        data = data.select(good.nonzero().flatten())
+    return review(data, where)
 
 
 def unreadable(files: Sequence[Entry], progress: Progress | None = None) -> Bad:

@@ -2,7 +2,8 @@
 
     alpha, palette with transparency   over white
     CMYK, YCbCr, greyscale, 1 bit      as RGB
-    16 and 32 bit                      the highest 8 bits of those in use
+    16 bit, or what a TIFF states      the highest 8 bits, dark pictures stay dark
+    32 bit                             the same of 16 bits where those hold all of it, else of 31
     floating point                     0..1, or 0..largest where that is more
     EXIF orientation                   applied
     animated                           the first frame
@@ -15,9 +16,12 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -29,8 +33,13 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from PIL import Image
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
-VERSION = 1  # of the decoder: part of the name of what is cached
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm", ".jp2",
+            ".avif", ".jfif", ".jpe")  # fmt: skip
+RELATIVES = (".heic", ".heif", ".ico", ".tga", ".svg", ".psd", ".dng", ".raw", ".jxl", ".exr", ".pcx", ".dcm")
+"""Of image files that are not decoded."""
+VERSION = 2  # of the decoder: part of the name of what is cached
+BITS_PER_SAMPLE = 258  # TIFF's tag
+QUEUE = 1 << 28  # bytes of decoded images that wait, roughly
 MOST_PIXELS = 100_000_000  # an image that unpacks to more is taken for an attack, or a mistake
 
 Pixels = NDArray[np.uint8]
@@ -44,54 +53,80 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def decode_all(numbered: Iterable[tuple[int, bytes]], size: int) -> Iterator[tuple[int, Pixels | BadImageError]]:
+def decode_all(
+    numbered: Iterable[tuple[int, bytes | InputError]], size: int
+) -> Iterator[tuple[int, Pixels | BadImageError]]:
     """(position, content) to (position, image or what is wrong with it), in order, by as many threads as processors.
 
     Pillow lets go of the interpreter while it works. The queue is bounded, so files do not pile up in memory.
     """
 
-    def one(item: tuple[int, bytes]) -> tuple[int, Pixels | BadImageError]:
+    def one(item: tuple[int, bytes | InputError]) -> tuple[int, Pixels | BadImageError]:
+        position, content = item
+        if isinstance(content, InputError):
+            return position, BadImageError(str(content))
         try:
-            return item[0], decode(item[1], size)
+            return position, decode(content, size)
         except BadImageError as error:
-            return item[0], error
+            return position, error
 
     stream = iter(numbered)
-    with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata; the pixels are what counts
-        while batch := list(islice(stream, 256)):
-            yield from pool.map(one, batch)
+    threads = os.cpu_count() or 1
+    at_once = max(threads, min(256, QUEUE // (3 * size * size)))
+    with ThreadPoolExecutor(threads) as pool:
+        while batch := list(islice(stream, at_once)):
+            with _quietly():
+                decoded = list(pool.map(one, batch))
+            yield from decoded
 
 
-def decode(content: bytes, size: int) -> Pixels:
-    """An image file as (3, size, size)."""
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without Pillow's warnings of odd metadata: the pixels are what counts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -> Pixels:
+    """An image file as (3, size, size).
+
+    `expected` is the (width, height) its stored pixels must have; they are then left as they are stored, since
+    something else, such as a mask, refers to them.
+    """
     from PIL import Image, UnidentifiedImageError
 
     if not content:
         raise BadImageError("it is empty")
     try:
         with Image.open(io.BytesIO(content)) as image:
+            if expected is not None and image.size != expected:
+                raise BadImageError("it has {} x {} pixels where {} x {} are expected".format(*image.size, *expected))
             if image.width * image.height > MOST_PIXELS:
                 raise BadImageError(f"it unpacks to {image.width} x {image.height} pixels, more than is safe to hold")
             image.draft("RGB", (2 * size, 2 * size))  # a JPEG can be decoded at a fraction of its size
-            pixels = np.asarray(as_rgb(image).resize((size, size), Image.Resampling.BILINEAR))
+            pixels = np.asarray(as_rgb(image, upright=expected is None).resize((size, size), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
         raise BadImageError("it is no image of a known kind") from None
     except (BadImageError, Image.DecompressionBombError) as error:
         raise BadImageError(str(error)) from None
-    except (OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, KeyError, MemoryError) as error:
+    except (OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, KeyError, MemoryError, RuntimeError,
+            struct.error, zlib.error) as error:  # fmt: skip
         # What Pillow's decoders raise on damaged files, by format.
         raise BadImageError(f"it is damaged ({' '.join(str(error).split()) or type(error).__name__})") from None
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def as_rgb(image: Image.Image) -> Image.Image:
+def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
+    """Any image in three channels of bytes, turned as its EXIF orientation says unless not `upright`."""
     from PIL import Image, ImageOps
 
+    bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))
     image.load()
-    image = ImageOps.exif_transpose(image)
+    if upright:
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_highest_byte(np.asarray(image))).convert("RGB")
+        return Image.fromarray(_highest_byte(np.asarray(image), min(*bits, 16))).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -99,11 +134,13 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _highest_byte(values: NDArray[np.generic]) -> Pixels:
-    """(h, w) of any number type as bytes. Pillow's own conversion clips instead, which turns most of an image white."""
+def _highest_byte(values: NDArray[np.generic], bits: int) -> Pixels:
+    """(h, w) of any number type as bytes; integers are of `bits`, or of 31 where one is larger.
+
+    Pillow's own conversion clips instead, which turns most of an image white.
+    """
     numbers = np.nan_to_num(values.astype(np.float64))
     largest = float(numbers.max(initial=0))
-    # What is stored as 32 bits is nearly always a 16-bit image.
-    bits = 65535.0 if largest <= 65535 else float(2**31 - 1)
-    full = max(1.0, largest) if values.dtype.kind == "f" else bits
+    whole = float(2**bits - 1)
+    full = max(1.0, largest) if values.dtype.kind == "f" else whole if largest <= whole else float(2**31 - 1)
     return np.clip(numbers / full * 255, 0, 255).round().astype(np.uint8)

@@ -19,6 +19,8 @@ class BalancedSampler:
 
     def __init__(self, data: EnvironmentSet, batch_size: int, seed: int) -> None:
         names = data.environment_names
+        if batch_size < 1:
+            raise InputError(f"batch_size={batch_size} is no number of samples: give 1 or more")
         self.members = [(data.environments == e).nonzero().flatten() for e in range(len(names))]
         sizes = [len(m) for m in self.members]
         if min(sizes) < batch_size:

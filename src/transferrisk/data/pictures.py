@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataWarning, InputError
+from ..errors import InputError
+from .checks import leave_out
 from .containers import Entry, contents, entries
 from .options import Progress
 from .root import VARIABLE
@@ -29,23 +28,6 @@ def found_in(paths: Sequence[Path], wanted: Callable[[Entry], bool], what: str, 
     )
 
 
-def shrunk(content: bytes, size: int, expected: tuple[int, int] | None = None) -> Tensor:
-    """A photograph in RGB, resized as a whole and without regard to its proportions, (3, size, size) uint8.
-
-    `expected` is the (width, height) it must have.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content)) as photograph:
-            whole = photograph.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        raise InputError(f"{len(content)} bytes that are no picture, or a damaged one") from None
-    if expected is not None and whole.size != expected:
-        raise InputError("{} x {} pixels where {} x {} are expected".format(*whole.size, *expected))
-    return torch.from_numpy(np.array(whole.resize((size, size), Image.Resampling.BILINEAR))).permute(2, 0, 1)
-
-
 def shrunk_mask(mask: np.ndarray[tuple[int, int], np.dtype[np.uint8]], size: int) -> Tensor:
     """How much of each pixel a mask (h, w) of zeros and ones covers, in 0..255: (1, size, size) uint8."""
     from PIL import Image
@@ -58,6 +40,7 @@ def decoded(
     wanted: Sequence[Entry],
     decode: Callable[[int, bytes], Tensor],
     what: str,
+    where: Path,
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -72,20 +55,15 @@ def decoded(
         if progress is not None and (done % 64 == 0 or done == len(wanted)):
             progress(what, done, len(wanted))
         try:
+            if isinstance(content, InputError):
+                raise content
             image = decode(i, content)
         except InputError as error:
-            if not skip_bad:
-                raise InputError(
-                    f"{wanted[i]}: {error}; fetch it again, or leave such files out with skip_bad"
-                ) from None
             bad.append(f"{wanted[i]} ({error})")
             continue
         if images is None:
             images = torch.empty(len(wanted), *image.shape, dtype=image.dtype)
         images[i], good[i] = image, True
-    if images is None:
-        raise InputError(f"none of {len(wanted)} photographs can be read, such as {bad[0]}: fetch them again")
-    if bad:
-        told = f"{len(bad)} of {len(wanted)} photographs are left out: {', '.join(bad[:10])}"
-        warnings.warn(told + (" and more" if len(bad) > 10 else ""), DataWarning, stacklevel=2)
+    leave_out(bad, len(wanted), "photograph", where, skip_bad)
+    assert images is not None
     return (images[good] if bad else images), good.nonzero().flatten()

@@ -58,6 +58,8 @@ class Shift:
         for bias in self.biases:
             if not 0 <= bias <= 1:
                 raise InputError(f"bias degree {bias} is not a share: give a number from 0 to 1")
+        if self.dummies < 1:
+            raise InputError(f"dummies={self.dummies}: an environment draws from one value or more")
 
     @property
     def correlated(self) -> bool:
@@ -71,7 +73,9 @@ class Shift:
 
     @property
     def environment_names(self) -> tuple[str, ...]:
-        """Of the training environments."""
-        if self.correlated and len(set(self.biases)) == len(self.biases):
-            return tuple(f"bias {100 * bias:g}%" for bias in self.biases)
+        """Of the training environments, with as many digits as tell them apart."""
+        for digits in (6, 9, 12, 15) if self.correlated else ():
+            names = tuple(f"bias {100 * bias:.{digits}g}%" for bias in self.biases)
+            if len(set(names)) == len(names):
+                return names
         return tuple(f"training {i + 1}" for i in range(len(self.biases)))

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..errors import InputError
+from .checks import did_you_mean, listed
 from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, retyped
 
 VALIDATION = 0.2  # share of each environment, as in the paper's folder sets
@@ -44,7 +45,10 @@ def leave_out(data: EnvironmentSet, test_environment: str, seed: int, validation
     """Train on all environments but one, and test on that one."""
     names = data.environment_names
     if test_environment not in names:
-        raise InputError(f"test environment {test_environment!r} is not known: choose from {', '.join(names)}")
+        raise InputError(
+            f"test environment {test_environment!r} is not known: {did_you_mean(test_environment, names)}choose from "
+            f"{listed(map(repr, names), 30)}"
+        )
     others = tuple(name for name in names if name != test_environment)
     if len(others) < 2:
         raise InputError(

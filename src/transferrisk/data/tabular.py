@@ -13,16 +13,19 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from .archives import because
 from .checks import counted, existing_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
 PARQUET = (".parquet", ".pq")
 INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index without one
 
@@ -30,7 +33,9 @@ INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index withou
 def read_header(file: Path | str) -> tuple[str, ...]:
     """Names of a table's columns."""
     path = existing_file(file)
-    names = opened_parquet(path).schema_arrow.names if _is_parquet(path) else _csv_header(path)
+    names = opened_parquet(path).schema_arrow.names if _is_parquet(path) else _csv_header(path)[0]
+    if len(names) == 1 and ";" in names[0]:
+        raise InputError(f"{path} has one column, {names[0]!r}: its separators are semicolons; save it with commas")
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
         raise InputError(f"{path} has two columns named {twice[0]!r}: rename one")
@@ -56,7 +61,7 @@ def opened_parquet(path: Path) -> Any:
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a Parquet file, or damaged ({_line(error)}): write it again") from None
+        raise InputError(f"{path} is not a Parquet file, or damaged ({because(error)}): write it again") from None
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Any:
@@ -67,7 +72,7 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Any:
     try:
         return file.read(columns=list(columns)).select(list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged ({_line(error)}): write it again") from None
+        raise InputError(f"{path} is damaged ({because(error)}): write it again") from None
 
 
 def _is_parquet(path: Path) -> bool:
@@ -89,11 +94,15 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     return table.to_pandas(ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True)
 
 
-def _csv_header(path: Path) -> list[str]:
+def _csv_header(path: Path) -> tuple[list[str], int]:
+    """Names of the columns, and how many lines without any text come before them."""
+    before = 0
     with _text(path) as lines:
-        for fields in csv.reader(lines, delimiter=_separator(path), skipinitialspace=True):
+        reader = csv.reader(lines, delimiter=_separator(path), skipinitialspace=True)
+        for fields in reader:
             if any(name.strip() for name in fields):
-                return [name.strip() for name in fields]
+                return [name.strip() for name in fields], before
+            before = reader.line_num
     raise InputError(f"{path} has no columns: write it again")
 
 
@@ -101,7 +110,7 @@ def _read_csv(path: Path, texts: Collection[str]) -> pd.DataFrame:
     """Fields beyond the header are errors, and so are lines that end early: pandas would fill them up silently."""
     import pandas as pd
 
-    header = _csv_header(path)
+    header, before = _csv_header(path)
     names = [name or f"\0{i}" for i, name in enumerate(header)]
     try:
         with _reading(path), warnings.catch_warnings():
@@ -109,6 +118,7 @@ def _read_csv(path: Path, texts: Collection[str]) -> pd.DataFrame:
             frame = pd.read_csv(
                 path,
                 sep=_separator(path),
+                skiprows=before,
                 header=0,
                 names=names,
                 index_col=False,
@@ -118,21 +128,22 @@ def _read_csv(path: Path, texts: Collection[str]) -> pd.DataFrame:
                 encoding="utf-8-sig",
             )
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        _refuse_ragged(path, len(names))
-        raise InputError(f"{path} is not well-formed ({_line(error)}): correct the file") from None
+        _refuse_ragged(path, len(names), before)
+        raise InputError(f"{path} is not well-formed ({because(error)}): correct the file") from None
     if len(frame) and frame[names[-1]].isna().any():
-        _refuse_ragged(path, len(names))
+        _refuse_ragged(path, len(names), before)
     return frame
 
 
-def _refuse_ragged(path: Path, width: int) -> None:
+def _refuse_ragged(path: Path, width: int, before: int) -> None:
+    """Name the first line whose number of fields is not the header's, which comes after `before` lines."""
     with _text(path) as lines:
-        reader = csv.reader(lines, delimiter=_separator(path), skipinitialspace=True)
+        reader = csv.reader(islice(lines, before, None), delimiter=_separator(path), skipinitialspace=True)
         for fields in reader:
             if fields and len(fields) != width and (len(fields) < width or any(fields[width:])):
                 raise InputError(
-                    f"{path} is not well-formed: line {reader.line_num} has {counted(len(fields), 'field')}, the "
-                    f"header has {width}; correct the line"
+                    f"{path} is not well-formed: line {before + reader.line_num} has {counted(len(fields), 'field')}, "
+                    f"the header has {width}; correct the line"
                 )
 
 
@@ -140,8 +151,12 @@ def _refuse_ragged(path: Path, width: int) -> None:
 def _text(path: Path) -> Iterator[Iterator[str]]:
     """Lines of a file, decompressed."""
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    with _reading(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
-        yield lines
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        with _reading(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            yield lines
+    finally:
+        csv.field_size_limit(limit)
 
 
 @contextmanager
@@ -150,13 +165,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({_line(error)}): save it as UTF-8") from None
+        raise InputError(f"{path} is not UTF-8 text ({because(error)}): save it as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({_line(error)}): write it again") from None
+        way_out = "mend that" if isinstance(error, OSError) and error.errno else "write it again"
+        raise InputError(f"{path} cannot be read ({because(error)}): {way_out}") from None
     except csv.Error as error:
-        raise InputError(f"{path} is not well-formed ({_line(error)}): correct the file") from None
-
-
-def _line(error: BaseException) -> str:
-    """An error's message in one line."""
-    return " ".join(str(error).split())
+        raise InputError(f"{path} is not well-formed ({because(error)}): correct the file") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 MANY = 50  # values of a column; with more, it may be something else than what it is taken for
+
+WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 
 KINDS = {
     "numeric": {"integer", "integer-na", "floating", "mixed-integer-float", "decimal", "timedelta64"},
@@ -68,12 +71,18 @@ def in_order(texts: Iterable[str]) -> list[str]:
     return sorted(texts, key=float) if all(map(is_number, texts)) else texts
 
 
-def as_codes(values: pd.Series) -> tuple[Codes, tuple[str, ...]]:
+def as_name(value: Any) -> str:
+    """Of a class or an environment: `as_text` without spaces around it, and whole numbers without ".0"; 01 stays 01."""
+    text = as_text(value).strip()
+    return match[1] if (match := WHOLE.fullmatch(text)) else text
+
+
+def as_codes(values: pd.Series, text: Callable[[Any], str] = as_text) -> tuple[Codes, tuple[str, ...]]:
     """Position of each value (n,) in its distinct texts, which are in order; -1 where it is missing or blank."""
     import pandas as pd
 
     codes, distinct = pd.factorize(values)
-    texts = [as_text(value) for value in np.asarray(distinct)]
+    texts = [text(value) for value in np.asarray(distinct)]
     names = in_order({text for text in texts if text.strip()})
     position = {name: i for i, name in enumerate(names)}
     return np.array([*(position.get(text, -1) for text in texts), -1])[codes], tuple(names)
@@ -92,11 +101,24 @@ def as_numbers(series: pd.Series, name: str) -> Floats:
         return np.array(series.dt.total_seconds(), dtype=np.float64) / 86400
     if pd.api.types.is_numeric_dtype(series):
         return np.array(series.to_numpy("float64", na_value=np.nan))
-    values = np.array(pd.to_numeric(series.astype(object), errors="coerce"), dtype=np.float64)
+    try:
+        values = np.array(pd.to_numeric(series.astype(object), errors="coerce"), dtype=np.float64)
+    except OverflowError:
+        values = np.array([_as_float(value) for value in series])
     wrong = np.isnan(values) & ~blank(series)
     if wrong.any():
         raise _unexpected(series, wrong, name, "a number")
     return values
+
+
+def _as_float(value: Any) -> float:
+    """NaN where it is missing or no number, infinite where it is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def as_truth(series: pd.Series, name: str) -> Floats:
@@ -147,10 +169,10 @@ def _unexpected(series: pd.Series, wrong: NDArray[np.bool_], name: str, wanted: 
 
 
 def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tuple[Codes, tuple[str, ...]]:
-    """`as_codes` of labels or environments, refused if they look like measurements or identifiers."""
+    """`as_codes` of labels or environments by name, refused if they look like measurements or identifiers."""
     if kind_of(values) not in (*KINDS, "bytes"):
         raise InputError(f"{where}: {noun} {name!r} holds {kind_of(values)} values: texts or whole numbers are needed")
-    codes, names = as_codes(values)
+    codes, names = as_codes(values, as_name)
     if len(names) > MANY:
         fractions = sum(is_number(text) and float(text) % 1 != 0 for text in names)
         if fractions > MANY:

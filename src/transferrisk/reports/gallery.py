@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 10
+MOST_ENVIRONMENTS = 24
 GAP = 0.06  # between pictures, of a picture's height
 CELL = 0.8  # inches
 PALETTE = ("#1f4fd8", "#d1662b", "#2f8f5b", "#8e5ea2", "#b0952c", "#2f7ea8", "#a23b52", "#5b6770", "#7d9bf0", "#3c3c3c")
 
 
-def picture_grid(pictures: Mapping[str, NDArray[np.uint8]], class_names: Sequence[str]) -> bytes:
-    """name -> (C, k, h, w, 3) as a PNG: a block for each environment, a column for each of the first ten classes."""
+def picture_grid(
+    pictures: Mapping[str, NDArray[np.uint8]], class_names: Sequence[str], environments: int | None = None
+) -> bytes:
+    """name -> (C, k, h, w, 3) as a PNG: a block for each environment, a column for each of the first ten classes.
+
+    `environments` is how many there are, where these are not all.
+    """
     from matplotlib.figure import Figure
 
     columns = min(len(class_names), MOST_CLASSES)
@@ -32,18 +38,22 @@ def picture_grid(pictures: Mapping[str, NDArray[np.uint8]], class_names: Sequenc
     for axis, (name, images) in zip(axes, pictures.items(), strict=True):
         canvas = _mosaic(images[:columns])
         axis.imshow(canvas, interpolation="nearest")
-        axis.set_title(name, loc="left", fontsize=10, fontweight="bold")
+        axis.set_title(_short(name, 60), loc="left", fontsize=10, fontweight="bold", parse_math=False)
         axis.set_yticks([])
         axis.tick_params(length=0, labelsize=8)
         step = canvas.shape[1] / columns
-        axis.set_xticks([step * (c + 0.5) for c in range(columns)], [_short(n) for n in class_names[:columns]])
+        places = [step * (c + 0.5) for c in range(columns)]
+        axis.set_xticks(places, [_short(n) for n in class_names[:columns]], parse_math=False)
         axis.spines[:].set_visible(False)
-    if len(class_names) > columns:
-        figure.supxlabel(f"the first {columns} of {len(class_names)} classes", fontsize=8)
+    left_out = _left_out(columns, len(class_names), len(pictures), environments)
+    if left_out:
+        figure.supxlabel(left_out, fontsize=8)
     return _png(figure)
 
 
-def scatter_grid(points: Mapping[str, NDArray[np.float32]], class_names: Sequence[str]) -> bytes:
+def scatter_grid(
+    points: Mapping[str, NDArray[np.float64]], class_names: Sequence[str], environments: int | None = None
+) -> bytes:
     """name -> (m, 3) of two coordinates and a label, as a PNG: a panel for each environment, axes shared."""
     from matplotlib.figure import Figure
 
@@ -54,19 +64,41 @@ def scatter_grid(points: Mapping[str, NDArray[np.float32]], class_names: Sequenc
     for axis in axes[len(points) :]:
         axis.set_visible(False)
     shown = class_names[:MOST_CLASSES]
+    handles: list[Any] = []
     for axis, (name, values) in zip(axes, points.items(), strict=False):
-        for c, label in enumerate(shown):
+        clouds = []
+        for c in range(len(shown)):
             members = values[values[:, 2] == c]
-            axis.scatter(
-                *members[:, :2].T, s=5, alpha=0.6, linewidths=0, color=PALETTE[c], marker="o^sDvP*X<>"[c], label=label
+            marker = "o^sDvP*X<>"[c]
+            clouds.append(
+                axis.scatter(*members[:, :2].T, s=5, alpha=0.6, linewidths=0, color=PALETTE[c], marker=marker)
             )
-        axis.set_title(name, loc="left", fontsize=9)
+        handles = handles or clouds
+        axis.set_title(_short(name, 30), loc="left", fontsize=9, parse_math=False)
         axis.tick_params(labelsize=7)
-    figure.supxlabel("first principal component", fontsize=8)
+    left_out = _left_out(len(shown), len(class_names), len(points), environments)
+    figure.supxlabel("first principal component" + (f"; {left_out}" if left_out else ""), fontsize=8)
     figure.supylabel("second", fontsize=8)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize=8, markerscale=2, frameon=False)
+    legend = figure.legend(
+        handles, ["x"] * len(shown), loc="outside right upper", fontsize=8, markerscale=2, frameon=False
+    )
+    # Afterwards, since labels that begin with "_" would be left out.
+    for text, label in zip(legend.get_texts(), shown, strict=True):
+        text.set_parse_math(False)
+        text.set_text(_short(label, 24))
     return _png(figure)
+
+
+def _left_out(classes: int, all_classes: int, environments: int, all_environments: int | None) -> str:
+    """What a picture does not show; "" where it shows all."""
+    parts = [
+        f"the first {shown} of {there} {what}"
+        for shown, there, what in (
+            (classes, all_classes, "classes"), (environments, all_environments or environments, "environments"),
+        )
+        if shown < there
+    ]  # fmt: skip
+    return ", ".join(parts)
 
 
 def _mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -81,7 +113,7 @@ def _mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _short(name: str, most: int = 11) -> str:
-    name = name.replace("_", " ").replace("$", r"\$")
+    name = name.replace("_", " ")
     return name if len(name) <= most else name[: most - 1] + "…"
 
 

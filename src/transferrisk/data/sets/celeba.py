@@ -8,20 +8,20 @@ Source         <root>/celeba: img_align_celeba (folder or zip), list_attr_celeba
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path, PurePosixPath
 
 from ...errors import InputError
 from ..catalogue import DataSet, register
-from ..containers import Entry, entries, is_archive
+from ..containers import Entry, entries
 from ..environments import Splits, TestDomainValidation, TrainingDomainValidation, retyped
 from ..facts import Facts
-from ..image_set import LabelledFile, image_set
+from ..image_set import SIZE, LabelledFile, image_set
 from ..images import is_image
-from ..options import Options
+from ..options import SKIP_BAD, Options
 from ..root import data_root
-from .published import plain
+from .published import compare, images_among, plain
 
-SIZE = 224
 LABEL, ENVIRONMENT = "Blond_Hair", "Male"
 CLASSES, ENVIRONMENTS = ("not blond", "blond"), ("female", "male")
 
@@ -42,43 +42,47 @@ FACTS = Facts(
 )
 
 
-def load(asked: Options) -> Splits:
+def load(_: str, asked: Options) -> Splits:
+    folder, parts = samples(asked)
+    train, validation, test = (image_set(part, ENVIRONMENTS, CLASSES, SIZE, asked, folder) for part in parts)
+    return Splits(train, retyped(validation, TrainingDomainValidation), retyped(validation, TestDomainValidation), test)
+
+
+def samples(asked: Options) -> tuple[Path, list[list[LabelledFile]]]:
+    """Where it is, and its images for training, validation and test; an error where some are missing."""
     folder = locate(data_root(asked.root))
     if folder is None:
         raise InputError(f"celeba is not in {data_root(asked.root)}: {FACTS.by_hand}")
     files = entries(folder)
     blond, male = (_column(folder, files, "list_attr_celeba", name) for name in (LABEL, ENVIRONMENT))
     partition = _column(folder, files, "list_eval_partition", "partition")
-    images = {PurePosixPath(entry.name).name: entry for entry in _images(folder, files)}
+    images = {PurePosixPath(entry.name).name: entry for entry in images_among(folder, files)}
     lost = {name: None for name in partition if name not in images or name not in blond}
     if lost and not asked.skip_bad:
         raise InputError(
             f"{folder} lacks the image or the attributes of {len(lost)} of {len(partition)} samples, such as "
-            f"{next(iter(lost))}: get it again, or go on without them with --skip-bad"
+            f"{next(iter(lost))}: get it again, or go on without them with {SKIP_BAD}"
         )
-
-    parts: dict[int, list[LabelledFile]] = {0: [], 1: [], 2: []}
+    parts: list[list[LabelledFile]] = [[], [], []]
     for name in sorted(partition):
+        if not 0 <= partition[name] < 3:
+            raise InputError(
+                f"{folder} has {name} in part {partition[name]}: 0 train, 1 validation and 2 test are known; get it "
+                "again"
+            )
         if name not in lost:
             sample = LabelledFile(images[name], CLASSES[blond[name] > 0], ENVIRONMENTS[male[name] > 0])
-            parts.setdefault(partition[name], []).append(sample)
-    for number in range(3):
-        if not parts[number]:
+            parts[partition[name]].append(sample)
+    for number, part in enumerate(parts):
+        if not part:
             raise InputError(f"{folder} has no sample of part {number} (0 train, 1 validation, 2 test): get it again")
-    train, validation, test = (image_set(parts[i], ENVIRONMENTS, CLASSES, SIZE, asked) for i in range(3))
-    return Splits(train, retyped(validation, TrainingDomainValidation), retyped(validation, TestDomainValidation), test)
+    compare(FACTS, Counter(sample.environment for part in parts for sample in part), folder, asked.skip_bad)
+    return folder, parts
 
 
 def locate(root: Path) -> Path | None:
     there = sorted(root.iterdir()) if root.is_dir() else []
     return next((p for p in there if p.is_dir() and plain(p.name) == "celeba" and any(p.iterdir())), None)
-
-
-def _images(folder: Path, files: list[Entry]) -> list[Entry]:
-    """Those lying about, else those in an archive."""
-    loose = [entry for entry in files if is_image(entry.name)]
-    archives = [Path(folder, entry.name) for entry in files if is_archive(Path(entry.name))]
-    return loose or [entry for archive in archives for entry in entries(archive) if is_image(entry.name)]
 
 
 def _column(folder: Path, files: list[Entry], stem: str, column: str) -> dict[str, int]:
@@ -99,11 +103,14 @@ def _column(folder: Path, files: list[Entry], stem: str, column: str) -> dict[st
     place = names.index(column) - len(names) if column in names else None  # from the end: some headers name no image
     if place is None:
         raise InputError(f"{found[0]} has no column {column!r}: it begins with {' '.join(names[:5])!r}")
-    try:
-        return {row[0]: int(row[place]) for row in rows}
-    except (ValueError, IndexError):
-        bad = next(row for row in rows if len(row) < -place or not row[place].lstrip("-").isdigit())
-        raise InputError(f"{found[0]} has a row that cannot be read: {' '.join(bad)[:60]!r}; get it again") from None
+    values = {}
+    for row in rows:
+        try:
+            values[row[0]] = int(row[place])
+        except (ValueError, IndexError):
+            line = " ".join(row)[:60]
+            raise InputError(f"{found[0]} has a row that cannot be read: {line!r}; get it again") from None
+    return values
 
 
-register(DataSet(FACTS, lambda _, asked: load(asked), takes=frozenset({"size", "lazy"}), locate=locate))
+register(DataSet(FACTS, load, takes=frozenset({"size", "lazy"}), locate=locate, check=samples))

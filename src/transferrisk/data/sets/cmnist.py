@@ -17,12 +17,13 @@ from ..catalogue import DataSet, register
 from ..environments import Splits
 from ..facts import Facts
 from ..idx import read_idx
+from ..options import Options
 from ..root import VARIABLE, data_root
 from ..shifts import Shift
 from ..sources import FASHION_MNIST, MNIST
 from .ten_colours import build
 
-CLASS_NAMES = {"MNIST": MNIST.classes, "FashionMNIST": FASHION_MNIST.classes}
+SOURCES = {"MNIST": MNIST, "FashionMNIST": FASHION_MNIST}  # by folder
 
 FACTS = Facts(
     name="10c-cmnist",
@@ -50,7 +51,7 @@ def load(
     """One draw of the set; `source` names the folder below the data root that holds the idx files."""
     images, labels = load_idx(data_root(root), source)
     shapes = (images.to(device) > 0).to(torch.float32).unsqueeze(1)  # (n, 1, 28, 28)
-    names = CLASS_NAMES.get(source, tuple("0123456789"))
+    names = SOURCES.get(source, MNIST).classes
     return build(shapes, labels, names, shift or Shift(), seed, oracle)
 
 
@@ -61,8 +62,8 @@ def load_idx(root: Path, source: str) -> tuple[Tensor, Tensor]:
         folder = root / source / "raw"
         found = [path for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
         if not found:
-            known = {"MNIST": "mnist", "FashionMNIST": "fashion-mnist"}.get(source)
-            how = f"run trm data fetch {known}" if known else f"put {source}'s idx files there"
+            known = SOURCES.get(source)
+            how = f"run trm data fetch {known.name}" if known else f"put {source}'s idx files there"
             raise InputError(
                 f"{folder / name}.gz does not exist: {how}, or say where the data is with --data-root or ${VARIABLE}"
             )
@@ -75,11 +76,13 @@ def load_idx(root: Path, source: str) -> tuple[Tensor, Tensor]:
     return images, labels.long()
 
 
-register(
-    DataSet(
-        FACTS,
-        lambda source, asked: load(asked.seed, asked.shift, asked.root, source or "MNIST", asked.oracle, asked.device),
-        takes=frozenset({"shift", "oracle", "device"}),
-        argument="[FOLDER]",
-    )
-)
+def _load(source: str, asked: Options) -> Splits:
+    return load(asked.seed, asked.shift, asked.root, source or "MNIST", asked.oracle, asked.device)
+
+
+def _needs(source: str) -> tuple[str, ...]:
+    known = SOURCES.get(source or "MNIST")
+    return (known.name,) if known else ()
+
+
+register(DataSet(FACTS, _load, takes=frozenset({"shift", "oracle", "device"}), argument="[FOLDER]", needs=_needs))

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from ..catalogue import DataSet, register
 from ..environments import Splits
 from ..facts import Facts
+from ..options import Options
 from ..shifts import Shift
 from .ten_colours import build
 
@@ -58,6 +59,8 @@ def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Ten
     return every[torch.arange(n).unsqueeze(1), places]
 
 
-register(
-    DataSet(FACTS, lambda _, asked: load(asked.seed, asked.shift, asked.oracle), takes=frozenset({"shift", "oracle"}))
-)
+def _load(_: str, asked: Options) -> Splits:
+    return load(asked.seed, asked.shift, asked.oracle)
+
+
+register(DataSet(FACTS, _load, takes=frozenset({"shift", "oracle"})))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..catalogue import DataSet, register
 from ..facts import Facts
-from .published import SIZE, Published
+from ..image_set import SIZE
+from .published import Published
 
 OFFICE_HOME = Published(
     Facts(
@@ -34,4 +35,12 @@ OFFICE_HOME = Published(
     aliases={"real": "real_world", "clip": "clipart"},
 )  # fmt: skip
 
-register(DataSet(OFFICE_HOME.facts, OFFICE_HOME.load, takes=frozenset({"size", "lazy"}), locate=OFFICE_HOME.locate))
+register(
+    DataSet(
+        OFFICE_HOME.facts,
+        OFFICE_HOME.load,
+        takes=frozenset({"size", "lazy"}),
+        locate=OFFICE_HOME.locate,
+        check=OFFICE_HOME.samples,
+    )
+)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..catalogue import DataSet, register
 from ..facts import Facts
-from .published import SIZE, Published
+from ..image_set import SIZE
+from .published import Published
 
 PACS = Published(
     Facts(
@@ -25,4 +26,4 @@ PACS = Published(
              "sketches": "sketch"},
 )  # fmt: skip
 
-register(DataSet(PACS.facts, PACS.load, takes=frozenset({"size", "lazy"}), locate=PACS.locate))
+register(DataSet(PACS.facts, PACS.load, takes=frozenset({"size", "lazy"}), locate=PACS.locate, check=PACS.samples))

@@ -11,22 +11,19 @@ one; case, spaces, dashes and underscores do not count.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import DataWarning, InputError
+from ...errors import DataWarning, InputError, warn
 from ..containers import ARCHIVES, Entry, entries, is_archive
 from ..environments import EnvironmentSet
 from ..facts import Facts
-from ..image_set import LabelledFile, image_set
+from ..image_set import SIZE, LabelledFile, image_set
 from ..images import is_image
-from ..options import Options
+from ..options import SKIP_BAD, Options
 from ..root import data_root
-
-SIZE = 224
 
 
 @dataclass(frozen=True)
@@ -42,23 +39,14 @@ class Published:
 
     def load(self, _: str, asked: Options) -> EnvironmentSet:
         samples = self.samples(asked)
-        return image_set(samples, tuple(self.facts.environments), self.facts.classes, SIZE, asked)
+        place = self.locate(data_root(asked.root)) or self.facts.name
+        return image_set(samples, tuple(self.facts.environments), self.facts.classes, SIZE, asked, place)
 
     def samples(self, asked: Options) -> list[LabelledFile]:
         """All its images, environment after environment; an error where their number is not the published one."""
         place, files = self._find(data_root(asked.root))
         found = list(self._placed(files))
-        counts = Counter(sample.environment for sample in found)
-        wrong = [
-            f"{name} {counts[name]} of {published}"
-            for name, published in self.facts.environments.items()
-            if counts[name] != published
-        ]
-        if wrong:
-            line = f"{place} does not hold all of {self.facts.name} or holds more: {', '.join(wrong)} images"
-            if not asked.skip_bad or not found:
-                raise InputError(f"{line}; get it again, or go on with what there is with --skip-bad")
-            warnings.warn(line, DataWarning, stacklevel=2)
+        compare(self.facts, Counter(sample.environment for sample in found), place, asked.skip_bad)
         order = list(self.facts.environments)
         return sorted(found, key=lambda s: (order.index(s.environment), s.label, s.file.name))
 
@@ -71,16 +59,11 @@ class Published:
         return next(iter(folders + archives), None)
 
     def _find(self, root: Path) -> tuple[Path, list[Entry]]:
-        """Images that lie about, else those in archives."""
+        """Where it is, and its images."""
         place = self.locate(root)
         if place is None:
             raise InputError(f"{self.facts.name} is not in {root}: {self.facts.by_hand}")
-        inside = entries(place)
-        images = [entry for entry in inside if is_image(entry.name)]
-        if images:
-            return place, images
-        archives = [place / entry.name for entry in inside if is_archive(Path(entry.name))]
-        return place, [entry for archive in archives for entry in entries(archive) if is_image(entry.name)]
+        return place, images_among(place, entries(place))
 
     def _placed(self, files: Sequence[Entry]) -> Iterator[LabelledFile]:
         classes = {plain(name): name for name in self.facts.classes}
@@ -91,6 +74,32 @@ class Published:
             environment = next((name for name in reversed(above) if name in environments), None)
             if label in classes and environment is not None:
                 yield LabelledFile(file, classes[label], environments[environment])
+
+
+def compare(facts: Facts, counts: Mapping[str, int], place: Path, skip_bad: bool) -> None:
+    """An error where environments do not have as many images as published; with `skip_bad` a warning, if any has."""
+    wrong = [
+        f"{name} {counts.get(name, 0)} of {published}"
+        for name, published in facts.environments.items()
+        if counts.get(name, 0) != published
+    ]
+    if not wrong:
+        return
+    line = f"{place} does not hold all of {facts.name} or holds more: {', '.join(wrong)} images"
+    if not any(counts.values()):
+        raise InputError(f"{line}; get it again")
+    if not skip_bad:
+        raise InputError(f"{line}; get it again, or go on with what there is with {SKIP_BAD}")
+    warn(line, DataWarning)
+
+
+def images_among(place: Path, files: Sequence[Entry]) -> list[Entry]:
+    """Images that lie about in a folder or archive with these files, else those in the archives in a folder."""
+    loose = [entry for entry in files if is_image(entry.name)]
+    archives = [entry.name for entry in files if is_archive(Path(entry.name))]
+    if archives and not loose and not place.is_dir():
+        raise InputError(f"{place} holds no images, but archives such as {archives[0]!r}: unpack it into a folder")
+    return loose or [entry for name in archives for entry in entries(place / name) if is_image(entry.name)]
 
 
 def plain(name: str) -> str:

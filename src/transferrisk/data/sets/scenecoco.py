@@ -14,22 +14,21 @@ Source         <root>/coco/annotations/instances_train2017.json and <root>/coco/
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path, PurePosixPath
 
 import torch
 from torch import Generator, Tensor
 
-from ...errors import DataWarning, InputError
+from ...errors import DataWarning, InputError, warn
 from ...extras import require
 from ..catalogue import DataSet, register
 from ..coco import Instance, largest_instances
 from ..containers import Entry
 from ..environments import Splits
 from ..facts import Facts
-from ..images import is_image
-from ..options import Progress
-from ..pictures import decoded, found_in, shrunk, shrunk_mask
+from ..images import decode, is_image
+from ..options import SKIP_BAD, Options, Progress
+from ..pictures import decoded, found_in, shrunk_mask
 from ..places import by_scene
 from ..root import data_root
 from ..shifts import Shift
@@ -122,8 +121,8 @@ def cut_outs(coco: Path, generator: Generator, skip_bad: bool, progress: Progres
     if missing:
         told = f"{len(missing)} of {len(found)} photographs are not in {images[0].container}, such as {missing[0]}"
         if not skip_bad:
-            raise InputError(f"{told}: fetch them with `trm data fetch coco`, or leave them out with skip_bad")
-        warnings.warn(f"{told}: they are left out", DataWarning, stacklevel=2)
+            raise InputError(f"{told}: fetch them with `trm data fetch coco`, or leave them out with {SKIP_BAD}")
+        warn(f"{told}: they are left out", DataWarning)
     drawn: list[Instance] = []
     for label, name in enumerate(CLASSES):
         members = [instance for instance in found if instance.label == label and instance.photograph in files]
@@ -134,14 +133,14 @@ def cut_outs(coco: Path, generator: Generator, skip_bad: bool, progress: Progres
         drawn += [members[i] for i in torch.randperm(len(members), generator=generator)[:EACH]]
     if len(drawn) < EACH * len(CLASSES):
         told = f"{len(drawn)} objects are found where the paper has {EACH * len(CLASSES)}"
-        warnings.warn(f"{told}: all parts of the set are smaller in proportion", DataWarning, stacklevel=2)
+        warn(f"{told}: all parts of the set are smaller in proportion", DataWarning)
 
     def cut_out(i: int, content: bytes) -> Tensor:
-        photograph = shrunk(content, SIZE, (drawn[i].width, drawn[i].height))
-        return torch.cat([photograph, shrunk_mask(drawn[i].mask(), SIZE)])
+        photograph = decode(content, SIZE, (drawn[i].width, drawn[i].height))
+        return torch.cat([torch.from_numpy(photograph), shrunk_mask(drawn[i].mask(), SIZE)])
 
     chosen = [files[instance.photograph] for instance in drawn]
-    objects, positions = decoded(chosen, cut_out, "objects", skip_bad, progress)
+    objects, positions = decoded(chosen, cut_out, "objects", coco, skip_bad, progress)
     return objects, torch.tensor([instance.label for instance in drawn])[positions]
 
 
@@ -153,7 +152,7 @@ def backgrounds(places: Path, generator: Generator, skip_bad: bool, progress: Pr
         told = f"{places} has {len(names)} of 19 scenes, not {', '.join(name for name in SCENES if name not in names)}"
         if len(names) < len(CLASSES):
             raise InputError(f"{told}: ten are needed; fetch them with `trm data fetch places`")
-        warnings.warn(f"{told}: the ten of a run are drawn among those there are", DataWarning, stacklevel=2)
+        warn(f"{told}: the ten of a run are drawn among those there are", DataWarning)
     chosen: list[Entry] = []
     scenes: list[int] = []
     for scene, i in enumerate(torch.randperm(len(names), generator=generator)[: len(CLASSES)]):
@@ -161,17 +160,25 @@ def backgrounds(places: Path, generator: Generator, skip_bad: bool, progress: Pr
         picked = torch.randperm(len(members), generator=generator)[:EACH]
         chosen += [members[j] for j in picked]
         scenes += [scene] * len(picked)
-    images, positions = decoded(chosen, lambda _, content: shrunk(content, SIZE), "scenes", skip_bad, progress)
+
+    def scene_in(_: int, content: bytes) -> Tensor:
+        return torch.from_numpy(decode(content, SIZE))
+
+    images, positions = decoded(chosen, scene_in, "scenes", places, skip_bad, progress)
     counts = torch.bincount(torch.tensor(scenes)[positions], minlength=len(CLASSES))
     if not counts.all():
         raise InputError(f"no photograph of a scene in {places} can be read: fetch them again")
     return images, counts
 
 
+def _load(_: str, asked: Options) -> Splits:
+    return load(asked.seed, asked.shift, asked.root, asked.oracle, asked.skip_bad, asked.progress)
+
+
 register(
     DataSet(
         FACTS,
-        lambda _, asked: load(asked.seed, asked.shift, asked.root, asked.oracle, asked.skip_bad, asked.progress),
+        _load,
         takes=frozenset({"shift", "oracle"}),
         shift=SHIFT,
     )

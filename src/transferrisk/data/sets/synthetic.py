@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Generator, Tensor
 
+from ...errors import InputError
 from ..environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, concatenate
 from ..shifts import Shift, biased_values, random_bijection
 
@@ -46,7 +47,10 @@ def build(
     bijection = random_bijection(len(class_names), generator)
     order = torch.randperm(len(labels), generator=generator)
     trainings = len(shift.biases)
-    *train, test, validation = torch.split(order, split_sizes(len(labels), trainings, parts))
+    sizes = split_sizes(len(labels), trainings, parts)
+    if not sizes[0] or sizes[-1] < trainings:
+        raise InputError(f"{trainings} bias degrees are too many for {len(labels)} samples: give fewer")
+    *train, test, validation = torch.split(order, sizes)
     # One palette of dummy values for each training environment, and one for the test.
     palettes = torch.rand(trainings + 1, shift.dummies, 3, generator=generator)
     labels = labels.cpu()

@@ -6,20 +6,20 @@ filled in; rows without a label or an environment, or with an infinite number, a
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from ...errors import DataWarning, InputError
+from ...errors import DataWarning, InputError, warn
 from ..catalogue import DataSet, register
 from ..checks import known_name, listed, review_vectors, usable_rows
 from ..environments import EnvironmentSet
 from ..facts import Facts
 from ..inference import infinite
 from ..options import Options
+from ..root import expanded
 from ..schema import Schema
 from ..tabular import read_frame, read_header
 from ..values import blank, classes_of
@@ -47,7 +47,7 @@ def read(file: Path | str, asked: Options) -> Table:
     """The table in a file."""
     label, environment, features = _columns(file, asked)
     chosen = [*features, *(name for name in (label, environment) if name not in features)]
-    frame = read_frame(file, chosen)
+    frame = read_frame(file, chosen, texts=(label, environment))
     problems = [
         (f"column {name!r} is empty; NA, NaN, null and None count as empty too", blank(frame[name]))
         for name in (label, environment)
@@ -70,7 +70,7 @@ def read(file: Path | str, asked: Options) -> Table:
 
 
 def load(file: str, asked: Options) -> EnvironmentSet:
-    return read(Path(file).expanduser(), asked).data
+    return read(expanded(file), asked).data
 
 
 def _columns(file: Path | str, asked: Options) -> tuple[str, str, list[str]]:
@@ -90,7 +90,8 @@ def _columns(file: Path | str, asked: Options) -> tuple[str, str, list[str]]:
         raise InputError(f"{file}: column {label!r} cannot be both label and environment: name two columns")
     if asked.features is None:
         return label, environment, [name for name in known if name not in (label, environment)]
-    features = [known_name(name.strip(), known, file, "column", "features") for name in asked.features.split(",")]
+    names = [asked.features] if asked.features in known else [name.strip() for name in asked.features.split(",")]
+    features = [known_name(name, known, file, "column", "features") for name in names]
     for name in features:
         if name in (label, environment) or features.count(name) > 1:
             raise InputError(
@@ -107,7 +108,7 @@ def _schema(frame: pd.DataFrame, label: str, environment: str, file: Path | str)
     for what, found in (("columns not used", schema.dropped), ("columns to look at", schema.remarks)):
         if found:
             names = listed(f"{name!r} ({why})" for name, why in found.items())
-            warnings.warn(f"{file}: {what}: {names}", DataWarning, stacklevel=4)
+            warn(f"{file}: {what}: {names}", DataWarning)
     return schema
 
 

@@ -21,12 +21,12 @@ from ..catalogue import DataSet, register
 from ..checks import review
 from ..environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, retyped
 from ..facts import Facts
+from ..image_set import SIZE
 from ..images import as_rgb
 from ..options import Options
 from ..root import data_root
 from ..splits import VALIDATION, hold_out
 
-SIZE = 224
 DOMAINS = {"camelyon17": "hospital", "iwildcam": "location", "fmow": "year", "rxrx1": "experiment"}
 
 
@@ -78,7 +78,7 @@ def load(name: str, asked: Options) -> Splits:
         data = everything.select(members)
         return data.only(names or [data.environment_names[e] for e in data.environments.unique().tolist()])
 
-    train, test = review(part("train")), part("test")
+    train, test = review(part("train"), f"WILDS's {name}"), part("test")
     if "id_val" in source.split_dict:
         validation = part("id_val", train.environment_names)
     else:
