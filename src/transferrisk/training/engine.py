@@ -49,8 +49,9 @@ class Engine:
         if precision not in get_args(Precision):
             raise InputError(f"precision {precision!r} is not known: choose from {', '.join(get_args(Precision))}")
         if on_gpu:
-            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-            torch.backends.cudnn.allow_tf32 = precision == "tf32"
+            rounded = precision != "fp32"  # beside bf16, what is left in float32 need not be better than tf32
+            torch.set_float32_matmul_precision("high" if rounded else "highest")
+            torch.backends.cudnn.allow_tf32 = rounded
         return cls(fabric, precision, Team(fabric.global_rank, fabric.world_size))
 
     @property
@@ -124,8 +125,8 @@ def decoded(data: EnvironmentSet) -> bool:
 def fabric_class() -> type[Fabric]:
     """From its own package, or from Lightning's, which carries it; either takes a second to import."""
     name = "lightning_fabric" if find_spec("lightning_fabric") is not None else "lightning.fabric"
-    logging.getLogger(name).setLevel(logging.WARNING)  # it tells of every process it starts
     found: type[Fabric] = import_module(name).Fabric
+    logging.getLogger(name).setLevel(logging.WARNING)  # it tells of every process it starts, and gives advice
     return found
 
 
