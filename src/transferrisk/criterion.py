@@ -329,6 +329,10 @@ class TransferRisk(nn.Module):
         except DivergedError as error:
             raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
 
+    def takes_start(self, features: Tensor) -> bool:
+        """Whether a start is of use; the kernels start from zero."""
+        return not (self.captured and self._fuses(features))
+
     def _fuses(self, features: Tensor) -> bool:
         assert self.num_classes is not None
         capacity = self._room(features)

@@ -25,10 +25,9 @@ def out():
     """A forward pass over four environments, of which the third is absent, in float64."""
     batch = random_batch(0, [9, 4, 7], classes=3, width=5)
     index = torch.tensor([0, 1, 3])[batch.index]
-    head = nn.Linear(5, 3, dtype=torch.float64)
+    model = Classifier(nn.Identity(), 5, 3).double()
     features = batch.features.requires_grad_()
-    predictor = torch.cat([head.weight, head.bias[:, None]], 1).detach()
-    return Pass(features, head(features), batch.labels, index, predictor)
+    return Pass(features, model.head(features), batch.labels, index, model)
 
 
 def risks_by_loop(out):

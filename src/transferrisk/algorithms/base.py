@@ -89,7 +89,12 @@ class Pass:
     logits: Tensor  # (n, C)
     labels: Tensor  # (n,)
     environments: Tensor  # (n,)
-    predictor: Tensor  # (C, d + 1) the head's weights, bias last, detached
+    model: Classifier  # that made it
+
+    @cached_property
+    def predictor(self) -> Tensor:
+        """The head's weights, bias last, detached, (C, d + 1)."""
+        return self.model.predictor
 
     @cached_property
     def losses(self) -> Tensor:
@@ -199,4 +204,4 @@ def forward(model: Classifier, batch: Batch, team: Team) -> Pass:
             raise InputError("a batch that several processes share must hold equally many samples of each environment")
         count = len(labels) // batch.block
         features, labels, environments = (team.gather(t, count) for t in (features, labels, environments))
-    return Pass(features, model.head(features), labels, environments, model.predictor)
+    return Pass(features, model.head(features), labels, environments, model)

@@ -59,7 +59,8 @@ class TRM(Algorithm[TransferConfig]):
     def objective(self, out: Pass, penalised: bool) -> Logs:
         if not penalised:
             return {"loss": out.empirical_risk}
-        transfer = self.criterion(out.features, out.labels, out.environments, start=out.predictor)
+        start = out.predictor if self.criterion.takes_start(out.features) else None
+        transfer = self.criterion(out.features, out.labels, out.environments, start)
         return {"loss": out.empirical_risk + transfer.risk, "transfer_risk": transfer.risk}
 
 

@@ -151,26 +151,26 @@ def _transfer(
     result = Transfer(risks.sum(), matrix, shares, solution, None, moved if rule == "given" else None)
     if not wants_gradient:
         return result, None
-    gradient = (error @ W.view(m * CP, D)).view(E, N, D)
     if gradient_matching == 0:
-        return result, gradient
+        return result, (error @ W.view(m * CP, D)).view(E, N, D)
 
     v = (error.mT @ flat).view(m, CP, D)
-    targets, curved = asked @ v.mT, new(m, N, CP)
+    targets = asked @ v.mT  # (m, N, CP)
+    # -lambda r J(U) W belongs to the rows of Q and the predictor of Q, for which `error` has a block of zeros; unless
+    # the implicit part must be known apart.
+    apart = bound is not None
+    curved = new(m, N, CP) if apart else error
+    layout = (1.0, CP, 0, N * CP) if apart else (-gradient_matching, m * CP, N * m * CP, CP)
     residuals, good, iterations = found()
     kernels.invert[(m,)](
         gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, iterations,
-        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, INNER=inner, **options,
+        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, *layout, INNER=inner, **options,
     )  # fmt: skip
     h = torch.baddbmm(v.double(), coefficients.mT, exact, beta=1 / ridge).float()
-    inverse = Solution(h[:, :num_classes], good, iterations, residuals)
-    through = torch.baddbmm(curved @ W, own, h)  # (m, N, D)
-    gradient = _with_implicit(gradient, through, queries, gradient_matching, bound)
-    return replace(result, inverse=inverse), gradient
-
-
-def _with_implicit(direct: Tensor, through: Tensor, queries: Tensor, matching: float, bound: float | None) -> Tensor:
-    if bound is None and len(queries) == len(direct):
-        return torch.add(direct, through, alpha=-matching)
-    implicit = torch.zeros_like(direct).index_copy(0, queries, -matching * through)
-    return direct + (implicit if bound is None else bounded(implicit, direct, bound))
+    result = replace(result, inverse=Solution(h[:, :num_classes], good, iterations, residuals))
+    gradient = (error @ W.view(m * CP, D)).view(E, N, D)
+    if apart or m < E:
+        through = torch.baddbmm(curved @ W, own, h) if apart else own @ h  # (m, N, D)
+        implicit = torch.zeros_like(gradient).index_copy(0, queries, -gradient_matching * through)
+        return result, gradient + (implicit if bound is None else bounded(implicit, gradient, bound))
+    return result, gradient.baddbmm_(own, h, alpha=-gradient_matching)

@@ -315,10 +315,12 @@ def pairs(
 @triton.jit
 def invert(
     gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, counts,
-    ridge, tolerance, rounds, most_products,
+    ridge, tolerance, rounds, most_products, factor, stride, across, along,
     N: tl.constexpr, CP: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """X(Q) with H_Q^-1 v = v / ridge + X^T Z, (m, N, CP) float64, and r J(U) of its logits U = T / ridge + K X.
+    """X(Q) with H_Q^-1 v = v / ridge + X^T Z, (m, N, CP) float64, and factor r J(U) of its logits U = T / ridge + K X.
+
+    That goes to `curved` with i `along` and q `across` it, its rows `stride` apart.
 
     `targets` T (m, N, CP) are the logits Z v^T. Since v need not lie in the span of the rows, what is solved for is the
     rest: H[X^T Z] = v - H[v] / ridge, whose coefficients are -r J(T) / ridge.
@@ -358,7 +360,8 @@ def invert(
         KG = tl.dot(K, G, input_precision=OUTER)
         square = _total(G * KG)
         products += k
-    tl.store(curved + tile, J)
+    place = curved + q * across + i * along + rows[:, None] * stride + columns[None, :]
+    tl.store(place, factor * J)
     tl.store(residuals + i, tl.sqrt(tl.maximum(square, 0.0)) + 0.0 * square)
     tl.store(good + i, square <= 1e-4 * first)
     tl.store(counts + i, products)

@@ -157,7 +157,7 @@ class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
         ctx.save_for_backward(features, gradient)
-        return risk.clone()
+        return risk.view_as(risk)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
@@ -170,7 +170,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, gradient: Tensor) -> Tensor:
-        return gradient.clone()
+        return gradient.view_as(gradient)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
