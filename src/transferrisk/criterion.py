@@ -22,38 +22,18 @@ from .functional.checks import (
     check_number,
     check_ridge,
     check_shapes,
-    check_solver,
     check_start,
 )
 from .functional.grouping import group
+from .functional.named_solvers import chosen_solvers
 from .functional.penalties import exponentiated_gradient
 from .functional.precision import in_enough_precision
 from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
 from .functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
-from .solvers import CG, Cholesky, GradientDescent, LinearSolver, Minimiser, Neumann, Newton, Solution, Woodbury
+from .solvers import LinearSolver, Minimiser, Solution
 
 Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
-
-MINIMISERS: dict[str, Minimiser] = {
-    "newton": Newton(),
-    "captured": Newton.captured(),
-    "sgd": GradientDescent(steps=30, rate=0.1),
-}
-IMPLICIT: dict[str, LinearSolver | None] = {
-    "exact": CG(),
-    "cholesky": Cholesky(),
-    "woodbury": Woodbury(),
-    "neumann": Neumann(terms=10),
-    "none": None,
-}
-CAPTURED_IMPLICIT: dict[str, LinearSolver | None] = {
-    "exact": CG(max_iterations=64, fixed=True),
-    "cholesky": Cholesky(),
-    "woodbury": Woodbury(),
-    "neumann": Neumann(terms=10, raises=False),
-    "none": None,
-}
 
 
 @dataclass(frozen=True)
@@ -77,16 +57,6 @@ class TransferRiskOutput:
     weights: Tensor
     solution: Solution
     inverse: Solution | None
-
-
-def _named(value: object, table: dict[str, Any], argument: str, method: str) -> Any:
-    names = ", ".join(map(repr, table))
-    if not isinstance(value, str):
-        check_solver(argument, value, method, f"{names}, or ")
-        return value
-    if value not in table:
-        raise InputError(f"{argument}={value!r} is not known: use one of {names}, or a solver")
-    return table[value]
 
 
 def _identifiers(environments: object) -> Tensor:
@@ -212,22 +182,10 @@ class TransferRisk(nn.Module):
         self.blocks = blocks
 
     def _choose_solvers(self, captured: bool) -> None:
-        """What was asked for, or the default; names mean a fixed number of iterations where that is needed."""
-        solver, implicit = self._asked
-        if solver is None or (captured and solver == "newton"):
-            solver = "captured" if captured else "newton"
-        self.solver: Minimiser = _named(solver, MINIMISERS, "solver", "minimise")
-        known = CAPTURED_IMPLICIT if captured else IMPLICIT
-        self.implicit: LinearSolver | None = _named(
-            "exact" if implicit is None else implicit, known, "implicit", "solve"
-        )
+        self.solver: Minimiser
+        self.implicit: LinearSolver | None
         # The kernels stand for the default solvers; others that were asked for are used.
-        self._default_solvers = solver == "captured" and implicit in (None, "exact", "none")
-        if captured and not (self.solver.captures and (self.implicit is None or self.implicit.captures)):
-            raise InputError(
-                "captured=True needs solvers that read nothing from the device, such as Newton.captured() and "
-                "CG(fixed=True)"
-            )
+        self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured)
 
     @property
     def num_environments(self) -> int:

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from transferrisk.cli import main
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 from drawn import picture, sites, write_folder, write_tar, write_zip
 
@@ -23,20 +21,8 @@ FILES = sites()
 
 
 @pytest.fixture
-def trm(monkeypatch, capsys, tmp_path):
-    """Runs the command in this process: (exit code, stdout, stderr)."""
-    monkeypatch.setenv("TRANSFERRISK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["trm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        return exit_.value.code or 0, captured.out, captured.err
-
-    return run
+def trm(run_trm):
+    return run_trm
 
 
 def test_check_counts(trm, tmp_path):

@@ -11,17 +11,16 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator
 
-from .. import TransferRisk
 from ..algorithms import Batch
+from ..criterion import TransferRisk
 from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from ..data.environments import retyped
 from ..errors import InputError
-from ..models import build
+from ..models import Classifier, build
 from ..training.config import Precision, Run, TrainingConfig
 from ..training.engine import Engine
 from ..training.state import TrainState, start
@@ -124,10 +123,10 @@ def _run(setting: str, algorithm: str, device: str, precision: Precision | None)
         tuple(map(str, range(s.classes))),
     )
     splits = Splits(data, retyped(data, TrainingDomainValidation), retyped(data, TestDomainValidation), data)
-    frozen = "auto" if s.backbone in ("cnn", "wrn-16-2") else "frozen"
 
-    def model() -> Any:
-        return build(s.backbone, s.classes, s.shape, weights="none", batch_norm=frozen)  # type: ignore[arg-type]
+    def model() -> Classifier:
+        ours = s.backbone in ("cnn", "wrn-16-2")  # others start from ImageNet, with batch norm frozen
+        return build(s.backbone, s.classes, s.shape, weights="none", batch_norm="train" if ours else "frozen")
 
     config = TrainingConfig(epochs=10_000, batch_size=s.batch_size, lr=0.01)
     return Run(algorithm, model, splits, config, device=device, precision=precision)

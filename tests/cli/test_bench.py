@@ -1,0 +1,62 @@
+"""`trm bench` on a CPU, with settings small enough for a test."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from transferrisk.errors import InputError
+from transferrisk.experiments import bench
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(bench, "SETTINGS", {"cmnist": bench.Setting(2, 8, (3, 8, 8), "cnn:4", 3)})
+    monkeypatch.setattr(bench, "STEPS", {"cpu": 3})
+
+
+def test_ratios_are_to_erm_in_the_same_run(small):
+    told = []
+    found = bench.measure("cmnist", ["trm", "fish"], "cpu", progress=lambda *step: told.append(step))
+    assert [m.algorithm for m in found] == ["erm", "trm", "fish"]
+    assert found[0].ratio == 1
+    assert all(m.ms > 0 and m.ratio > 0 and m.peak_mib is None for m in found)
+    assert {(m.setting, m.device, m.precision) for m in found} == {("cmnist", "cpu", "fp32")}
+    assert told[-1][1:] == (15, 15)
+    with pytest.raises(InputError, match="setting 'mnist' is not known"):
+        bench.measure("mnist", ["erm"])
+
+
+def test_head_costs(small):
+    found = bench.head_costs("cpu")
+    assert {c.environments for c in found} == {2, 3, 5, 8}
+    assert all(c.ms > 0 for c in found)
+
+
+def test_the_command_writes_what_it_measured(small, tmp_path, run_trm):
+    code, out, err = run_trm(
+        "bench", "--setting", "all", "--algorithms", "erm,trm", "--device", "cpu", "--json", tmp_path / "b.json"
+    )
+    assert (code, err) == (0, "")
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [row["algorithm"] for row in rows] == ["erm", "trm"]
+    assert set(rows[0]) == {"setting", "algorithm", "device", "precision", "ms", "ratio", "peak_mib"}
+    assert "of ERM" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--setting", "mnist"), "setting 'mnist' is not known: choose from cmnist"),
+        (("--algorithms", "erm,trn"), "algorithm 'trn' is not known: did you mean 'trm'?"),
+        (("--device", "tpu"), "device 'tpu' is not known"),
+        (("--precision", "fp8"), "precision 'fp8' is not known"),
+        (("--json", "."), "is a folder"),
+    ],
+)
+def test_bad_input(small, run_trm, arguments, line):
+    code, out, err = run_trm("bench", *arguments)
+    assert (code, out) == (2, "")
+    assert line in err
+    assert err.count("\n") == 1
