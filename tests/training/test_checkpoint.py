@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from transferrisk.errors import InputError
 from transferrisk.models import Classifier
 from transferrisk.training import Output, load_checkpoint, load_model, train
 from transferrisk.training.checkpoint import difference, encode
+from transferrisk.training.output import claim
 from transferrisk.training.state import start
 
 
@@ -101,7 +103,7 @@ def test_a_damaged_file_is_told_in_a_line_with_a_way_out(folder, damage):
     assert train(small_run("groupdro"), output=Output(folder, resume=True))[-1].step == 9
     best.write_bytes(damage(content))
     last.write_bytes(damage(content))
-    with pytest.raises(InputError, match=rf"{last} is damaged.*take a copy of it, or another$"):
+    with pytest.raises(InputError, match=rf"{last} is damaged.*use an older copy, or another$"):
         train(small_run("groupdro"), output=Output(folder, resume=True))
 
 
@@ -129,3 +131,33 @@ def test_a_model_of_another_shape(folder):
 def test_difference_is_empty_for_what_json_cannot_tell_apart():
     assert difference({"a": [1, 2], "b": None}, {"a": (1, 2), "b": None}) == ""
     assert difference({"a": 1}, {"a": 2, "c": 3}) == "a: 1 there, 2 here; c: None there, 3 here"
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    first = claim(tmp_path)
+    with pytest.raises(InputError, match="another process is training in"):
+        claim(tmp_path)
+    os.close(first)
+    os.close(claim(tmp_path))
+
+
+def test_a_run_without_its_checkpoint_is_not_begun_anew(tmp_path):
+    train(small_run("erm"), output=Output(tmp_path, say=lambda _: None))
+    (tmp_path / "last.safetensors").unlink()
+    before = (tmp_path / "records.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"holds records.jsonl and best.safetensors but no last.safetensors"):
+        train(small_run("erm"), output=Output(tmp_path, resume=True, say=lambda _: None))
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    (tmp_path / "records.jsonl").unlink()
+    with pytest.raises(InputError, match=r"holds a run already \(best.safetensors\)"):
+        Output(tmp_path)
+
+
+def test_a_changed_header_is_noticed(tmp_path):
+    train(small_run("erm"), output=Output(tmp_path, say=lambda _: None))
+    last = tmp_path / "last.safetensors"
+    content = last.read_bytes()
+    place = content.index(rb"\"step\": ") + len(rb"\"step\": ")
+    last.write_bytes(content[:place] + b"7" + content[place + 1 :])
+    with pytest.raises(InputError, match="is damaged"):
+        load_checkpoint(last)

@@ -1,7 +1,8 @@
 """What an algorithm is: an objective on one forward pass, or a step of its own.
 
 Most algorithms are a function from the outputs of one forward pass to a scalar: they override `objective`.
-Those that need several passes (MLDG, Fish) override `step`. Whatever changes while training (weights of
+Those that need several passes (MLDG, Fish) override `plan` and `act`; a `step` of one's own works too, but cannot be
+captured in a CUDA graph. Whatever changes while training (weights of
 environments, ...) is a buffer, so that `state_dict` holds all there is to save.
 """
 
@@ -136,7 +137,7 @@ class Algorithm(nn.Module, Generic[C]):
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
         """What is minimised, under "loss", and whatever else is worth recording."""
-        raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor step")
+        raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor act")
 
     def plan(self, batch: Batch, epoch: float) -> Hashable:
         """What a step decides before it starts; steps with equal plans do the same operations on other numbers."""

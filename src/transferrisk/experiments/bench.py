@@ -73,7 +73,7 @@ def measure(
     """
     if setting not in SETTINGS:
         raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}")
-    names = ["erm", *(name for name in algorithms if name != "erm")]
+    names = list(dict.fromkeys(["erm", *algorithms]))
     engine = Engine.of(_run(setting, "erm", device, precision))
     kind = engine.device.type
     times: dict[str, list[float]] = {name: [] for name in names}

@@ -1,8 +1,8 @@
 """A training state in one file: tensors as safetensors, the rest as JSON in its header, nothing pickled.
 
 The header's entry "transferrisk" holds `format`, `values` (counters, the optimiser's settings), `configuration` (all
-that decides the numbers), `versions` and `crc` (of the tensors' bytes). A file is written beside its target and
-renamed, so there is an old one or a new one, never half of one.
+that decides the numbers) and `versions`; "crc" is the sum of that entry and of the tensors' bytes. A file is written
+beside its target and renamed, so there is an old one or a new one, never half of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..models import Classifier
 from .state import Snapshot
 
-FORMAT = 1
+FORMAT = 2
 _ENTRY = "transferrisk"
 
 
@@ -47,9 +47,9 @@ def encode(snapshot: Snapshot, configuration: Mapping[str, Any]) -> bytes:
         "values": snapshot.values,
         "configuration": configuration,
         "versions": versions(),
-        "crc": _crc(tensors),
     }
-    return save(tensors, {_ENTRY: json.dumps(header)})
+    entry = json.dumps(header)
+    return save(tensors, {_ENTRY: entry, "crc": str(_crc(entry, tensors))})
 
 
 def load(path: Path) -> Checkpoint:
@@ -59,21 +59,22 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"{path} does not exist: name a checkpoint, such as last.safetensors of a run")
     try:
         with safe_open(path, framework="pt") as file:
-            entry = (file.metadata() or {}).get(_ENTRY)
+            metadata = file.metadata() or {}
+            entry = metadata.get(_ENTRY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
         if entry is None:
             raise InputError(f"{path} is no checkpoint of a training: it holds tensors only")
+        if metadata.get("crc") != str(_crc(entry, tensors)):
+            raise InputError(f"{path} is damaged: its content is not what was written; use an older copy, or another")
         header = json.loads(entry)
         if header["format"] != FORMAT:
             raise InputError(f"{path} is of format {header['format']}, and this version reads {FORMAT}: use another")
-        if header["crc"] != _crc(tensors):
-            raise InputError(f"{path} is damaged: its content is not what was written; take a copy of it, or another")
         return Checkpoint(tensors, header["values"], header["configuration"], header["versions"])
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
         cause = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path} is damaged or no checkpoint ({cause}): take a copy of it, or another") from None
+        raise InputError(f"{path} is damaged or no checkpoint ({cause}): use an older copy, or another") from None
 
 
 def load_model(model: Classifier, checkpoint: Checkpoint, path: Path) -> None:
@@ -96,8 +97,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} here" for key in keys)
 
 
-def _crc(tensors: Mapping[str, Tensor]) -> int:
-    value = 0
+def _crc(entry: str, tensors: Mapping[str, Tensor]) -> int:
+    value = zlib.crc32(entry.encode())
     for name in sorted(tensors):
         value = zlib.crc32(name.encode(), value)
         value = zlib.crc32(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data, value)

@@ -58,11 +58,13 @@ def train(
     stream = Feed(splits.train, state.sampler, engine.device, augmentation, run.workers, engine.team)
     step = make_step(state, run.captured)
     state.model.train()
-    with closing(stream) as feed, stop_asked() if output else nullcontext(Stop()) as stop:
+    releasing = closing(output) if output else nullcontext()
+    with releasing, closing(stream) as feed, stop_asked() if output else nullcontext(Stop()) as stop:
         asked = None
         while state.step < total and asked is None:
             began = time.perf_counter()
             state.set_rate(config.rate(state.step, total))
+            state.seed_augmentation(run.seed, engine.team.rank)
             try:
                 logs = step(feed.next())
             except TransferRiskError:

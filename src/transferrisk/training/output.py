@@ -13,6 +13,7 @@ checkpoint that counts it, and `best` is a copy of a `last`; so what an interrup
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,15 +49,25 @@ class Output:
     saved_step: int | None = None
     _configuration: Mapping[str, Any] = field(default_factory=dict)
     _saved_at: float = 0.0
+    _lock: int | None = None
 
     def __post_init__(self) -> None:
         prepare_folder(self.folder, RUN, RECORDS, LAST, BEST)
-        held = [name for name in (RUN, RECORDS, LAST) if (self.folder / name).exists()]
+        held = self._held()
         if held and not self.resume:
             raise InputError(
                 f"{self.folder} holds a run already ({', '.join(held)}): go on with it with --resume, or choose "
                 "another folder"
             )
+
+    def _held(self) -> list[str]:
+        """What would be lost if a run began here; run.json alone is of one that never came to a checkpoint."""
+        return [name for name in (RECORDS, LAST, BEST) if _size(self.folder / name)]
+
+    def _lost(self) -> bool:
+        """Whether there was a checkpoint; one record may be there before the first of them."""
+        records = self.folder / RECORDS
+        return bool(_size(self.folder / BEST)) or (records.exists() and records.read_bytes().count(b"\n") > 1)
 
     def open(self, state: TrainState, configuration: Mapping[str, Any], total: int) -> list[Record]:
         """Bring the state to where the run stopped, and return its records; at the beginning, write down what it is."""
@@ -65,6 +76,14 @@ class Output:
             if (self.folder / LAST).exists():
                 state.restore(self._load())
             return []
+        self._lock = claim(self.folder)
+        try:
+            return self._go_on(state, configuration, total)
+        except BaseException:
+            self.close()
+            raise
+
+    def _go_on(self, state: TrainState, configuration: Mapping[str, Any], total: int) -> list[Record]:
         for name in (RUN, RECORDS, LAST, BEST):
             for unfinished in self.folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
                 unfinished.unlink()
@@ -82,12 +101,23 @@ class Output:
             here = f"step {state.step} of {total}"
             self.say(f"{self.folder} is finished: {here}" if state.step == total else f"going on from {here}")
         else:
+            if self._lost():
+                raise InputError(
+                    f"{self.folder} holds {' and '.join(self._held())} but no {LAST} to go on from: bring it back, "
+                    "or choose another folder"
+                )
             if self.resume:
                 self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
             keep_records(self.folder / RECORDS, 0)
             about = {"configuration": configuration, "versions": versions()}
             self._write(RUN, json.dumps(about, indent=2) + "\n")
         return records
+
+    def close(self) -> None:
+        """Let other processes use the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def append(self, record: Record) -> None:
         if not self.writes:
@@ -142,3 +172,24 @@ class Output:
                 f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, then use --resume; "
                 f"{self.standing}"
             ) from None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def claim(folder: Path) -> int | None:
+    """A lock on the folder, which ends with this process or when the handle is closed; an error if it is taken."""
+    try:
+        import fcntl
+    except ImportError:  # a platform without them: two processes are then not kept apart
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise InputError(f"another process is training in {folder}: wait for it, or choose another folder") from None
+    except OSError:  # a network file system may know no locks
+        pass
+    return handle

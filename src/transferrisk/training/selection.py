@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from ..errors import InputError
 from .records import Record, mean_accuracy
@@ -14,6 +14,8 @@ Selection = Literal["training_domain", "test_domain", "last"]
 
 def select(records: Sequence[Record], by: Selection) -> list[Record]:
     """One record a run: that of the highest accuracy on this validation data, the later one when they tie."""
+    if by not in get_args(Selection):
+        raise InputError(f"selection by {by!r} is not known: choose from {', '.join(get_args(Selection))}")
     chosen: dict[tuple[object, ...], Record] = {}
     for record in sorted(records, key=lambda r: r.step):
         best = chosen.get(record.run)

@@ -64,6 +64,10 @@ class TrainState:
         """Whether all weights are numbers."""
         return bool(torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all())
 
+    def seed_augmentation(self, seed: int, rank: int) -> None:
+        """A step's augmentations depend on the seed, the step and the process alone: resuming finds them again."""
+        self.augmentation.manual_seed(((seed * 1_000_003 + rank) * 10_000_019 + self.step) % 2**63)
+
     def set_rate(self, rate: float) -> None:
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
