@@ -121,7 +121,7 @@ def _train(
     from .show import task_progress
     from .train_show import note, summary, training_progress
 
-    place = os.environ.get("RANK" if "WORLD_SIZE" in os.environ else "LOCAL_RANK", "0")
+    place = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) if "WORLD_SIZE" in os.environ else "0"
     follows = place.isdecimal() and int(place) > 0
     if follows:  # one of several processes, of which the first speaks
         quiet, as_json, trackers = True, False, ()
