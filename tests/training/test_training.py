@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import small
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from transferrisk.algorithms import Batch, available
-from transferrisk.data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from transferrisk.data import EnvironmentSet
 from transferrisk.errors import InputError
 from transferrisk.functional import optimal_predictor
 from transferrisk.models import Classifier
@@ -28,23 +29,9 @@ from transferrisk.training.records import Scores
 from transferrisk.training.state import group_priors, start
 
 
-def vectors(kind, seed, names, n=60):
-    generator = torch.Generator().manual_seed(seed)
-    index = torch.arange(n) % len(names)
-    labels = torch.randint(3, (n,), generator=generator)
-    inputs = torch.randn(n, 4, generator=generator) + 2 * F.one_hot(labels, 4)
-    return kind(inputs, labels, index, names, ("a", "b", "c"))
-
-
 @pytest.fixture
 def splits():
-    names = ("north", "south")
-    return Splits(
-        vectors(EnvironmentSet, 0, names),
-        vectors(TrainingDomainValidation, 1, names),
-        vectors(TestDomainValidation, 2, ("east",)),
-        vectors(EnvironmentSet, 3, ("east",)),
-    )
+    return small.splits()
 
 
 def model():
