@@ -100,13 +100,18 @@ def close(one, other):
         torch.testing.assert_close(one[name], other[name], rtol=1e-3, atol=1e-5)
 
 
+TORCHRUN = (
+    sys.executable, "-m", "torch.distributed.run",
+    "--standalone",  # on a free port: other tests may use the usual one
+    "--nproc-per-node", "2", "-m", "transferrisk.cli",
+)  # fmt: skip
+
+
 def test_the_command_with_two_devices_and_torchrun(tmp_path):
     runs = {
         "one": ((), ()),
         "two": (("--devices", "2"), ()),
-        "torchrun": (
-            (), (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "transferrisk.cli"),
-        ),
+        "torchrun": ((), TORCHRUN),
     }  # fmt: skip
     for name, (more, start) in runs.items():
         command, environment = trm(tmp_path / name, *more, start=start)
