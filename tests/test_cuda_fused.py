@@ -62,6 +62,22 @@ def test_close_to_float64(sizes, classes, width, scale, blocks):
     assert out.inverse.all_converged
 
 
+def test_features_of_a_trained_network():
+    """Few directions matter, and labels conflict within a cluster: products rounded to tf32 would not do."""
+    batch = random_batch(4, [128, 128], 10, 128, torch.float32, "cuda")
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    shape, colour = (torch.randn(10, 128, device="cuda", generator=generator) for _ in range(2))
+    shown = torch.where(
+        torch.rand(256, device="cuda", generator=generator) < 0.9,
+        batch.labels,
+        torch.randint(10, (256,), device="cuda", generator=generator),
+    )
+    noise = 0.1 * torch.randn(256, 128, device="cuda", generator=generator)
+    batch = replace(batch, features=0.3 * (0.3 * shape[batch.labels] + colour[shown] + noise).relu())
+    expected, gradient = reference(batch)
+    compare(batch, fused(10, 2, capacity=128), expected, gradient)
+
+
 @pytest.mark.parametrize("weights", ["worst", "uniform"])
 def test_rules(weights):
     batch = random_batch(1, [40, 25, 33], 6, 30, torch.float32, "cuda")

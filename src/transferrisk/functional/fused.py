@@ -28,7 +28,7 @@ Rule = Literal["given", "worst", "uniform"]
 RULES: dict[Rule, int] = {"given": 0, "worst": 1, "uniform": 2}
 
 TOLERANCE = 1e-3  # of the predictors
-INVERSE_TOLERANCE, ROUNDS = 1e-2, 3  # of a round of refinement, and their number
+INVERSE_TOLERANCE, ROUND_TOLERANCE, ROUNDS = 1e-5, 1e-3, 3  # of the inverse, of a round of refinement, their number
 MOST_NEWTON, MOST_PRODUCTS = 40, 300
 LARGEST_SIDE, LARGEST_TILE = 128, 4096  # rows, and rows times classes, that fit a multiprocessor
 
@@ -159,12 +159,14 @@ def _transfer(
     # -lambda r J(U) W belongs to the rows of Q and the predictor of Q, for which `error` has a block of zeros; unless
     # the implicit part must be known apart.
     apart = bound is not None
-    curved = new(m, N, CP) if apart else error
-    layout = (1.0, CP, 0, N * CP) if apart else (-gradient_matching, m * CP, N * m * CP, CP)
+    if apart:
+        curved, place = new(m, N, CP), {"factor": 1.0, "stride": CP, "across": 0, "along": N * CP}
+    else:
+        curved, place = error, {"factor": -gradient_matching, "stride": m * CP, "across": N * m * CP, "along": CP}
     residuals, good, iterations = found()
     kernels.invert[(m,)](
         gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, iterations,
-        ridge, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, *layout, INNER=inner, **options,
+        ridge, ROUND_TOLERANCE, INVERSE_TOLERANCE, ROUNDS, MOST_PRODUCTS, **place, **options,
     )  # fmt: skip
     h = torch.baddbmm(v.double(), coefficients.mT, exact, beta=1 / ridge).float()
     result = replace(result, inverse=Solution(h[:, :num_classes], good, iterations, residuals))

@@ -10,8 +10,10 @@ on d. In coefficients (n, C), where a predictor A^T Z has the squared norm <A, K
 Conjugate gradients carries K D along with D, so an iteration is one n x n product. Directions are found with products
 rounded to tf32 (`INNER`; to three times that where rows outnumber features, since K then has a null space). What a
 direction is judged by, logits and gradients, uses three such products (`OUTER`), about as good as float32. Newton's
-method and rounds of refinement mend what a rounded direction lacks. Where K A would lose digits even so, because
-features are long and rows with different labels close to each other, logits are computed in float64 (`_in_double`).
+method mends what a rounded direction lacks; the inverse Hessian, linear, has rounds of refinement and `OUTER` products
+alone, since features of a trained network are so ill-conditioned that rounded ones never get there. Where K A would
+lose digits even so, because features are long and rows with different labels close to each other, logits are computed
+in float64 (`_in_double`).
 
 Shapes are powers of two: N rows, CP classes. Padding rows have weight and Gram entries zero, padding classes logits of
 minus infinity. A weight of nan makes every comparison false: loops end, and nan is what comes out.
@@ -69,8 +71,8 @@ def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: t
     k = 0
     while (square > goal) & (k < most):
         HD = weighted * (KD - tl.sum(S * KD, 1)[:, None]) + ridge * D
+        step = square / _total(KD * HD)
         KHD = tl.dot(K, HD, input_precision=INNER)
-        step = square / _total(D * KHD)
         X += step * D
         R -= step * HD
         KR -= step * KHD
@@ -162,16 +164,17 @@ def solve(
 
     A = tl.zeros((N, CP), tl.float32)
     L = tl.where(real, A, float("-inf"))
-    error = r[:, None] * _residual(_softmax(L), Y)
+    S = _softmax(L)
+    error = r[:, None] * _residual(S, Y)
     G = error + ridge * A
     KG = tl.dot(K, G, input_precision=OUTER)
     square = _total(G * KG)
+    value = _objective(L, A, Y, real, r, ridge)
     goal = tolerance * tolerance * ridge * ridge * tl.maximum(0.0 * square, unit)
     newton = 0
     loses = 0.0 * square > 1.0
     moving = square > goal
     while moving:
-        S = _softmax(L)
         size = tl.sum(tl.sum(tl.abs(error), 1) * lengths, 0)
         norm = tl.sqrt(square)
         forcing = tl.maximum(tl.minimum(tl.sqrt(norm / size), 0.3), 0.5 * tl.sqrt(goal) / norm)
@@ -179,16 +182,18 @@ def solve(
         P = P * norm
         KP = tl.dot(K, P, input_precision=OUTER)
         slope = _total(G * KP)
-        before = _objective(L, A, Y, real, r, ridge)
+        enough = value + 1e-6 * tl.abs(value)
         step = 1.0 + 0.0 * square
+        value = _objective(L + KP, A + P, Y, real, r, ridge)
         tries = 0
-        enough = before + 1e-6 * tl.abs(before)
-        while (tries < 12) & (_objective(L + step * KP, A + step * P, Y, real, r, ridge) > enough + 0.1 * step * slope):
+        while (tries < 12) & (value > enough + 0.1 * step * slope):
             step = 0.5 * step
+            value = _objective(L + step * KP, A + step * P, Y, real, r, ridge)
             tries += 1
         A += step * P
         L += step * KP
-        error = r[:, None] * _residual(_softmax(L), Y)
+        S = _softmax(L)
+        error = r[:, None] * _residual(S, Y)
         G = error + ridge * A
         KG = tl.dot(K, G, input_precision=OUTER)
         previous = square
@@ -315,8 +320,8 @@ def pairs(
 @triton.jit
 def invert(
     gram, weights, queries, probabilities, targets, rough, coefficients, curved, residuals, good, counts,
-    ridge, tolerance, rounds, most_products, factor, stride, across, along,
-    N: tl.constexpr, CP: tl.constexpr, INNER: tl.constexpr,
+    ridge, tolerance, enough, rounds, most_products, factor, stride, across, along,
+    N: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
     """X(Q) with H_Q^-1 v = v / ridge + X^T Z, (m, N, CP) float64, and factor r J(U) of its logits U = T / ridge + K X.
 
@@ -342,10 +347,12 @@ def invert(
     KG = tl.dot(K, G, input_precision=OUTER)
     square = _total(G * KG)
     first = square
-    products = 0
-    for _ in range(rounds):
+    goal = enough * enough * square
+    products, k = 0, 0
+    tl.store(coefficients + tile, X)
+    while (square > goal) & (k < rounds):
         norm = tl.sqrt(tl.maximum(square, 1e-30))
-        P, k = _conjugate_gradients(K, weighted, S, ridge, G / norm, KG / norm, tolerance, most_products, INNER)
+        P, more = _conjugate_gradients(K, weighted, S, ridge, G / norm, KG / norm, tolerance, most_products, OUTER)
         X += (norm * P).to(tl.float64)
         tl.debug_barrier()
         tl.store(coefficients + tile, X)
@@ -359,7 +366,8 @@ def invert(
         G = -J - (ridge * X).to(tl.float32)
         KG = tl.dot(K, G, input_precision=OUTER)
         square = _total(G * KG)
-        products += k
+        products += more
+        k += 1
     place = curved + q * across + i * along + rows[:, None] * stride + columns[None, :]
     tl.store(place, factor * J)
     tl.store(residuals + i, tl.sqrt(tl.maximum(square, 0.0)) + 0.0 * square)
