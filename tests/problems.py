@@ -76,3 +76,9 @@ def rows_of(seed: int, batch: int, n: int, classes: int, width: int) -> tuple[Te
 
 def relative(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def arguments(batch: Batch, ids: list[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, labels and environments, as a criterion takes them; the environments by these ids."""
+    environments = batch.index if ids is None else torch.tensor(ids)[batch.index]
+    return batch.features, batch.labels, environments

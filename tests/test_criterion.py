@@ -1,24 +1,17 @@
-"""TransferRisk in anybody's loop: state, edges, errors."""
+"""TransferRisk in anybody's loop: environments, weights, hard batches, captured steps."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import re
 
 import pytest
 import torch
-from problems import overlapping_batch, random_batch, relative
+from problems import arguments, overlapping_batch, random_batch, relative
 
 from transferrisk import TransferRisk, TransferRiskOutput
-from transferrisk.errors import ConvergenceWarning, DivergedError, InputError, LabelWarning
 from transferrisk.functional import optimal_predictor, transfer_matrix
 from transferrisk.solvers import CG, Newton
-
-
-def arguments(batch, ids=None):
-    environments = batch.index if ids is None else torch.tensor(ids)[batch.index]
-    return batch.features, batch.labels, environments
 
 
 @pytest.mark.parametrize("E", [2, 3, 7, 20])
@@ -78,68 +71,6 @@ def test_random_query_is_algorithm_one():
         torch.testing.assert_close(out.risk, (every.weights * every.matrix)[row].sum())
     assert seen == {0, 1, 2}
     torch.testing.assert_close(criterion.eval()(*arguments(batch)).risk, every.risk)
-
-
-@pytest.mark.parametrize("used", [False, True], ids=["before the first batch", "after"])
-@pytest.mark.parametrize("explicit", [False, True], ids=["inferred", "given"])
-def test_state_dict_round_trips(used, explicit):
-    batch = random_batch(4, [9, 9, 9], classes=4, width=4)
-    options = {"environments": [2, 5, 9], "num_classes": 4} if explicit else {}
-    criterion = TransferRisk(**options)
-    if used:
-        criterion(*arguments(batch, ids=[2, 5, 9]))
-    restored = TransferRisk(**options)
-    restored.load_state_dict(copy.deepcopy(criterion.state_dict()))
-    for name, tensor in criterion.state_dict().items():
-        assert torch.equal(tensor, restored.state_dict()[name])
-    following = random_batch(5, [5, 6, 7], classes=3, width=4)  # with a class fewer: num_classes must be remembered
-    a, b = (c(*arguments(following, ids=[2, 5, 9])) for c in (criterion, restored))
-    assert torch.equal(a.risk, b.risk)
-    assert torch.equal(criterion.alpha, restored.alpha)
-
-
-def test_a_state_of_other_environments_or_classes_is_refused():
-    saved = TransferRisk(environments=3, num_classes=2).state_dict()
-    with pytest.raises(InputError, match=r"saved criterion has environments \[0, 1, 2\], this one \[0, 1\]"):
-        TransferRisk(environments=2, num_classes=2).load_state_dict(saved)
-    with pytest.raises(InputError, match=r"saved criterion has environments \[0, 1, 2\], this one \[7, 8, 9\]"):
-        TransferRisk(environments=[7, 8, 9], num_classes=2).load_state_dict(saved)
-    with pytest.raises(InputError, match="saved criterion has 2 classes, this one 5"):
-        TransferRisk(environments=3, num_classes=5).load_state_dict(saved)
-
-
-def test_an_empty_state_leaves_explicit_settings_alone():
-    criterion = TransferRisk(environments=[4, 5, 6], num_classes=5)
-    criterion.load_state_dict(TransferRisk().state_dict())
-    assert criterion.environment_ids.tolist() == [4, 5, 6]
-    assert criterion.num_classes == 5
-
-
-def test_a_state_with_missing_or_unknown_parts_is_refused_by_torch():
-    saved = TransferRisk(environments=2, num_classes=2).state_dict()
-    with pytest.raises(RuntimeError, match="Missing key"):
-        TransferRisk().load_state_dict({k: v for k, v in saved.items() if k != "alpha"})
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        TransferRisk().load_state_dict(saved | {"beta": torch.zeros(1)})
-
-
-def test_first_batch_in_inference_mode_does_not_spoil_training():
-    batch = random_batch(4, [9, 9], classes=3, width=4)
-    criterion = TransferRisk().eval()
-    with torch.inference_mode():
-        criterion(*arguments(batch))
-    features = batch.features.clone().requires_grad_()
-    criterion.train()(features, batch.labels, batch.index).risk.backward()
-    assert features.grad.isfinite().all()
-
-
-def test_a_refused_first_batch_leaves_no_trace():
-    batch = random_batch(4, [9, 9], classes=3, width=4)
-    criterion = TransferRisk()
-    with pytest.raises(InputError, match="nan or infinity"):
-        criterion(batch.features * torch.nan, batch.labels, batch.index)
-    assert criterion.num_environments == 0
-    assert criterion.num_classes is None
 
 
 def test_weights_that_nearly_vanished_come_back():
@@ -232,99 +163,6 @@ def test_constant_features():
     finite_and_exact(torch.ones_like(batch.features), batch.labels, batch.index)
 
 
-def test_one_environment_only_is_refused():
-    batch = random_batch(11, [6, 9], classes=3, width=4)
-    own = batch.index == 0
-    with pytest.raises(InputError, match=r"one environment only \(id 5\).*at least two"):
-        TransferRisk()(batch.features[own], batch.labels[own], batch.index[own] + 5)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_non_finite_features_name_the_environment(value):
-    batch = random_batch(12, [6, 9, 4], classes=3, width=4)
-    features = batch.features.clone()
-    features[(batch.index == 2).nonzero()[0, 0], 1] = value
-    with pytest.raises(InputError, match=r"1 of 19 feature rows hold nan or infinity, in environment 30"):
-        TransferRisk()(features, batch.labels, torch.tensor([10, 20, 30])[batch.index])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ridge": 0.0}, "ridge=0.0 is not positive"),
-        ({"weights": "mean"}, "weights='mean' is not known: use 'eg', 'worst' or 'uniform'"),
-        ({"query": "one"}, "query='one' is not known"),
-        ({"solver": "adam"}, "solver='adam' is not known: use one of 'newton'"),
-        ({"implicit": "approximate"}, "implicit='approximate' is not known: use one of 'exact'"),
-        ({"gradient_matching": float("nan")}, "gradient_matching=nan is not a number from 0 up"),
-        ({"weights_lr": -1.0}, "weights_lr=-1.0 is not a number from 0 up"),
-        ({"bound": -1.0}, "bound=-1.0 is negative"),
-        ({"environments": [4]}, "1 environment given: transfer needs at least two"),
-        ({"environments": []}, "0 environments given"),
-        ({"ridge": "a"}, "ridge='a' is not a number: give a float"),
-        ({"ridge": True}, "ridge=True is not a number"),
-        ({"gradient_matching": None}, "gradient_matching=None is not a number"),
-        ({"bound": "1"}, "bound='1' is not a number"),
-        ({"num_classes": "3"}, "num_classes='3' is not a count: give an integer from 1 up"),
-        ({"num_classes": 0}, "num_classes=0 is not a count"),
-        (
-            {"environments": ["a", "b"]},
-            r"environments=\['a', 'b'\] are not integers: give their number, or integer ids",
-        ),
-        ({"environments": "ab"}, "environments='ab' are not integers"),
-        ({"environments": [0.5, 1.5]}, r"environments=\[0.5, 1.5\] are not integers"),
-        ({"environments": 2.0}, "environments=2.0 are not integers"),
-        ({"environments": torch.tensor([0.0, 1.0])}, "are not integers"),
-        ({"solver": 3}, "solver=3 is not a solver: use 'newton', .* or one of transferrisk.solvers"),
-        ({"solver": CG()}, "is not a solver: use 'newton'"),
-        ({"solver": Newton}, r"solver=Newton is a class: give a solver, Newton\(\)"),
-        ({"implicit": 3}, "implicit=3 is not a solver: use 'exact', .* or one of transferrisk.solvers"),
-        ({"capacity": 8}, "capacity=8 is for captured=True only"),
-        ({"captured": True, "num_classes": 2, "environments": 2, "capacity": 0}, "capacity=0 is not a count"),
-        ({"captured": True}, "give num_classes and environments"),
-        (
-            {"captured": True, "num_classes": 2, "environments": 2, "solver": Newton()},
-            "needs solvers that read nothing from the device",
-        ),
-    ],
-)
-def test_bad_settings_say_what_to_do(options, message):
-    with pytest.raises(InputError, match=message):
-        TransferRisk(**options)
-
-
-def test_bad_batches_say_what_to_do():
-    batch = random_batch(13, [6, 9], classes=3, width=4)
-    features, labels, environments = arguments(batch)
-    for bad, message in [
-        ((features[:5], labels, environments), r"features \(5, 4\), labels \(15,\)"),
-        ((features, labels.double(), environments), "labels of type torch.float64 are not integers"),
-        ((features, labels - 1, environments), "label -1 is negative"),
-        ((features, labels * 90_000, environments), "label 180000 would make 180001 classes: number them"),
-        ((features, labels, environments > 0), "environments of type torch.bool are not integers"),
-        ((features.to("meta"), labels, environments), "features are on meta and labels on cpu"),
-        ((features.long(), labels, environments), "features of type torch.int64 are not floating point"),
-        ((features[:0], labels[:0], environments[:0]), "the batch is empty"),
-        ((features.numpy(), labels, environments), "features must be a torch.Tensor, not ndarray: .*torch.from_numpy"),
-        ((features, labels.tolist(), environments), "labels must be a torch.Tensor, not list: .*torch.tensor"),
-        ((features, labels, None), "environments must be a torch.Tensor, not NoneType"),
-        ((features, labels, environments, torch.zeros(3, 4)), r"start of shape \(3, 4\) is no predictor: \(3, 5\) is"),
-        ((features, labels, environments, torch.zeros(2, 3, 5)), r"start of shape \(2, 3, 5\) is no predictor"),
-        ((features, labels, environments, "zero"), "start must be a torch.Tensor, not str"),
-    ]:
-        criterion = TransferRisk()
-        with pytest.raises(InputError, match=message):
-            criterion(*bad)
-        assert criterion.num_environments == 0  # a refused first batch leaves no trace
-    criterion = TransferRisk(num_classes=2)
-    with pytest.raises(InputError, match="label 2 is not below num_classes=2"):
-        criterion(features, labels, environments)
-    criterion = TransferRisk()
-    criterion(features, labels, environments)
-    with pytest.raises(InputError, match=r"environment 7 is not among \[0, 1\].*environments=\.\.\."):
-        criterion(features, labels, environments * 7)
-
-
 def test_bfloat16_features_are_solved_in_float32():
     batch = random_batch(14, [32, 40], classes=4, width=24)
     half = batch.features.bfloat16().requires_grad_()
@@ -357,57 +195,9 @@ def test_the_papers_setting_runs_on_small_features():
     assert features.grad.isfinite().all()
 
 
-def test_diverged_neumann_names_the_environments():
-    features, labels, environments = arguments(overlapping_batch(17), ids=[4, 6])
-    criterion = TransferRisk(implicit="neumann")
-    with pytest.raises(DivergedError, match=r"environments \[4, 6\]"):
-        criterion(features.requires_grad_(), labels, environments)
-
-
-def test_unconverged_predictors_warn():
-    batch = random_batch(18, [12, 9], classes=3, width=4)
-    with pytest.warns(ConvergenceWarning, match="optimal predictor was not solved"):
-        TransferRisk(solver=Newton(max_iterations=1))(*arguments(batch))
-
-
-def test_a_warning_points_at_the_line_that_called_and_asks_for_nothing_that_is_there_already():
-    features, labels, environments = arguments(random_batch(18, [12, 9], classes=3, width=4))
-    cut_short = Newton(max_iterations=1)
-    for call in (
-        lambda: TransferRisk(solver=cut_short)(features, labels, environments),
-        lambda: TransferRisk(solver=cut_short)(features.float(), labels, environments),
-        lambda: transfer_matrix(features, labels, environments, solver=cut_short),
-        lambda: optimal_predictor(features, labels, 3, 1e-3, solver=cut_short),
-    ):
-        with pytest.warns(ConvergenceWarning) as caught:
-            call()
-        assert caught[0].filename == __file__
-        assert caught[0].lineno == call.__code__.co_firstlineno
-        assert "use float64" not in str(caught[0].message)
-
-
-def test_labels_that_start_at_one_are_noticed_when_classes_are_counted():
-    features, labels, environments = arguments(random_batch(18, [12, 9], classes=3, width=4))
-    criterion = TransferRisk()
-    with pytest.warns(LabelWarning, match=r"labels are 1\.\.3 and num_classes was not given.*subtract 1") as caught:
-        criterion(features, labels + 1, environments)
-    assert caught[0].filename == __file__
-    criterion(features, labels + 1, environments)  # once; further warnings would be errors
-    TransferRisk(num_classes=4)(features, labels + 1, environments)
-    with pytest.warns(LabelWarning):
-        transfer_matrix(features, labels + 1, environments)
-    transfer_matrix(features, torch.where(labels == 0, 1, 2 * labels), environments)  # 1, 2, 4: a batch lacks some
-
-
 def test_help_explains_every_part_of_the_output():
     for field in dataclasses.fields(TransferRiskOutput):
         assert re.search(rf"^ *{field.name}  ", TransferRiskOutput.__doc__, re.MULTILINE)
-
-
-def test_unconverged_implicit_gradient_warns():
-    features, labels, environments = arguments(random_batch(18, [12, 9], classes=3, width=4))
-    with pytest.warns(ConvergenceWarning, match="implicit gradient's linear system was not solved"):
-        TransferRisk(implicit=CG(max_iterations=1))(features.requires_grad_(), labels, environments)
 
 
 def test_captured_setting_gives_the_same_numbers_and_nan_for_a_bad_batch():

@@ -190,6 +190,17 @@ def test_mldg_gradient_of_quadratics(order):
     torch.testing.assert_close(gradient["theta"], inner + 0.7 * through)
 
 
+def test_mldg_without_curvature():
+    """Of a linear meta-train loss c . theta the Hessian is zero, and both orders are the same."""
+    c, B, theta = torch.tensor([1.0, -2.0]), torch.tensor([[2.0, 0.5], [0.5, 1.0]]), torch.tensor([0.3, 0.7])
+    parameters = {"theta": theta.clone().requires_grad_()}
+    for order in (1, 2):
+        gradient, _, _ = meta_gradient(
+            lambda p: c @ p["theta"], lambda p: p["theta"] @ B @ p["theta"] / 2, parameters, 0.1, 0.7, order
+        )
+        torch.testing.assert_close(gradient["theta"], c + 0.7 * B @ (theta - 0.1 * c))
+
+
 def test_mldg_second_order_agrees_with_finite_differences():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()

@@ -12,7 +12,7 @@ from transferrisk.experiments import bench
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(bench, "SETTINGS", {"cmnist": bench.Setting(2, 8, (3, 8, 8), "cnn:4", 3)})
+    monkeypatch.setattr(bench, "SETTINGS", {"cmnist": bench.Workload(2, 8, (3, 8, 8), "cnn:4", 3)})
     monkeypatch.setattr(bench, "STEPS", {"cpu": 3})
 
 
@@ -45,6 +45,22 @@ def test_the_command_writes_what_it_measured(small, tmp_path, run_trm):
     assert "of ERM" in out
 
 
+def test_what_is_no_number_is_null_in_json(small, tmp_path, run_trm, monkeypatch):
+    found = [bench.HeadCost(2, 8, 4, 3, ms) for ms in (1.5, float("nan"), float("inf"))]
+    monkeypatch.setattr(bench, "head_costs", lambda *_: found)
+    code, _, err = run_trm("bench", "--head", "--device", "cpu", "--json", tmp_path / "b.json")
+    assert (code, err) == (0, "")
+    text = (tmp_path / "b.json").read_text()
+    rows = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert [row["ms"] for row in rows] == [1.5, None, None]
+
+
+def test_what_is_refused_leaves_no_folder(small, tmp_path, run_trm):
+    code, _, _ = run_trm("bench", "--head", "--eager", "--json", tmp_path / "new" / "b.json")
+    assert code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -53,6 +69,9 @@ def test_the_command_writes_what_it_measured(small, tmp_path, run_trm):
         (("--device", "tpu"), "device 'tpu' is not known"),
         (("--precision", "fp8"), "precision 'fp8' is not known"),
         (("--json", "."), "is a folder"),
+        (("--head", "--setting", "all"), "--head measures the transfer risk alone, in fp32: leave out --setting\n"),
+        (("--head", "--algorithms", "trm", "--precision", "bf16"), "leave out --algorithms, --precision\n"),
+        (("--head", "--eager"), "leave out --eager\n"),
     ],
 )
 def test_bad_input(small, run_trm, arguments, line):

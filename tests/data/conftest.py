@@ -1,13 +1,18 @@
-"""Every test has a cache of decoded images of its own."""
+"""Every test has a cache of decoded images of its own; what several of them fetch from, or compose scenes of."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # drawn.py
+from transferrisk.data import catalogue, web
+from transferrisk.data.facts import Facts, RemoteFile
+
+sys.path.insert(0, str(Path(__file__).parent))  # drawn.py and the other helpers
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +20,53 @@ def cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("TRANSFERRISK_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def server(monkeypatch):
+    from fetching import Server
+
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(web, "BACKOFF", 0.001)
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Registers facts for one test."""
+    catalogue.sources()
+    monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
+
+    def add(*files: RemoteFile, name: str = "things", **more: str) -> str:
+        catalogue.register_source(Facts(name, title="", licence="", citation="", files=files, **more))
+        return name
+
+    return add
+
+
+@pytest.fixture
+def by_hand(known):
+    from fetching import BY_HAND
+
+    return known(by_hand=BY_HAND, folder="Things")
+
+
+@pytest.fixture(scope="session")
+def small_scenes(tmp_path_factory):
+    """COCO with four photographs of each class, and Places. It is read only: `copied_scenes` may be changed."""
+    from scenes import draw_coco, draw_places
+
+    root = tmp_path_factory.mktemp("small")
+    draw_coco(root, each=4)
+    draw_places(root)
+    return root
+
+
+@pytest.fixture
+def copied_scenes(small_scenes, tmp_path):
+    return Path(shutil.copytree(small_scenes, tmp_path / "copy"))

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scenes
 import test_celeba
 import test_cmnist
-import test_scenecoco
 import test_wilds
 import torch
 from drawn import picture, sites, write_folder, write_tar
@@ -80,8 +80,8 @@ def prepare(name, root, monkeypatch):
         test_celeba.publish_small(monkeypatch)
         return name, test_celeba.lay_out(root, "official")
     if name == "scenecoco":
-        test_scenecoco.draw_coco(root, 8)
-        test_scenecoco.draw_places(root)
+        scenes.draw_coco(root, 8)
+        scenes.draw_places(root)
         return name, Options(root=root)
     if name == "wilds":
         monkeypatch.setitem(sys.modules, "wilds", test_wilds.stand_in())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
+from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 
 import pytest
 from small import small_run
 
 from transferrisk import extras
-from transferrisk.errors import InputError, TransferRiskError
-from transferrisk.training import train
+from transferrisk.errors import DivergedError, InputError, TransferRiskError
+from transferrisk.training import Stopped, train
 from transferrisk.training.trackers import check_trackers, followed, scalars
 
 
@@ -49,6 +51,32 @@ def follow(names, folder):
         return train(small_run(epochs=40, evaluations=2), on_loss=all_.loss, on_record=all_.record)
 
 
+@pytest.fixture
+def real_mlflow(monkeypatch):
+    """The client itself, with a store in files."""
+    client = pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return client
+
+
+def end(folder, error, names=("mlflow",)):
+    """A run in this folder that is told one loss and ends so; what followed it."""
+    with (
+        pytest.raises(type(error)) if error is not None else nullcontext(),
+        followed(Nobody(), names, folder, {"lr": 0.1}) as all_,
+    ):
+        all_.loss(50, 0.5)
+        if error is not None:
+            raise error
+    return all_
+
+
+def run_of(mlflow, folder):
+    """The run as the store in its folder has it."""
+    return mlflow.MlflowClient((folder / "mlruns").as_uri()).get_run((folder / "mlflow.txt").read_text().strip())
+
+
 def test_mlflow_gets_all_numbers_and_goes_on_with_its_run(mlflow, tmp_path):
     check_trackers(["mlflow"])
     records = follow(["mlflow"], tmp_path)
@@ -60,11 +88,104 @@ def test_mlflow_gets_all_numbers_and_goes_on_with_its_run(mlflow, tmp_path):
     assert last[0] == scalars(records[-1])
     assert last[0]["test/east/accuracy"] == records[-1].test["east"].accuracy
     assert last[0]["transfer_risk"] == records[-1].transfer_risk
-    assert named[-1] == "end_run"
+    assert mlflow.calls[-2:] == [("end_run", ("FINISHED",), {}), ("set_tracking_uri", (None,), {})]
     mlflow.calls.clear()
     follow(["mlflow"], tmp_path)
     assert ("start_run", ("r17", None), {}) in mlflow.calls
     assert "log_params" not in [name for name, *_ in mlflow.calls]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (None, "FINISHED"),
+        (DivergedError("the loss is nan"), "FAILED"),
+        (RuntimeError("out of memory"), "FAILED"),
+        (Stopped(15, 3, 9), "KILLED"),
+        (KeyboardInterrupt(), "KILLED"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_mlflow_is_told_how_a_run_ended(real_mlflow, tmp_path, error, status):
+    end(tmp_path / "run", error)
+    assert run_of(real_mlflow, tmp_path / "run").info.status == status
+
+
+def test_two_runs_of_one_process_are_two_runs(real_mlflow, tmp_path):
+    for name, error in (("a", DivergedError("the loss is nan")), ("b", None)):
+        end(tmp_path / name, error)
+        assert "MLFLOW_TRACKING_URI" not in os.environ
+    for name, status in (("a", "FAILED"), ("b", "FINISHED")):
+        run = run_of(real_mlflow, tmp_path / name)
+        assert (run.info.run_name, run.info.status) == (name, status)
+        assert run.data.metrics == {"loss": 0.5}
+        assert run.data.params == {"lr": "0.1"}
+    assert real_mlflow.active_run() is None
+
+
+def test_a_store_that_is_asked_for_is_the_one_of_both(real_mlflow, tmp_path, monkeypatch):
+    address = (tmp_path / "store").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    for name in ("a", "b"):
+        end(tmp_path / name, None)
+    client = real_mlflow.MlflowClient(address)
+    assert {run.info.run_name for run in client.search_runs(["0"])} == {"a", "b"}
+    assert os.environ["MLFLOW_TRACKING_URI"] == address
+
+
+def test_a_run_that_was_killed_is_finished_by_resuming_it(real_mlflow, tmp_path):
+    end(tmp_path / "run", Stopped(2, 3, 9))
+    end(tmp_path / "run", None)
+    assert run_of(real_mlflow, tmp_path / "run").info.status == "FINISHED"
+
+
+def test_a_training_that_is_refused_leaves_the_run_there_as_it_was(real_mlflow, tmp_path):
+    end(tmp_path / "run", None)
+    refusal = InputError("another process trains in the folder")
+    with pytest.raises(InputError), followed(Nobody(), ["mlflow"], tmp_path / "run", {"lr": 0.1}):
+        raise refusal
+    assert run_of(real_mlflow, tmp_path / "run").info.status == "FINISHED"
+
+
+def test_a_start_that_mlflow_refuses_is_ended(mlflow, tmp_path):
+    def refuse(*_):
+        raise mlflow.MlflowException("no such parameter")
+
+    mlflow.log_params = refuse
+    with pytest.raises(TransferRiskError, match="no such parameter"), followed(Nobody(), ["mlflow"], tmp_path, {}):
+        raise AssertionError("is not reached")
+    assert mlflow.calls[-2:] == [("end_run", ("FAILED",), {}), ("set_tracking_uri", (None,), {})]
+
+
+def test_what_ended_a_run_is_told_though_mlflow_is_gone_too(mlflow, tmp_path):
+    def refuse(*_):
+        raise mlflow.MlflowException("connection refused")
+
+    mlflow.end_run = refuse
+    with pytest.raises(DivergedError), followed(Nobody(), ["mlflow"], tmp_path, {}):
+        raise DivergedError("the loss is nan")
+    with (
+        pytest.raises(TransferRiskError, match="connection refused"),
+        followed(Nobody(), ["mlflow"], tmp_path, {}) as f,
+    ):
+        f.loss(50, 0.5)
+
+
+def test_tensorboard_is_closed_when_a_run_fails_and_mlflow_cannot_be(mlflow, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def refuse(*_):
+        raise mlflow.MlflowException("connection refused")
+
+    mlflow.end_run = refuse
+    for names in (["tensorboard", "mlflow"], ["mlflow", "tensorboard"]):
+        folder = tmp_path / names[0]
+        all_ = end(folder, DivergedError("the loss is nan"), names)
+        events = EventAccumulator(str(folder / "tensorboard"))
+        events.Reload()
+        assert [(e.step, e.value) for e in events.Scalars("loss")] == [(50, 0.5)]
+        assert all_.trackers[names.index("tensorboard")].writer.file_writer is None  # as its close leaves it
 
 
 def test_what_mlflow_refuses_is_a_line(mlflow, tmp_path):

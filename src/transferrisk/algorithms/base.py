@@ -2,8 +2,8 @@
 
 Most algorithms are a function from the outputs of one forward pass to a scalar: they override `objective`.
 Those that need several passes (MLDG, Fish) override `plan` and `act`; a `step` of one's own works too, but cannot be
-captured in a CUDA graph. Whatever changes while training (weights of
-environments, ...) is a buffer, so that `state_dict` holds all there is to save.
+captured in a CUDA graph. Whatever changes while training (weights of environments, ...) is a buffer, so that
+`state_dict` holds all there is to save.
 """
 
 from __future__ import annotations

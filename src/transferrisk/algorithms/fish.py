@@ -1,10 +1,10 @@
 """Fish (Shi et al.): gradient matching between environments by first-order meta-learning.
 
 Each step walks through the environments of the batch in random order, one step of the optimiser on each, and
-then moves the parameters a part of the way: theta <- theta + meta_lr (theta_end - theta_start). With plain SGD, and
-to second order in its rate a, this follows the gradient of the summed risks minus a/2 times the sum of the inner
-products of the environments' gradients. The optimiser's momentum and batch norm's running statistics are those of
-the inner steps.
+then moves the parameters a part of the way: theta <- theta_start + meta_lr (theta_end - theta_start). With plain SGD,
+on average over the orders and to second order in its rate a, this descends the summed risks minus a/2 times the sum,
+over pairs of environments, of the inner products of their gradients. The optimiser's momentum and batch norm's running
+statistics are those of the inner steps.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from torch.optim import Optimizer
 
 from ..models import Classifier
 from .base import Algorithm, Batch, Config, Grid, Logs
+from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class FishConfig(Config):
     meta_lr: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_fields(self, above_zero=("meta_lr",))
 
 
 @register("fish")

@@ -15,12 +15,16 @@ from torch import Tensor
 
 from ..functional import exponentiated_gradient
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
+from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class GroupDROConfig(Config):
     weights_lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @register("groupdro")

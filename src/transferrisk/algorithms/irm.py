@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 from ..functional import irm_penalty, irm_predictor_penalty
 from .base import Algorithm, Config, Grid, Logs, Pass
+from .fields import check_fields
 from .registry import register
 
 
@@ -22,6 +23,9 @@ class IRMConfig(Config):
     penalty_weight: float = 1.0
     start_epoch: float = 1.0
     penalty: Literal["scale", "predictor"] = "scale"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @register("irm")

@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..functional import environment_means
 from ..models import Classifier
 from .base import Algorithm, Batch, Config, Grid, Logs
+from .fields import check_fields
 from .registry import register
 
 Parameters = Mapping[str, Tensor]
@@ -35,6 +36,9 @@ class MLDGConfig(Config):
     beta: float = 1.0
     inner_lr: float = 0.01
     order: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def meta_gradient(
@@ -64,9 +68,10 @@ def meta_gradient(
     total = torch._foreach_add(f, v, alpha=beta)
     if order == 2:
         curving = [(g, direction) for g, direction in zip(own, v, strict=True) if g.requires_grad]
-        gradients, directions = zip(*curving, strict=True)
-        curved = torch.autograd.grad(gradients, values, directions, materialize_grads=True)
-        torch._foreach_add_(total, average(curved), alpha=-beta * inner_lr)
+        if curving:
+            gradients, directions = zip(*curving, strict=True)
+            curved = torch.autograd.grad(gradients, values, directions, materialize_grads=True)
+            torch._foreach_add_(total, average(curved), alpha=-beta * inner_lr)
     losses = average([train_loss.detach(), test_loss.detach()])
     return dict(zip(names, total, strict=True)), losses[0], losses[1]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from ..errors import InputError
 from .base import Algorithm, Config, Setting
+from .fields import choices, is_one_of
 
 _REGISTRY: dict[str, type[Algorithm[Any]]] = {}
 
@@ -36,27 +37,32 @@ def register(name: str) -> Callable[[A], A]:
 
 
 def available() -> list[str]:
+    """Names of all algorithms."""
     return list(_REGISTRY)
 
 
 def get(name: str) -> type[Algorithm[Any]]:
+    """The class of the algorithm of this name; an unknown one is an error that names the nearest."""
     if name not in _REGISTRY:
         raise InputError(f"algorithm {name!r} is not known{_nearest(name, available())}")
     return _REGISTRY[name]
 
 
 def configure(name: str, **settings: Any) -> Config:
-    """The algorithm's config with these settings; an unknown one is an error that names the nearest."""
+    """The algorithm's config with these settings; one that it does not have is an error that names the nearest."""
     config_type = get(name).config_type
     known = [field.name for field in dataclasses.fields(config_type)]
     kinds = get_type_hints(config_type)
     for key, value in settings.items():
         if key not in known:
             raise InputError(f"{name} has no setting {key!r}{_nearest(key, known)}")
-        choices = get_args(kinds[key]) if get_origin(kinds[key]) is Literal else (value,)
-        if value not in choices:
-            raise InputError(f"{name} has no {key}={value!r}: choose from {', '.join(map(repr, choices))}")
-    return config_type(**settings)
+        allowed = choices(kinds[key])
+        if allowed and not is_one_of(value, allowed):
+            raise InputError(f"{name} has no {key}={value!r}: choose from {', '.join(map(repr, allowed))}")
+    try:
+        return config_type(**settings)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from ..errors import InputError
+from .fields import choices, options
 from .registry import configure, get
 
 
@@ -22,18 +22,20 @@ def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise InputError(f"{pair!r} is no setting: write key=value")
+        if key in settings:
+            raise InputError(f"{key} is set more than once, last to {text!r}: give it once")
         settings[key] = _typed(name, key, text, kinds[key]) if key in kinds else text
     configure(name, **settings)
     return settings
 
 
 def _typed(name: str, key: str, text: str, kind: Any) -> Any:
-    if get_origin(kind) is Literal:
-        return next((choice for choice in get_args(kind) if str(choice) == text), text)  # `configure` lists the choices
-    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    if type(None) in options and text.lower() == "none":
+    if allowed := choices(kind):
+        return next((choice for choice in allowed if str(choice) == text), text)  # `configure` lists the choices
+    kinds = options(kind)
+    if type(None) in kinds and text.lower() == "none":
         return None
-    for option in options:
+    for option in kinds:
         if option is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
         if option in (int, float, str):
@@ -41,5 +43,5 @@ def _typed(name: str, key: str, text: str, kind: Any) -> Any:
                 return option(text)
             except ValueError:
                 continue
-    wanted = " or ".join("none" if option is type(None) else option.__name__ for option in options)
+    wanted = " or ".join("none" if option is type(None) else option.__name__ for option in kinds)
     raise InputError(f"{name} takes no {key}={text!r}: give {wanted}")

@@ -78,6 +78,8 @@ class Team:
 
 
 class _Gather(torch.autograd.Function):
+    """The parts of all processes, interleaved again as `share` took them apart."""
+
     @staticmethod
     def forward(ctx: Any, local: Tensor, environments: int, team: Team) -> Tensor:
         ctx.environments, ctx.team = environments, team

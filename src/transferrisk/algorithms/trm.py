@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..criterion import Query, TransferRisk, Weights
+from ..functional.checks import check_ridge
+from ..functional.named_solvers import chosen_solvers
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
+from .fields import check_fields
 from .registry import register
 
 
@@ -27,6 +30,16 @@ class TransferConfig(Config):
     bound: float | None = None
     start_epoch: float = 0.8  # warm-up on the empirical risk alone: 100 of the 125 steps of an epoch of 10C-CMNIST
 
+    def __post_init__(self) -> None:
+        check_ridge(self.ridge)
+        check_fields(self)
+        chosen_solvers(self.solver, self.implicit, captured=False)
+
+    @property
+    def gradient_matching(self) -> float:
+        """The factor of the implicit gradient: none of it, unless a config has it as a setting."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class TRMConfig(TransferConfig):
@@ -42,7 +55,7 @@ class TRM(Algorithm[TransferConfig]):
         super().__init__(setting, config)
         self.criterion = TransferRisk(
             self.config.ridge,
-            self.config.gradient_matching if isinstance(self.config, TRMConfig) else 0.0,
+            self.config.gradient_matching,
             self.config.weights,
             num_classes=setting.num_classes,
             environments=setting.num_environments,
@@ -66,7 +79,10 @@ class TRM(Algorithm[TransferConfig]):
 
 @register("trm-direct")
 class TRMDirect(TRM):
-    """TRM without the gradient-matching term: the predictors are taken as constant ("TRM w/ GM" in the tables)."""
+    """TRM without the gradient-matching term: the predictors are taken as constant.
+
+    The paper's tables call it "TRM w/ GM", though it is the one that goes without.
+    """
 
     config_type = TransferConfig
     grid: ClassVar[Grid] = {}

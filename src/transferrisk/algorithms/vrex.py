@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ..functional import risk_variance
 from .base import Algorithm, Config, Grid, Logs, Pass
+from .fields import check_fields
 from .registry import register
 
 
@@ -14,6 +15,9 @@ from .registry import register
 class VRExConfig(Config):
     penalty_weight: float = 1.0
     start_epoch: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @register("vrex")

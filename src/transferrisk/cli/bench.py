@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def bench(
-    setting: Annotated[str, typer.Option(help="cmnist, scenecoco, pacs, officehome, or all.")] = "all",
-    algorithms: Annotated[str, typer.Option(help="Names separated by commas; all when not given.")] = "",
+    setting: Annotated[
+        str | None, typer.Option(help="cmnist, scenecoco, pacs, officehome, or all, as when not given.")
+    ] = None,
+    algorithms: Annotated[str | None, typer.Option(help="Names separated by commas; all when not given.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; bf16 on a GPU when not given.")] = None,
     captured: Annotated[bool, typer.Option("--captured/--eager", help="Steps as CUDA graphs, on a GPU.")] = True,
@@ -34,30 +37,41 @@ def bench(
     from ..files import prepare_folder, write_atomically
     from .show import console, task_progress
 
-    if target is not None:
-        prepare_folder(target.parent, target.name)
-    names = [name.strip() for name in algorithms.split(",") if name.strip()] or available()
+    if head:
+        asked = {"--setting": setting, "--algorithms": algorithms, "--precision": precision, "--eager": not captured}
+        useless = [option for option, value in asked.items() if value not in (None, False)]
+        if useless:
+            raise InputError(f"--head measures the transfer risk alone, in fp32: leave out {', '.join(useless)}")
+    names = [name.strip() for name in (algorithms or "").split(",") if name.strip()] or available()
     for name in names:
         get(name)
-    if setting != "all" and setting not in SETTINGS:
+    if setting not in (None, "all") and setting not in SETTINGS:
         raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}, all")
+    if target is not None:
+        prepare_folder(target.parent, target.name)
     found: list[Measurement] | list[HeadCost]
     with task_progress() as advance:
         if head:
             found = head_costs(device, advance)
         else:
-            chosen = SETTINGS if setting == "all" else (setting,)
+            chosen = SETTINGS if setting in (None, "all") else (setting,)
             found = [
                 m for s in chosen
                 for m in measure(s, names, device, precision, captured, advance)  # type: ignore[arg-type]  # checked there
             ]  # fmt: skip
+    rows = [_numbers(asdict(row)) for row in found]
     if target is not None:
-        write_atomically(target, json.dumps([asdict(row) for row in found], indent=2) + "\n")
-    console.print(_table([asdict(row) for row in found]))
+        write_atomically(target, json.dumps(rows, indent=2, allow_nan=False) + "\n")
+    console.print(_table(rows))
     console.print(_hardware(device), highlight=False, style="dim")
 
 
-def _table(rows: list[dict[str, object]]) -> Table:
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """The same with None for what is no number, which JSON has no word for."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator
@@ -21,17 +22,20 @@ from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainV
 from ..data.environments import retyped
 from ..errors import InputError
 from ..models import Classifier, build
+from ..training.captured import aside
 from ..training.config import Precision, Run, TrainingConfig
 from ..training.engine import Engine
-from ..training.state import TrainState, start
-from ..training.step import Step, make_step
+from ..training.state import start
+from ..training.step import make_step
 
 WARM_UP = {"cuda": 10, "cpu": 2}
 STEPS = {"cuda": 60, "cpu": 12}
 
 
 @dataclass(frozen=True)
-class Setting:
+class Workload:
+    """The sizes of a step."""
+
     environments: int
     batch_size: int  # of each environment
     shape: tuple[int, int, int]
@@ -40,10 +44,10 @@ class Setting:
 
 
 SETTINGS = {
-    "cmnist": Setting(2, 128, (3, 28, 28), "cnn", 10),
-    "scenecoco": Setting(2, 128, (3, 64, 64), "wrn-16-2", 10),
-    "pacs": Setting(3, 32, (3, 224, 224), "resnet18", 7),
-    "officehome": Setting(3, 32, (3, 224, 224), "resnet18", 65),
+    "cmnist": Workload(2, 128, (3, 28, 28), "cnn", 10),
+    "scenecoco": Workload(2, 128, (3, 64, 64), "wrn-16-2", 10),
+    "pacs": Workload(3, 32, (3, 224, 224), "resnet18", 7),
+    "officehome": Workload(3, 32, (3, 224, 224), "resnet18", 65),
 }
 
 
@@ -88,7 +92,7 @@ def measure(
         steps = {name: _step(_run(setting, name, device, precision), engine, captured) for name in together}
         for i in range(WARM_UP[kind] + STEPS[kind]):
             for name in [*together[i % len(together) :], *together[: i % len(together)]]:  # each comes first in turn
-                taken = _timed(*steps[name], engine)
+                taken = _timed(steps[name], engine)
                 if i >= WARM_UP[kind]:
                     times[name].append(taken)
                 done += 1
@@ -112,52 +116,56 @@ def measure(
 
 
 def _run(setting: str, algorithm: str, device: str, precision: Precision | None) -> Run:
-    s = SETTINGS[setting]
+    workload = SETTINGS[setting]
     generator = Generator().manual_seed(0)
-    n = s.environments * s.batch_size
+    n = workload.environments * workload.batch_size
     data = EnvironmentSet(
-        torch.randint(256, (n, *s.shape), generator=generator, dtype=torch.uint8),
-        torch.randint(s.classes, (n,), generator=generator),
-        torch.arange(s.environments).repeat_interleave(s.batch_size),
-        tuple(f"environment {e}" for e in range(s.environments)),
-        tuple(map(str, range(s.classes))),
+        torch.randint(256, (n, *workload.shape), generator=generator, dtype=torch.uint8),
+        torch.randint(workload.classes, (n,), generator=generator),
+        torch.arange(workload.environments).repeat_interleave(workload.batch_size),
+        tuple(f"environment {e}" for e in range(workload.environments)),
+        tuple(map(str, range(workload.classes))),
     )
     splits = Splits(data, retyped(data, TrainingDomainValidation), retyped(data, TestDomainValidation), data)
 
     def model() -> Classifier:
-        ours = s.backbone in ("cnn", "wrn-16-2")  # others start from ImageNet, with batch norm frozen
-        return build(s.backbone, s.classes, s.shape, weights="none", batch_norm="train" if ours else "frozen")
+        ours = workload.backbone in ("cnn", "wrn-16-2")  # others start from ImageNet, with batch norm frozen
+        return build(
+            workload.backbone,
+            workload.classes,
+            workload.shape,
+            weights="none",
+            batch_norm="train" if ours else "frozen",
+        )
 
-    config = TrainingConfig(epochs=10_000, batch_size=s.batch_size, lr=0.01)
+    config = TrainingConfig(epochs=10_000, batch_size=workload.batch_size, lr=0.01)
     return Run(algorithm, model, splits, config, device=device, precision=precision)
 
 
-def _step(run: Run, engine: Engine, captured: bool) -> tuple[Step, Batch, TrainState]:
-    """The step, its batch, and the state that the step works on; penalties are on."""
+def _step(run: Run, engine: Engine, captured: bool) -> Callable[[], object]:
+    """One step on the same batch each time; penalties are on."""
     state = start(run, engine)
     state.step = 100 * state.sampler.steps_per_epoch
     state.model.train()
     data, memory = run.splits.train.to(engine.device), torch.channels_last if engine.on_gpu else torch.contiguous_format
     inputs = data.batch().contiguous(memory_format=memory)
     batch = Batch(inputs, data.labels, data.environments, run.config.batch_size)
-    return make_step(state, captured), batch, state
+    return partial(make_step(state, captured), batch)
 
 
-def _timed(step: Step, batch: Batch, state: TrainState, engine: Engine) -> float:
+def _timed(act: Callable[[], object], engine: Engine) -> float:
+    """Seconds until the device has done it."""
     engine.wait()
     began = time.perf_counter()
-    step(batch)
+    act()
     engine.wait()
     return time.perf_counter() - began
 
 
 def _captured(once: Callable[[], None]) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    with aside(torch.cuda.Stream()):
         for _ in range(3):
             once()
-    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         once()
@@ -218,10 +226,7 @@ def _head(engine: Engine, environments: int, samples: int, features: int, classe
         once = _captured(once)
     times = []
     for i in range(3 + STEPS[device.type]):
-        engine.wait()
-        began = time.perf_counter()
-        once()
-        engine.wait()
+        taken = _timed(once, engine)
         if i >= 3:
-            times.append(time.perf_counter() - began)
+            times.append(taken)
     return 1e3 * statistics.median(times)

@@ -1,6 +1,7 @@
-"""What is wrong with a batch, in one line that names the value, the cause and the way out.
+"""What is wrong with arguments or a batch, in one line that names the value, the cause and the way out.
 
-Each of these reads values from the device; a captured step skips them, and nan takes their place.
+`check_labels`, `check_environments` and `check_finite` read values from the device: a captured step skips them, and nan
+takes their place.
 """
 
 from __future__ import annotations
@@ -35,8 +36,19 @@ def check_tensors(**named: object) -> None:
 def check_number(name: str, value: object) -> float:
     """A real number, of Python or NumPy; nan and infinity are for the caller to judge."""
     if isinstance(value, Real) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise InputError(f"{name} has too many digits for a float: give a smaller number") from None
     raise InputError(f"{name}={value!r} is not a number: give a float")
+
+
+def check_from_zero(name: str, value: object, above: bool = False) -> float:
+    """A finite number from 0 up, or `above` it."""
+    number = check_number(name, value)
+    if math.isfinite(number) and (number > 0 if above else number >= 0):
+        return number
+    raise InputError(f"{name}={value} is not a {'positive number' if above else 'number from 0 up'}: give a finite one")
 
 
 def check_count(name: str, value: object) -> int:

@@ -159,9 +159,16 @@ def solve_predictor(
         raise InputError(f"features of shape {tuple(features.shape)} hold no sample: there is nothing to fit")
     if start is not None:
         check_start(start, features, num_classes, len(features) if batched else 1)
+    if sample_weight is not None:
+        check_tensors(sample_weight=sample_weight)
+        if sample_weight.shape != labels.shape:
+            raise InputError(
+                f"sample_weight of shape {tuple(sample_weight.shape)} is not one weight a sample: give "
+                f"{tuple(labels.shape)}, as of the labels"
+            )
     if not (solver and solver.captures):
         check_labels(labels, num_classes)
-        _check_weighted(features, sample_weight)
+        _check_values(features, sample_weight)
     with torch.no_grad(), full_precision(features.device):
         rows = with_bias(features.detach().to(working_dtype(features.dtype)))
         weights = torch.ones_like(rows[..., 0]) if sample_weight is None else sample_weight.to(rows.dtype)
@@ -178,14 +185,15 @@ def solve_predictor(
     return Solution(solution.value[0], solution.converged[0], solution.iterations, solution.residual[0])
 
 
-def _check_weighted(features: Tensor, sample_weight: Tensor | None) -> None:
+def _check_values(features: Tensor, sample_weight: Tensor | None) -> None:
     """Finite features where they count, weights that are weights."""
-    if sample_weight is None:
-        return check_finite(features)
-    check_tensors(sample_weight=sample_weight)
-    if bool((sample_weight < 0).any()) or not bool((sample_weight.sum(-1) > 0).all()):
-        raise InputError("sample_weight must not be negative, and must be positive somewhere in every environment")
-    return check_finite(torch.where(sample_weight.unsqueeze(-1) > 0, features, 0))
+    if sample_weight is not None:
+        if not bool(sample_weight.isfinite().all()):
+            raise InputError("sample_weight holds nan or infinity: give finite weights")
+        if bool((sample_weight < 0).any()) or not bool((sample_weight.sum(-1) > 0).all()):
+            raise InputError("sample_weight must not be negative, and must be positive somewhere in every environment")
+        features = torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
+    check_finite(features)
 
 
 def optimal_predictor(

@@ -39,7 +39,7 @@ class CapturedStep:
             return self.logs[plan]
         if self.taken[plan] < WARM_UP or len(self.graphs) == MOST_PLANS:
             self.taken[plan] += 1
-            with _aside(self.stream):
+            with aside(self.stream):
                 return self._act(plan, held)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream):
@@ -61,7 +61,7 @@ class CapturedStep:
         return self.batch
 
 
-class _aside:
+class aside:
     """What is done inside runs on another stream, as it will when it is recorded."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:

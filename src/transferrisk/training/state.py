@@ -61,8 +61,14 @@ class TrainState:
 
     @property
     def finite(self) -> bool:
-        """Whether all weights are numbers."""
-        return bool(torch.stack([p.detach().isfinite().all() for p in self.model.parameters()]).all())
+        """Whether all weights are numbers, and running statistics and what the algorithm keeps as well."""
+        kept = (
+            *self.model.parameters(),
+            *self.model.buffers(),
+            *self.algorithm.parameters(),
+            *self.algorithm.buffers(),
+        )
+        return bool(torch.stack([t.detach().isfinite().all() for t in kept]).all())
 
     def seed_augmentation(self, seed: int, rank: int) -> None:
         """A step's augmentations depend on the seed, the step and the process alone: resuming finds them again."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ..errors import InputError, TransferRiskError
 from ..extras import require
+from ..files import write_atomically
 from .records import Record
+from .signals import Stopped
 
 LOSS_EVERY = 50  # steps between two losses that trackers are told
 
@@ -25,8 +28,11 @@ class Watch(Protocol):
     def record(self, record: Record) -> None: ...
 
 
+Outcome = Literal["finished", "failed", "killed"]
+
+
 class Tracker(Watch, Protocol):
-    def close(self) -> None: ...
+    def close(self, outcome: Outcome) -> None: ...
 
 
 def scalars(record: Record) -> dict[str, float]:
@@ -63,39 +69,63 @@ class TensorBoard:
             self.writer.add_scalar(name, value, record.step)
         self.writer.flush()
 
-    def close(self) -> None:
+    def close(self, outcome: Outcome) -> None:
         if self.writer is not None:
             self.writer.close()
 
 
 class MLflow:
-    """A run of MLflow, at $MLFLOW_TRACKING_URI or in `mlruns` of the folder; resuming goes on with the same one."""
+    """A run of MLflow, at $MLFLOW_TRACKING_URI or in `mlruns` of the folder.
+
+    Resuming goes on with the same one, from the first number on: a training that is refused leaves it as it was.
+    """
 
     def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
         self.mlflow: Any = require("mlflow", "tracking")
-        if "MLFLOW_TRACKING_URI" not in os.environ:
+        self.known = folder / "mlflow.txt"
+        self.started = False
+        self.own_store = "MLFLOW_TRACKING_URI" not in os.environ
+        if self.own_store:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the small client has no database of its own
             self.mlflow.set_tracking_uri((folder / "mlruns").resolve().as_uri())
-        known = folder / "mlflow.txt"
-        with self._told():
-            if known.exists():
-                self.mlflow.start_run(run_id=known.read_text().strip())
-            else:
+        if self.known.exists():
+            return
+        try:
+            with self._told():
                 run = self.mlflow.start_run(run_name=folder.name)
-                known.write_text(f"{run.info.run_id}\n")
+                self.started = True
+                write_atomically(self.known, f"{run.info.run_id}\n")
                 self.mlflow.log_params(dict(configuration))
+        except BaseException:
+            with suppress(TransferRiskError):
+                self.close("failed")
+            raise
 
     def loss(self, step: int, value: float) -> None:
         with self._told():
+            self._resume()
             self.mlflow.log_metric("loss", value, step=step)
 
     def record(self, record: Record) -> None:
         allowed = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in scalars(record).items()}
         with self._told():
+            self._resume()
             self.mlflow.log_metrics(allowed, step=record.step)
 
-    def close(self) -> None:
-        self.mlflow.end_run()
+    def close(self, outcome: Outcome) -> None:
+        try:
+            if self.started:
+                with self._told():
+                    self.mlflow.end_run(outcome.upper())
+        finally:
+            if self.own_store:
+                self.mlflow.set_tracking_uri(None)
+                os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow had set it, and the next run would go there
+
+    def _resume(self) -> None:
+        if not self.started:
+            self.mlflow.start_run(run_id=self.known.read_text().strip())
+            self.started = True
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -139,6 +169,18 @@ class Together:
 
 @contextmanager
 def followed(watch: Watch, names: Sequence[str], folder: Path, configuration: Mapping[str, Any]) -> Iterator[Together]:
-    """The watch and trackers of these names; the trackers are closed at the end, however it comes."""
+    """The watch and trackers of these names; the trackers are closed at the end, and told how it came."""
     with ExitStack() as stack:
-        yield Together(watch, [stack.enter_context(closing(TRACKERS[n](folder, configuration))) for n in names])
+        trackers: list[Tracker] = []
+        for name in names:
+            trackers.append(TRACKERS[name](folder, configuration))
+            stack.push(partial(_close, trackers[-1]))
+        yield Together(watch, trackers)
+
+
+def _close(tracker: Tracker, kind: object, error: BaseException | None, trace: object) -> None:
+    if error is None:
+        return tracker.close("finished")
+    with suppress(TransferRiskError):  # what ended the run is the one to tell
+        tracker.close("killed" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
+    return None

@@ -2,76 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .errors import DivergedError, InputError
-from .functional import fused
-from .functional.checks import (
-    as_integer,
+from ..errors import DivergedError, InputError
+from ..functional import fused
+from ..functional.checks import (
     check_count,
     check_environments,
     check_finite,
     check_labels,
-    check_number,
-    check_ridge,
     check_shapes,
     check_start,
 )
-from .functional.grouping import group
-from .functional.named_solvers import chosen_solvers
-from .functional.penalties import exponentiated_gradient
-from .functional.precision import in_enough_precision
-from .functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
-from .functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
-from .solvers import LinearSolver, Minimiser, Solution
-
-Weights = Literal["eg", "worst", "uniform"]
-Query = Literal["all", "random"]
-
-
-@dataclass(frozen=True)
-class TransferRiskOutput:
-    """What `TransferRisk` returns: the risk to minimise, and what it was computed from.
-
-    E environments stand in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
-    features, float32 where those are of half precision; only `risk` carries a gradient.
-
-    risk      scalar: the mean over Q of the weighted losses of Q's predictor elsewhere. Add it to your loss
-    matrix    (E, E): row Q = where the predictor was fitted, column P = where it is tested, entry = its cross-entropy
-              there. nan where Q or P is absent from the batch, or Q was not drawn (query="random")
-    weights   (E, E): the weight of each P, given Q, that this risk was taken with; rows sum to one
-    solution  the optimal predictors, `solution.value` (m, C, d + 1) with the bias last, one for each Q that was used;
-              `solution.converged` (m,), `.iterations` and `.residual` (m,) say how well they were solved
-    inverse   the same for the linear systems of the implicit gradient; None where no gradient was asked for
-    """
-
-    risk: Tensor
-    matrix: Tensor
-    weights: Tensor
-    solution: Solution
-    inverse: Solution | None
+from ..functional.grouping import group
+from ..functional.named_solvers import chosen_solvers
+from ..functional.penalties import exponentiated_gradient
+from ..functional.precision import in_enough_precision
+from ..functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
+from ..functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
+from ..solvers import LinearSolver, Minimiser, Solution
+from .arguments import Query, Weights, check_classes, check_values, identifiers
+from .kernel_use import uses_kernels
+from .memory import Memory
+from .output import TransferRiskOutput
 
 
-def _identifiers(environments: object) -> Tensor:
-    """The ids (E,) that `environments=` stands for."""
-    number = as_integer(environments)
-    if number is not None:
-        return torch.arange(max(number, 0))
-    several = isinstance(environments, Iterable) and getattr(environments, "ndim", 1) > 0
-    ids = [as_integer(i) for i in environments] if several else [None]  # type: ignore[attr-defined]  # is iterable
-    if None in ids:
-        raise InputError(f"environments={environments!r} are not integers: give their number, or integer ids")
-    return torch.tensor(ids, dtype=torch.int64)
-
-
-class TransferRisk(nn.Module):
+class TransferRisk(Memory):
     """Mean over environments Q of the worst loss, elsewhere, of the predictor that is optimal in Q.
 
     >>> criterion = TransferRisk()
@@ -110,10 +69,6 @@ class TransferRisk(nn.Module):
     it moves in train mode only, after the risk of the step was taken with the old one.
     """
 
-    alpha: Tensor
-    environment_ids: Tensor
-    class_count: Tensor
-
     def __init__(
         self,
         ridge: float = 1e-3,
@@ -132,26 +87,9 @@ class TransferRisk(nn.Module):
         blocks: bool = False,
         fused: bool | None = None,
     ) -> None:
-        super().__init__()
-        check_ridge(ridge)
-        if weights not in ("eg", "worst", "uniform"):
-            raise InputError(f"weights={weights!r} is not known: use 'eg', 'worst' or 'uniform'")
-        if query not in ("all", "random"):
-            raise InputError(f"query={query!r} is not known: use 'all' or 'random'")
-        for name, value in (("gradient_matching", gradient_matching), ("weights_lr", weights_lr)):
-            check_number(name, value)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name}={value} is not a number from 0 up")
-        if bound is not None and not check_number("bound", bound) >= 0:
-            raise InputError(
-                f"bound={bound} is negative: give the largest ratio of implicit to direct gradient, or None"
-            )
-        if captured and (num_classes is None or environments is None):
-            raise InputError("captured=True reads nothing from the first batch: give num_classes and environments")
-        num_classes = None if num_classes is None else check_count("num_classes", num_classes)
-        for name, given in (("capacity", capacity), ("blocks", blocks), ("fused", fused)):
-            if given and not captured:
-                raise InputError(f"{name}={given!r} is for captured=True only: leave it out, or set captured")
+        check_values(ridge, gradient_matching, weights, weights_lr, query, bound)
+        classes = check_classes(num_classes, environments, captured, capacity=capacity, blocks=blocks, fused=fused)
+        super().__init__(classes)
         self.ridge = ridge
         self.gradient_matching = gradient_matching
         self.weights = weights
@@ -166,13 +104,8 @@ class TransferRisk(nn.Module):
         self._choose_solvers(captured)
         if captured:
             self.capture(capacity, blocks)
-
-        self.register_buffer("alpha", torch.empty(0, 0))
-        self.register_buffer("environment_ids", torch.empty(0, dtype=torch.int64))
-        self.register_buffer("class_count", torch.tensor(num_classes or 0))
-        self.num_classes = num_classes
         if environments is not None:
-            self._set_environments(_identifiers(environments))
+            self._set_environments(identifiers(environments))
 
     def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
         """From now on as with captured=True: nothing waits for the device."""
@@ -184,12 +117,7 @@ class TransferRisk(nn.Module):
     def _choose_solvers(self, captured: bool) -> None:
         self.solver: Minimiser
         self.implicit: LinearSolver | None
-        # The kernels stand for the default solvers; others that were asked for are used.
         self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured)
-
-    @property
-    def num_environments(self) -> int:
-        return len(self.environment_ids)
 
     def forward(
         self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None = None
@@ -207,14 +135,20 @@ class TransferRisk(nn.Module):
             result, queries = self._plain_transfer(features, labels, environments, start)
         matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
         if self.training and self.weights == "eg":
-            if result.moved is not None:
-                self.alpha.copy_(result.moved) if queries is None else self.alpha.index_copy_(0, queries, result.moved)
-            else:
-                moved = ~torch.isnan(matrix)
-                moved.fill_diagonal_(False)
-                gains = matrix.to(self.alpha.dtype)
-                self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
+            self._move_weights(result, matrix, queries)
         return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
+
+    def _move_weights(self, result: Transfer, matrix: Tensor, queries: Tensor | None) -> None:
+        """One step of exponentiated gradient, which the kernels have taken already."""
+        if result.moved is None:
+            moved = ~torch.isnan(matrix)
+            moved.fill_diagonal_(False)
+            gains = matrix.to(self.alpha.dtype)
+            self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
+        elif queries is None:
+            self.alpha.copy_(result.moved)
+        else:
+            self.alpha.index_copy_(0, queries, result.moved)
 
     def _plain_transfer(
         self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None
@@ -293,21 +227,7 @@ class TransferRisk(nn.Module):
 
     def _fuses(self, features: Tensor) -> bool:
         assert self.num_classes is not None
-        capacity = self._room(features)
-        can = (
-            self._default_solvers
-            and features.is_cuda
-            and features.dtype != torch.float64
-            and find_spec("triton") is not None
-            and fused.fits(capacity, self.num_classes)
-        )
-        if self.fused and not can:
-            raise InputError(
-                f"fused=True does not go with {capacity} samples an environment, {self.num_classes} classes and "
-                f"features of type {features.dtype} on {features.device}: it needs CUDA, Triton, float32 or less, at "
-                f"most {fused.LARGEST_SIDE} samples, and the default solvers"
-            )
-        return can and self.fused is not False
+        return uses_kernels(self.fused, features, self._room(features), self.num_classes, self._default_solvers)
 
     def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
         """What was solved by solvers that promise to arrive, and how it is called."""
@@ -354,16 +274,6 @@ class TransferRisk(nn.Module):
             self._set_environments(present)
         return torch.searchsorted(self.environment_ids, environments)
 
-    def _set_environments(self, ids: Tensor) -> None:
-        ids = ids.unique()
-        E = len(ids)
-        if E < 2:
-            raise InputError(f"{E} environment{'s' * (E != 1)} given: transfer needs at least two")
-        with torch.inference_mode(False):  # a first batch may be one of evaluation; training goes on with these
-            self.environment_ids = ids.to(torch.int64, copy=True)
-            # Zero on the diagonal: Q is not transferred to itself.
-            self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
-
     def _pick(self, index: Tensor) -> Tensor:
         """(1,) one of the environments that are present, uniformly."""
         everyone = torch.arange(self.num_environments, device=index.device)
@@ -378,36 +288,6 @@ class TransferRisk(nn.Module):
             return rows
         full = rows.new_full((self.num_environments, self.num_environments), torch.nan)
         return full.index_copy(0, queries, rows)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """A state that knows its environments or classes must agree with a module that does.
-
-        Buffers take the shape of what is loaded, so a module that has seen no batch can be restored; and the state of
-        such a module leaves one that was told its environments as it is.
-        """
-        state = dict(state_dict)
-        key = {name: prefix + name for name in ("environment_ids", "alpha", "class_count")}
-        if all(name in state for name in key.values()):  # otherwise torch names what is missing
-            ids, mine = state[key["environment_ids"]], self.environment_ids
-            count, classes = int(state[key["class_count"]]), self.num_classes
-            if len(mine) and len(ids) and not torch.equal(ids.cpu(), mine.cpu()):
-                raise InputError(
-                    f"the saved criterion has environments {ids.tolist()}, this one {mine.tolist()}: "
-                    "build it with the same environments="
-                )
-            if classes and count and count != classes:
-                raise InputError(
-                    f"the saved criterion has {count} classes, this one {classes}: build it with the same num_classes="
-                )
-            if len(mine) and not len(ids):
-                state |= {key["environment_ids"]: mine, key["alpha"]: self.alpha}
-            elif len(ids) and not len(mine):
-                self.environment_ids = torch.empty_like(ids, device=mine.device)
-                self.alpha = torch.empty_like(state[key["alpha"]], device=mine.device)
-            if classes and not count:
-                state[key["class_count"]] = self.class_count
-        super()._load_from_state_dict(state, prefix, *args)
-        self.num_classes = int(self.class_count) or None
 
     def extra_repr(self) -> str:
         return (
