@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from transferrisk.errors import InputError
-from transferrisk.reports import caption, summarise, verdict, write_page
+from transferrisk.reports import Curves, Group, Table, caption, demo_page, render, summarise, verdict, write_page
 from transferrisk.training.records import Record, Scores
 
 HOSTILE = "<script>alert('x')</script>"
 
 
-def record(algorithm, seed, test, matrix, name="site A"):
+def record(algorithm, seed, test, matrix, name="site A", epoch=1.0):
     def scores(accuracy, *names):
         return {n: Scores(accuracy, 0.5) for n in names}
 
     return Record(
-        algorithm, seed, 10, 1.0, 3.0, scores(0.9, name, "site B"), scores(0.8, name, "site B"), scores(0.7, "new"),
-        scores(test, "new"), matrix,
+        algorithm, seed, round(10 * epoch), epoch, 3.0, scores(0.9, name, "site B"), scores(0.8, name, "site B"),
+        scores(0.7, "new"), scores(test, "new"), matrix,
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_one_seed_has_no_spread(tmp_path):
     assert caption(rows).startswith("One seed")
     assert caption(summarise(records())) == "Mean ± standard deviation over 2 seeds"
     path = tmp_path / "report.html"
-    write_page(path, "Title", one, {}, {}, "trm demo")
+    write_page(path, demo_page("Title", one, {}, {}, "trm demo"))
     parser = Links()
     parser.feed(path.read_text())
     assert "±" not in parser.text
@@ -124,19 +124,63 @@ class Links(HTMLParser):
         self.text += data
 
 
-def test_page_is_whole_escapes_names_and_fetches_nothing(tmp_path):
+def test_page_is_whole_escapes_names_and_fetches_nothing():
     pictures = {HOSTILE: np.zeros((10, 2, 8, 8, 3), np.uint8)}
-    path = tmp_path / "report.html"
-    write_page(
-        path, f"Title {HOSTILE}", records(HOSTILE), pictures, {"Key": HOSTILE, "List": ["one", HOSTILE]}, "trm demo"
-    )
+    settings = {"Key": HOSTILE, "List": ["one", HOSTILE]}
+    html = render(demo_page(f"Title {HOSTILE}", records(HOSTILE), pictures, settings, "trm demo"))
     parser = Links()
-    parser.feed(path.read_text())
+    parser.feed(html)
     assert parser.open == []
-    assert parser.scripts == 0
-    assert parser.fetched
-    assert all(link.startswith("data:") for link in parser.fetched)
+    assert parser.scripts == 1  # its own
+    assert any(link.startswith("data:image/png") for link in parser.fetched)
+    assert all(link.startswith(("data:", "#")) for link in parser.fetched)
     assert parser.text.count(HOSTILE) > 5  # shown as text, in table, matrices, captions and settings
     assert "70.0 ± 14.1" in parser.text
-    assert "<dd>one</dd>" in path.read_text()
+    assert "<dd>one</dd>" in html
     assert "best accuracy on held-out data of the training environments" in parser.text
+
+
+def sections(runs, kind):
+    return [section for section in demo_page("Title", runs, {}, {}, "trm demo").sections if isinstance(section, kind)]
+
+
+def test_training_curves_are_means_over_seeds_at_each_epoch():
+    matrix = [[0.1, 0.2], [0.3, 0.1]]
+    runs = [
+        record("trm", seed, 0.5 + 0.1 * seed + 0.2 * epoch, matrix, epoch=epoch) for seed in (0, 1) for epoch in (1, 2)
+    ]
+    runs.append(record("irm", 0, 0.4, matrix))
+    unseen, validation = sections(runs, Curves)
+    assert list(unseen.series) == ["TRM"]  # IRM was evaluated once, which is no curve
+    epochs, accuracies = unseen.series["TRM"]
+    assert epochs == [1, 2]
+    assert accuracies == pytest.approx([75, 95])
+    assert validation.series["TRM"][1] == pytest.approx([80, 80])
+    assert sections(records(), Curves) == []
+
+
+def test_worst_pairs_are_the_largest_entries_off_the_diagonal():
+    pairs = next(table for table in sections(records(), Table) if table.title == "Worst pairs")
+    assert [row[:3] for row in pairs.rows] == [
+        ["ERM", "site A", "site B"], ["ERM", "site B", "site A"],
+        ["TRM", "site B", "site A"], ["TRM", "site A", "site B"],
+    ]  # fmt: skip
+    assert [row[3] for row in pairs.rows] == pytest.approx([0.8, 0.7, 0.4, 0.2])
+    assert {row[4] for row in pairs.rows} == {0.1}
+
+
+def test_one_map_for_each_algorithm_on_one_scale():
+    (group,) = sections(records(), Group)
+    assert [section.title for section in group.sections] == ["ERM", "TRM"]
+    assert [section.scale for section in group.sections] == [(0.0, 0.8)] * 2
+    np.testing.assert_allclose(group.sections[0].values, [[0.1, 0.8], [0.7, 0.1]])
+
+
+def test_records_without_matrices_have_a_page():
+    runs = [record(algorithm, seed, 0.5, []) for algorithm in ("erm", "trm") for seed in (0, 1)]
+    assert sections(runs, Group) == []
+    assert verdict(summarise(runs)).endswith("no difference over 2 seeds.")
+    assert summarise(runs)[0].transfer_risk.plain() == "\N{EN DASH}"
+    parser = Links()
+    parser.feed(render(demo_page("Title", runs, {}, {}, "trm demo")))
+    assert "nan" not in parser.text

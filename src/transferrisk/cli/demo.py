@@ -36,7 +36,7 @@ def demo(
     from ..experiments.demo import RECORDS, REPORT, SAMPLES, Demo
     from ..experiments.executors import cores
     from ..files import prepare_folder
-    from ..reports import summarise, verdict, write_page
+    from ..reports import demo_page, summarise, verdict, write_page
     from .show import console, load_pictures, progress, provenance, results_table
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
@@ -49,7 +49,7 @@ def demo(
     page = output / REPORT
     settings = {"Data": "10c-digits, bias 100 % / 90 %, unbiased test"} | plan.describe() | provenance()
     title = "Coloured digits: which model still works without the colours?"
-    write_page(page, title, records, load_pictures(output / SAMPLES), settings, command)
+    write_page(page, demo_page(title, records, load_pictures(output / SAMPLES), settings, command))
     if as_json:
         json.dump({row.algorithm: {"test_accuracy": row.test.mean, "test_std": row.test.std,
                                    "transfer_risk": row.transfer_risk.mean,

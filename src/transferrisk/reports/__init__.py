@@ -1,6 +1,11 @@
 """Tables and pages, made from records alone."""
 
-from .page import write_page
+from .demo_page import demo_page
+from .page import Page, render, write_page
+from .sections import Bar, Bars, Curves, Group, Heatmap, Pictures, Section, Sentences, Shown, Table
 from .tables import Row, Summary, caption, summarise, verdict
 
-__all__ = ["Row", "Summary", "caption", "summarise", "verdict", "write_page"]
+__all__ = [
+    "Bar", "Bars", "Curves", "Group", "Heatmap", "Page", "Pictures", "Row", "Section", "Sentences", "Shown", "Summary",
+    "Table", "caption", "demo_page", "render", "summarise", "verdict", "write_page",
+]  # fmt: skip

@@ -1,16 +1,12 @@
-"""Pictures and charts for the page, as SVG markup and PNG bytes."""
+"""Colours of methods, and pictures for the page as PNG."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from .tables import Row
 
 COLOURS = {
     "erm": "#5b6770",
@@ -24,48 +20,6 @@ COLOURS = {
     "trm-direct": "#7d9bf0",
 }
 """The same colour for a method everywhere."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A horizontal bar with an interval, in units of the chart's width (0..100)."""
-
-    name: str
-    colour: str
-    length: float
-    low: float
-    high: float
-    text: str
-
-
-def accuracy_bars(rows: Sequence[Row]) -> list[Bar]:
-    return [
-        Bar(
-            name=row.name,
-            colour=COLOURS.get(row.algorithm, "#444444"),
-            length=100 * row.test.mean,
-            low=max(0.0, 100 * (row.test.mean - row.test.std)),
-            high=min(100.0, 100 * (row.test.mean + row.test.std)),
-            text=f"{row.test.percent()} %",
-        )
-        for row in rows
-    ]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One entry of a transfer matrix; `strength` 0..1 says how dark it is."""
-
-    text: str
-    strength: float
-    own: bool
-
-
-def heat_cells(row: Row, largest: float) -> list[list[Cell]]:
-    return [
-        [Cell(f"{loss:.3f}", min(1.0, loss / largest), own=q == p) for p, loss in enumerate(losses)]
-        for q, losses in enumerate(row.transfer_matrix)
-    ]
 
 
 def picture_strip(pictures: NDArray[np.uint8], scale: int = 4) -> str:

@@ -1,54 +1,94 @@
-"""The report page: one HTML file that asks nothing of any network."""
+"""The report page: one HTML file that asks nothing of any network and is whole without its script."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-from jinja2 import Environment, StrictUndefined
-from numpy.typing import NDArray
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from ..files import write_atomically
-from ..training.records import Record
-from ..training.selection import Selection
-from .figures import accuracy_bars, heat_cells, picture_strip
-from .tables import SELECTION_NAMES, caption, summarise, verdict
+from .curves import plot
+from .drawing import bar_scale, drawn_bars, drawn_rows, heat_cells, heat_key, is_long, numeric_columns, shared_key
+from .figures import picture_strip
+from .palette import LEVELS, styles, themes
+from .sections import Bars, Curves, Group, Section
+
+WIDE, NARROW = 880, 320
+"""Room for a drawing on a desk and on a phone, in CSS pixels."""
 
 
-def write_page(
-    path: Path,
-    title: str,
-    records: Sequence[Record],
-    pictures: Mapping[str, NDArray[np.uint8]],
-    settings: Mapping[str, str | Sequence[str]],
-    command: str,
-    by: Selection = "training_domain",
-) -> None:
-    """Write the page for these records; `pictures` are named sample images, `settings` what is listed at the end.
+@dataclass(frozen=True, eq=False)
+class Page:
+    """Plain sentences, sections, and how to make it again; a setting that is a sequence is shown as a list."""
 
-    A setting that is a sequence is shown as a list.
-    """
-    rows = summarise(records, by)
-    largest = max(loss for row in rows for losses in row.transfer_matrix for loss in losses)
-    template = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(resources.files(__package__).joinpath("templates/page.html").read_text())
-    page = template.render(
-        title=title,
-        verdict=verdict(rows),
-        rows=rows,
-        train_environments=list(rows[0].train),
-        bars=accuracy_bars(rows),
-        matrices=[(row, heat_cells(row, largest)) for row in rows],
-        pictures={name: picture_strip(images) for name, images in pictures.items()},
-        selection=SELECTION_NAMES[by],
-        caption=caption(rows),
-        seeds=len(rows[0].test.values),
-        settings=settings,
-        command=command,
-        date=date.today().isoformat(),
+    title: str
+    lead: tuple[str, ...]
+    sections: tuple[Section, ...]
+    settings: Mapping[str, str | Sequence[str]]
+    command: str
+
+
+def write_page(path: Path, page: Page) -> None:
+    """Write the page; a file that is there is replaced when the new one is whole."""
+    write_atomically(path, render(page))
+
+
+def render(page: Page) -> str:
+    """The page as HTML. Bytes of a name that are no text are shown as \\xNN, or \\udcNN where Python has them so."""
+    names = list(_series(page.sections))
+    script = _template("page.js")
+    html = (
+        _templates()
+        .get_template("page.html")
+        .render(
+            page=page,
+            styles=styles(names),
+            themes=themes(names),
+            levels=range(LEVELS),
+            script=Markup(script),
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            date=date.today().isoformat(),
+        )
     )
-    write_atomically(path, page)
+    return html.encode(errors="backslashreplace").decode()
+
+
+def _series(sections: Iterable[Section]) -> Iterator[str]:
+    """Names of what has a colour, in order, with repetitions."""
+    for section in sections:
+        if isinstance(section, Group):
+            yield from _series(section.sections)
+        elif isinstance(section, Bars):
+            yield from (bar.name for bars in section.groups.values() for bar in bars)
+        elif isinstance(section, Curves):
+            yield from section.series
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=FunctionLoader(_template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals.update(
+        bar_scale=bar_scale, drawn_bars=drawn_bars, drawn_rows=drawn_rows, heat_cells=heat_cells, heat_key=heat_key,
+        shared_key=shared_key, is_long=is_long,
+        numeric_columns=numeric_columns, picture_strip=picture_strip, plot=plot,
+        widths={"wide": WIDE, "narrow": NARROW}, kind=lambda section: type(section).__name__,
+    )  # fmt: skip
+    return templates
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ SELECTION_NAMES = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation over seeds (0 for a single one, and not shown)."""
+    """Mean and sample standard deviation over seeds (0 for a single one, and not shown); nan where one is missing."""
 
     mean: float
     std: float
@@ -40,6 +41,8 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
+        if any(map(math.isnan, values)):
+            return cls(math.nan, math.nan, tuple(values))
         return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0, tuple(values))
 
     def percent(self) -> str:
@@ -49,6 +52,8 @@ class Summary:
         return self._with_spread(1, 3)
 
     def _with_spread(self, unit: float, digits: int) -> str:
+        if math.isnan(self.mean):
+            return "\N{EN DASH}"
         spread = f" ± {unit * self.std:.{digits}f}" if len(self.values) > 1 else ""
         return f"{unit * self.mean:.{digits}f}{spread}"
 
@@ -112,10 +117,15 @@ def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> st
         best = max(rows, key=lambda row: row.test.mean)
         return f"{best.name} is the most accurate in the unseen environment, at {best.test.percent()} %."
     a, b = by_name[ours], by_name[baseline]
-    return (
+    accuracy = (
         f"In the environment it has not seen, {a.name} gets {100 * a.test.mean:.1f} % right where {b.name} gets "
-        f"{100 * b.test.mean:.1f} %: {_gain(a.test, b.test)}. On its features, a predictor fitted in one training "
-        f"environment loses {_compared(a.transfer_risk.mean, b.transfer_risk.mean)} in the other (transfer risk "
+        f"{100 * b.test.mean:.1f} %: {_gain(a.test, b.test)}."
+    )
+    if math.isnan(a.transfer_risk.mean) or math.isnan(b.transfer_risk.mean):
+        return accuracy
+    return (
+        f"{accuracy} On its features, a predictor fitted in one training environment loses "
+        f"{_compared(a.transfer_risk.mean, b.transfer_risk.mean)} in the other (transfer risk "
         f"{a.transfer_risk.mean:.3f} against {b.transfer_risk.mean:.3f})."
     )
 

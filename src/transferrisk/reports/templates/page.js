@@ -1,0 +1,93 @@
+"use strict";
+// The page is whole without this: it adds a switch of theme, sorting, and arrow keys in heat maps.
+(() => {
+  const root = document.documentElement, KEY = "transferrisk-theme";
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  // Storage may be refused, for files and in private windows; then the choice lasts as long as the page.
+  const remembered = () => { try { return localStorage.getItem(KEY); } catch { return null; } };
+  const remember = (theme) => { try { localStorage.setItem(KEY, theme); } catch { /* see above */ } };
+  const stored = remembered();
+  if (stored === "dark" || stored === "light") root.dataset.theme = stored;
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+
+  function themeButton() {
+    const button = document.getElementById("theme");
+    const label = () => { button.textContent = isDark() ? "Light page" : "Dark page"; };
+    button.addEventListener("click", () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      remember(root.dataset.theme);
+      label();
+    });
+    dark.addEventListener("change", label);
+    label();
+    button.hidden = false;
+  }
+
+  // Numbers as numbers and before text, text as people sort it, what is missing last in either direction.
+  function compare(a, b, sign) {
+    const missing = a.hasAttribute("data-missing") - b.hasAttribute("data-missing");
+    if (missing) return missing;
+    const text = !a.hasAttribute("data-value") - !b.hasAttribute("data-value");
+    if (text) return sign * text;
+    if (!a.hasAttribute("data-value")) return sign * a.textContent.localeCompare(b.textContent, undefined, { numeric: true });
+    const [x, y] = [Number(a.dataset.value), Number(b.dataset.value)];
+    return x === y ? 0 : x < y ? -sign : sign;
+  }
+
+  function sortable(table) {
+    const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+    if (body.rows.length < 2) return;
+    heads.forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      button.addEventListener("click", () => {
+        const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+        heads.forEach((other) => other.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+        body.append(...[...body.rows].sort((a, b) => compare(a.cells[column], b.cells[column], sign)));
+      });
+    });
+  }
+
+  // One stop of the tabulator for a heat map; the arrows move inside it.
+  const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+  function walkable(table) {
+    const cells = [...table.querySelectorAll("td[tabindex]")];
+    cells.slice(1).forEach((cell) => { cell.tabIndex = -1; });
+    table.addEventListener("focusin", (event) => {
+      if (cells.includes(event.target)) cells.forEach((cell) => { cell.tabIndex = cell === event.target ? 0 : -1; });
+    });
+    table.addEventListener("keydown", (event) => {
+      const step = STEPS[event.key], cell = event.target.closest("td");
+      if (!step || !cell) return;
+      event.preventDefault();
+      const rows = [...table.tBodies[0].rows];
+      let row = rows.indexOf(cell.parentNode), column = cell.cellIndex, next;
+      do {
+        row += step[0]; column += step[1];
+        next = rows[row] && rows[row].cells[column];
+      } while (next && next.tagName === "TD" && !next.hasAttribute("tabindex"));
+      if (next && next.tagName === "TD") next.focus();
+    });
+  }
+
+  // Only what can be scrolled is a stop of the tabulator and has the line that says so.
+  function scrolling() {
+    document.querySelectorAll(".scroll").forEach((region) => {
+      const wide = region.scrollWidth > region.clientWidth + 1;
+      region.toggleAttribute("tabindex", false);
+      if (wide) region.tabIndex = 0;
+      region.nextElementSibling.style.display = wide ? "block" : "none";
+    });
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    themeButton();
+    document.querySelectorAll("table.sortable").forEach(sortable);
+    document.querySelectorAll("table.heat").forEach(walkable);
+    scrolling();
+    addEventListener("resize", scrolling);
+  });
+})();
