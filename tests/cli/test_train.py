@@ -54,7 +54,10 @@ def test_a_run_and_what_it_leaves(trm, tmp_path):
     assert sorted(p.name for p in folder.iterdir()) == [
         "best.safetensors", "last.safetensors", "records.jsonl", "run.json",
     ]  # fmt: skip
-    assert [line.split(":")[0] for line in err.splitlines()] == ["step 12, epoch 1", "step 24, epoch 2"]
+    settings, *steps = err.splitlines()
+    assert settings.startswith("trm: training irm: penalty_weight=0.5, ")
+    assert settings.endswith("batch_size=128 (the smallest environment has 1600)")
+    assert [line.split(":")[0] for line in steps] == ["step 12, epoch 1", "step 24, epoch 2"]
     assert "selected by training-domain validation" in out
     last = read_records(folder / "records.jsonl")[-1]
     assert last.settings == {"penalty_weight": 0.5}
@@ -123,6 +126,17 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--data", "gaussian", "--augment"], "there is nothing to augment: the inputs are vectors"),
         (["--data", "gaussian", "--decay-at", "2"], "Invalid value for '--decay-at'"),
         (["--data", "gaussian", "--epochs", "0"], "Invalid value for '--epochs'"),
+        (["--data", "gaussian", "--lr", "inf"], "lr=inf is no number to train with: use a finite number, 0 or more"),
+        (["--data", "gaussian", "--weight-decay", "inf"], "weight_decay=inf is no number to train with"),
+        (["--data", "gaussian", "--init", "a", "--weights", "b"], "--init a and --weights b both say what to begin"),
+        (
+            ["--data", "gaussian", "--device", "cpu", "--devices", "2", "--batch-size", "5"],
+            "a batch of 5 samples of each environment cannot be shared evenly by 2 devices",
+        ),
+        (
+            ["--data", "gaussian", "--device", "cpu", "--backbone", "mlp:100000000000"],
+            "memory is full (tried to allocate 6000000000000 bytes): use a lower --batch-size (now 128), a smaller",
+        ),
         ([], "Missing option '--data'"),
     ],
 )
@@ -130,7 +144,42 @@ def test_bad_input_is_one_line_and_exit_code_2(trm, tmp_path, arguments, message
     code, out, err = trm("train", *arguments, "--output", tmp_path / "run")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"trm: {message}")
-    assert not (tmp_path / "run" / "run.json").exists()  # so the same folder can be used at the next try
+    assert not (tmp_path / "run").exists()
+
+
+def test_variables_that_others_have_left_are_not_ours(trm, tmp_path, monkeypatch):
+    """A scheduler's, or those of a launcher that is long gone: the process is still the only one, and speaks."""
+    stray = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "x", "SLURM_NTASKS": "4",
+             "SLURM_JOB_NAME": "job", "SLURM_PROCID": "1", "MASTER_PORT": "x"}  # fmt: skip
+    for name, value in stray.items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = trm(*SMALL, "--output", tmp_path)
+    assert code == 0
+    assert "selected by training-domain validation" in out
+
+
+def test_small_tables_of_ones_own_need_no_batch_size(trm, tmp_path):
+    rows = [f"{site},{i % 2},{i}.{k},{i % 7}" for k, site in enumerate(("a", "b", "c")) for i in range(40)]
+    (tmp_path / "own.csv").write_text("\n".join(["site,label,x,y", *rows]) + "\n")
+    arguments = ["train", "--data", f"table:{tmp_path / 'own.csv'}", "--environment", "site", "--label", "label"]
+    code, _, err = trm(*arguments, "--test-env", "c", "--epochs", "1", "--evaluations", "1", "--output", tmp_path / "o")
+    assert code == 0, err
+    assert err.splitlines()[0].endswith("batch_size=32 (the smallest environment has 32)")
+
+
+def test_json_has_null_for_what_is_no_number(trm, tmp_path):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    assert trm(*SMALL, "--output", tmp_path, "--quiet")[0] == 0
+    path = tmp_path / "records.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["test"]["far"]["loss"] = None
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, _ = trm(*SMALL, "--output", tmp_path, "--quiet", "--json", "--resume")
+    assert code == 0
+    assert json.loads(out, parse_constant=refuse)["selected"]["test"]["far"]["loss"] is None
 
 
 def test_divergence_is_a_line(trm, tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from torch import nn
 from transferrisk import __version__
 from transferrisk.errors import InputError
 from transferrisk.models import Classifier
-from transferrisk.training import Output, load_checkpoint, load_model, train
+from transferrisk.training import Output, load_checkpoint, load_model, loop, train
 from transferrisk.training.checkpoint import difference, encode
 from transferrisk.training.output import claim
 from transferrisk.training.state import start
@@ -107,6 +109,54 @@ def test_a_damaged_file_is_told_in_a_line_with_a_way_out(folder, damage):
         train(small_run("groupdro"), output=Output(folder, resume=True))
 
 
+@pytest.mark.parametrize("damage", [None, b"", b"junk"], ids=["gone", "empty", "junk"])
+def test_a_selected_model_that_is_lost_is_not_passed_over(tmp_path, monkeypatch, damage):
+    """Not in a finished run, and not on the way."""
+    monkeypatch.setattr(loop, "note_best", lambda state, record: note_first(state))
+    train(small_run("erm"), output=Output(tmp_path, say=lambda _: None))
+    best = tmp_path / "best.safetensors"
+    best.unlink() if damage is None else best.write_bytes(damage)
+    how = "gone" if damage is None else "damaged"
+    with pytest.raises(InputError, match=rf"{best} is {how}, which held step 3: bring it back, or copy last") as told:
+        train(small_run("erm"), output=Output(tmp_path, resume=True, say=lambda _: None))
+    assert "\n" not in str(told.value)
+    best.write_bytes((tmp_path / "last.safetensors").read_bytes())
+    assert len(train(small_run("erm"), output=Output(tmp_path, resume=True, say=lambda _: None))) == 3
+
+
+def note_first(state):
+    state.records += 1
+    state.best, state.best_step = 1.0, 3
+
+
+def test_a_description_that_is_gone_is_written_again(folder):
+    before = (folder / "run.json").read_text()
+    (folder / "run.json").unlink()
+    train(small_run("groupdro"), output=Output(folder, resume=True))
+    assert (folder / "run.json").read_text() == before
+
+
+def test_no_folder_is_left_where_a_run_did_not_begin(tmp_path):
+    with pytest.raises(InputError, match="lower the batch size"):
+        train(small_run("erm", batch_size=1000), output=Output(tmp_path / "deep" / "run"))
+    with pytest.raises(InputError, match="precision 'fp8' is not known"):
+        train(replace(small_run("erm"), precision="fp8"), output=Output(tmp_path / "deep" / "run"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_header_holds_no_numbers_that_json_has_not(tmp_path):
+    state = start(small_run("erm"))
+    state.best = float("nan")
+    (tmp_path / "one.safetensors").write_bytes(encode(state.snapshot(), {"scale": float("inf")}))
+    with safe_open(tmp_path / "one.safetensors", "pt") as file:
+        entry = file.metadata()["transferrisk"]
+    assert "NaN" not in entry
+    assert "Infinity" not in entry
+    checkpoint = load_checkpoint(str(tmp_path / "one.safetensors"))
+    assert math.isnan(checkpoint.values["best"])
+    assert difference(checkpoint.configuration, {"scale": float("inf")}) == ""
+
+
 def test_records_that_are_gone(folder):
     (folder / "records.jsonl").write_text("")
     with pytest.raises(InputError, match="holds 0 of the 3 records of the checkpoint"):
@@ -131,6 +181,9 @@ def test_a_model_of_another_shape(folder):
 def test_difference_is_empty_for_what_json_cannot_tell_apart():
     assert difference({"a": [1, 2], "b": None}, {"a": (1, 2), "b": None}) == ""
     assert difference({"a": 1}, {"a": 2, "c": 3}) == "a: 1 there, 2 here; c: None there, 3 here"
+    assert difference({"digest.test.labels": "1f"}, {"digest.test.labels": "2e"}) == "test.labels: changed since"
+    earlier = difference({"a": 1}, {"a": 1, "digest.test.labels": "2e", "digest.test.names": "5d"})
+    assert earlier == "digests: not all there, as in an earlier version"
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import multiprocessing
+import os
 from dataclasses import dataclass, replace
 
 import pytest
@@ -90,6 +91,16 @@ def test_streaming_gives_the_same_batches_also_after_a_restart():
         for a, b in zip(one[:3], other[:3], strict=True):
             assert torch.equal(a, b)
     assert torch.equal(torch.get_rng_state(), before)  # the loader drew nothing from torch's generator
+
+
+def test_more_workers_than_processors_are_nobodys_business(monkeypatch):
+    """The loader would warn, and warnings are errors here."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    data = images()
+    feed = Feed(lazy(data), BalancedSampler(data, 5, 0), CPU, workers=2)
+    expected = data.batch(BalancedSampler(data, 5, 0).next())
+    assert torch.equal(feed.next().inputs, expected)
+    feed.close()
 
 
 def test_a_streamed_run_that_is_cut_is_the_resident_one(tmp_path):

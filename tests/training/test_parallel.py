@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from transferrisk.algorithms import available
-from transferrisk.training import load_checkpoint
+from transferrisk.data import Options
+from transferrisk.training import Output, Request, load_checkpoint, train
 
 ALGORITHMS = [*available(), "trm random", "mldg second"]
 SETTINGS = {"trm random": {"query": "random"}, "mldg second": {"order": 2}}
@@ -142,3 +143,31 @@ def test_two_devices_stop_together_and_go_on(tmp_path):
         [*command, "--resume"], capture_output=True, text=True, env=environment, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("more", "start", "code", "message"),
+    [
+        (("--devices", "2", "--lr", "0.3"), (), 2, "was started otherwise (lr: 0.1 there, 0.3 here)"),
+        (
+            ("--batch-size", "5000"),
+            TORCHRUN,
+            1,
+            "has 1600 training samples, fewer than batch_size=5000",
+        ),  # its own code
+    ],
+    ids=["the first alone", "both"],
+)
+def test_an_error_is_told_once(tmp_path, more, start, code, message):
+    """By the first of two processes, whether it alone can notice or both do; no process group is heard of."""
+    training = {"epochs": 2, "evaluations": 1}
+    run = Request("gaussian", Options(), algorithm="trm", backbone="mlp:8", training=training, device="cpu").run()
+    train(run, output=Output(tmp_path, say=print))
+    command, environment = trm(tmp_path, "--resume", "--evaluations", "1", *more, start=start)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=240)
+    assert done.returncode == code, done.stderr[-3000:]
+    told = [line for line in done.stderr.splitlines() if line.startswith("trm: ")]
+    assert len(told) == 1, done.stderr[-3000:]
+    assert message in told[0]
+    assert "gloo" not in done.stderr
+    assert start or done.stderr.count("\n") == 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 import torch
 
 from transferrisk.algorithms import parse_settings
-from transferrisk.data import EnvironmentSet, Options, Splits
+from transferrisk.data import SPLITS, EnvironmentSet, Options, Splits
 from transferrisk.errors import InputError
-from transferrisk.training import train
+from transferrisk.training import Output, Request, train
 from transferrisk.training.config import TrainingConfig
 from transferrisk.training.protocols import PROTOCOLS, default_backbone, protocol
-from transferrisk.training.request import Request
 
 
 def images(*shape):
@@ -48,7 +50,21 @@ def test_backbone_by_the_data(shape, backbone):
 def test_own_files_are_trained_like_what_they_resemble():
     for shape, like in (((3, 224, 224), "pacs"), ((3, 28, 28), "10c-cmnist"), ((7,), "10c-cmnist")):
         data = images(*shape)
-        assert protocol("folder:x", Splits(data, data, data, data)) == PROTOCOLS[like]  # types do not matter here
+        own = protocol("folder:x", Splits(data, data, data, data))  # types do not matter here
+        assert replace(own, batch_size=PROTOCOLS[like].batch_size) == PROTOCOLS[like]
+
+
+@pytest.mark.parametrize(("smallest", "batch"), [(1, 1), (2, 2), (63, 32), (64, 64), (127, 64), (128, 128), (900, 128)])
+def test_batches_of_own_files_are_what_the_smallest_environment_holds(smallest, batch):
+    def vectors(n):
+        where = torch.cat([torch.zeros(n), torch.ones(1000)]).long()
+        return EnvironmentSet(torch.zeros(n + 1000, 2), where, where, ("a", "b"), ("x", "y"))
+
+    small, large = vectors(smallest), vectors(1000)
+    assert protocol("npz:x", Splits(small, small, small, small)).batch_size == batch
+    assert protocol("10c-digits", Splits(small, small, small, small)).batch_size == 128
+    held_out = Splits(large, large, small, small)  # what is left out to select by decides with the others
+    assert (protocol("npz:x", held_out).batch_size, protocol("npz:x", held_out, True).batch_size) == (128, batch)
 
 
 def test_evaluations_end_with_the_last_step_and_never_before_the_first():
@@ -132,8 +148,45 @@ def test_what_cannot_be_held_out(four_sites):
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [({"epochs": 0}, "epochs=0 is no number"), ({"record": ("iris",)}, "record 'iris' is not known: choose from irm")],
+    [
+        ({"epochs": 0}, "epochs=0 is no number"),
+        ({"epochs": 1.5}, "epochs=1.5 is no number to train with: use a whole one, 1 or more"),
+        ({"batch_size": "8"}, "batch_size=8 is no number"),
+        ({"record": ("iris",)}, "record 'iris' is not known: choose from irm"),
+        ({"lr": math.inf}, "lr=inf is no number to train with: use a finite number, 0 or more"),
+        ({"lr": "fast"}, "lr=fast is no number"),
+        ({"weight_decay": math.nan}, "weight_decay=nan is no number"),
+        ({"weight_decay": -1e-4}, "weight_decay=-0.0001 is no number"),
+        ({"decay_at": 1.1}, "decay_at=1.1 is no number to train with: use 0 to 1"),
+        ({"decay_at": math.nan}, "decay_at=nan is no number"),
+        ({"transfer_ridge": -1.0}, "transfer_ridge=-1.0 is no number"),
+    ],
 )
 def test_bad_config(config, message):
     with pytest.raises(InputError, match=message):
         TrainingConfig(**config)
+
+
+def test_fields_of_the_training_are_checked_at_once():
+    with pytest.raises(
+        InputError, match=r"training takes no 'batchsize': did you mean 'batch_size'\? choose from epochs"
+    ):
+        Request("gaussian", Options(), training={"batchsize": 3})
+    with pytest.raises(InputError, match="training takes no 'augment': give augment=True or False beside it"):
+        Request("gaussian", Options(), training={"augment": True})
+    with pytest.raises(InputError, match="--init a and --weights b both say what to begin with: leave one of them out"):
+        Request("gaussian", Options(), init="a", weights="b")
+
+
+def test_paths_may_be_texts(tmp_path):
+    training = {"epochs": 1, "evaluations": 1}
+    first = Request("gaussian", Options(), algorithm="erm", backbone="mlp:2", training=training, device="cpu")
+    train(first.run(), output=Output(str(tmp_path / "first"), say=print))
+    checkpoint = str(tmp_path / "first" / "last.safetensors")
+    again = replace(first, init=checkpoint).run()
+    assert again.origin["init"] == checkpoint
+    assert len(again.origin["digest.init"]) == 12
+
+
+def test_parts_of_the_data_are_named_in_one_place():
+    assert list(SPLITS) == [field.name for field in fields(Splits)]

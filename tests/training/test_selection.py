@@ -9,13 +9,13 @@ from transferrisk.training import Record, leave_one_environment_out, select, wor
 from transferrisk.training.records import Scores
 
 
-def record(ridge, test, held_out=None, step=1, validation=0.5, seed=0):
+def record(ridge, test, held_out=None, step=1, validation=0.5, seed=0, **more):
     def scores(accuracy):
         return {"only": Scores(accuracy, 1.0)}
 
     return Record(
         "trm", seed, step, 1.0, 1.0, scores(1.0), scores(validation), scores(0.5), scores(test), [],
-        settings={"ridge": ridge}, held_out=held_out,
+        settings={"ridge": ridge}, held_out=held_out, **more,
     )  # fmt: skip
 
 
@@ -60,6 +60,22 @@ def test_what_is_missing_is_named():
 
 def test_runs_with_other_settings_are_other_runs():
     assert len(select(RUNS, "last")) == 6
+
+
+def test_runs_that_differ_in_anything_are_other_runs():
+    """Settings of the training are selected among; what the data and the model are made from is not."""
+
+    def runs(accuracy, lr, backbone):
+        more = {"training": {"lr": lr}, "origin": {"backbone": backbone}}
+        held = [record(1.0, accuracy, e, identity=f"{lr}{backbone}{e}", **more) for e in ("a", "b")]
+        return [*held, record(1.0, 0.5, identity=f"{lr}{backbone}", **more)]
+
+    every = [*runs(0.2, 0.1, "cnn"), *runs(0.9, 0.5, "cnn"), *runs(0.6, 0.1, "mlp"), *runs(0.3, 0.5, "mlp")]
+    assert len(select(every, "last")) == 12
+    chosen = [(r.origin["backbone"], r.training["lr"]) for r in leave_one_environment_out(every)]
+    assert chosen == [("cnn", 0.5), ("mlp", 0.1)]
+    with pytest.raises(InputError, match=r'no run with settings {"lr": 0.5} held \'b\' out'):
+        leave_one_environment_out([r for r in every if r.identity != "0.5cnnb"])
 
 
 def test_worst_group_is_the_worst_of_all_environments():

@@ -88,16 +88,11 @@ def show(
 
 
 def parts_of(data: EnvironmentSet | Splits) -> dict[str, EnvironmentSet]:
-    from ..data import EnvironmentSet
+    from ..data import SPLITS, EnvironmentSet
 
     if isinstance(data, EnvironmentSet):
         return {"": data}
-    return {
-        "train": data.train,
-        "validation, like training": data.training_domain,
-        "validation, like the test": data.test_domain,
-        "test": data.test,
-    }
+    return {title: getattr(data, name) for name, title in SPLITS.items()}
 
 
 def distinct(data: EnvironmentSet | Splits) -> int:

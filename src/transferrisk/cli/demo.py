@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +35,7 @@ def demo(
     from ..experiments.executors import cores
     from ..files import prepare_folder
     from ..reports import demo_page, summarise, verdict, write_page
+    from ..training.plain import dumps
     from .show import console, load_pictures, progress, provenance, results_table
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
@@ -51,11 +50,10 @@ def demo(
     title = "Coloured digits: which model still works without the colours?"
     write_page(page, demo_page(title, records, load_pictures(output / SAMPLES), settings, command))
     if as_json:
-        json.dump({row.algorithm: {"test_accuracy": row.test.mean, "test_std": row.test.std,
-                                   "transfer_risk": row.transfer_risk.mean,
-                                   "train_accuracy": {name: s.mean for name, s in row.train.items()}}
-                   for row in rows}, sys.stdout, indent=2)  # fmt: skip
-        print()
+        print(dumps({row.algorithm: {"test_accuracy": row.test.mean, "test_std": row.test.std,
+                                     "transfer_risk": row.transfer_risk.mean,
+                                     "train_accuracy": {name: s.mean for name, s in row.train.items()}}
+                     for row in rows}, indent=2))  # fmt: skip
         return
     console.print(results_table(rows))
     console.print(verdict(rows), width=100)

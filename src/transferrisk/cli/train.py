@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from .asking import AsJson, reads_data
 from .demo import folder
 
 if TYPE_CHECKING:
-    from ..training.request import Request
+    from ..training import Record, Request
 
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
 Output = Annotated[Path, typer.Option(parser=folder, metavar="FOLDER", help="Where checkpoints and records go.")]
@@ -92,66 +92,74 @@ def train(
 
     Example: trm train --data pacs --test-env sketch --algorithm trm --output runs/sketch
     """
-    from ..training.request import Request
+    from ..training import Request
+    from ..training.world import one_speaks
 
     asked: dict[str, Any] = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "momentum": momentum,
         "decay_at": decay_at, "evaluations": evaluations, "record": tuple(record) if record else None,
     }  # fmt: skip
-    request = Request(
-        name, options, test_env, hold_out, algorithm, tuple(settings or ()), backbone, weights,
-        {key: value for key, value in asked.items() if value is not None},
-        augment, init, finetune_samples, device, devices, precision, workers,  # type: ignore[arg-type]  # checked by the engine
-    )  # fmt: skip
-    _train(request, output, resume, checkpoint_every, tuple(tracker or ()), quiet, as_json)
+    with one_speaks() as speaks:
+        request = Request(
+            data=name,
+            options=options,
+            test_env=test_env,
+            hold_out=hold_out,
+            algorithm=algorithm,
+            settings=tuple(settings or ()),
+            backbone=backbone,
+            weights=weights,
+            training={key: value for key, value in asked.items() if value is not None},
+            augment=augment,
+            init=init,
+            finetune_samples=finetune_samples,
+            device=device,
+            devices=devices,
+            precision=precision,  # type: ignore[arg-type]  # checked by the engine
+            workers=workers,
+        )
+        trackers = tuple(tracker or ()) if speaks else ()
+        records = _train(request, output, resume, checkpoint_every, trackers, quiet or not speaks)
+        if speaks:
+            _tell(records, output, quiet, as_json)
 
 
 def _train(
-    request: Request,
-    folder: Path,
-    resume: bool,
-    every: int | None,
-    trackers: tuple[str, ...],
-    quiet: bool,
-    as_json: bool,
-) -> None:
+    request: Request, folder: Path, resume: bool, every: int | None, trackers: tuple[str, ...], quiet: bool
+) -> list[Record]:
+    from ..files import new_folders
     from ..training import Output, Stopped
     from ..training import train as train_model
     from ..training.trackers import check_trackers, followed
+    from ..training.troubles import in_one_line
     from .show import task_progress
-    from .train_show import note, summary, training_progress
+    from .train_show import note, training_progress
 
-    place = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) if "WORLD_SIZE" in os.environ else "0"
-    follows = place.isdecimal() and int(place) > 0
-    if follows:  # one of several processes, of which the first speaks
-        quiet, as_json, trackers = True, False, ()
     check_trackers(trackers)
     output = Output(folder, resume, every, say=(lambda _: None) if quiet else note)
-    with task_progress(quiet) as advance:
+    with task_progress(quiet) as advance, in_one_line("nothing has been written"):
         run = replace(request, options=replace(request.options, progress=advance)).run()
     try:
         with (
-            training_progress(run.algorithm, quiet) as watch,
+            in_one_line(lambda: output.standing, run.config.batch_size),
+            new_folders(folder) if trackers else nullcontext(),
+            training_progress(run, quiet) as watch,
             followed(watch, trackers, folder, run.describe()) as all_,
         ):
-            records = train_model(
-                run,
-                watch.step,
-                output=output,
-                on_loss=all_.loss,
-                on_record=all_.record,
-            )
+            return train_model(run, watch.step, output=output, on_loss=all_.loss, on_record=all_.record)
     except Stopped as stopped:
-        if follows:
-            raise typer.Exit(stopped.exit_code) from None
         raise Stopped(stopped.signum, stopped.step, stopped.total, _again()) from None
-    if as_json:
-        print(json.dumps(summary(records, folder), indent=2))
-    elif not quiet:
-        from ..training.output import BEST, LAST, RECORDS
-        from .show import console
-        from .train_show import accuracies
 
+
+def _tell(records: Sequence[Record], folder: Path, quiet: bool, as_json: bool) -> None:
+    from ..training.output import BEST, LAST, RECORDS
+    from ..training.plain import dumps
+    from .show import console
+    from .train_show import accuracies, summary
+
+    if as_json:
+        print(dumps(summary(records, folder), indent=2))
+    elif not quiet:
         console.print(accuracies(records))
         where = f"Selected model: {folder / BEST}; the last one: {folder / LAST}; records: {folder / RECORDS}"
         console.print(where, highlight=False, markup=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +15,53 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..training import Record, select
+from ..algorithms import describe
+from ..data import SPLITS
+from ..training import Record, Run, select
 from ..training.output import BEST, LAST, RECORDS
-from ..training.records import mean_accuracy, worst_group
-
-PARTS = {
-    "train": "training",
-    "training_domain": "validation, like training",
-    "test_domain": "validation, like the test",
-    "test": "test",
-}
+from ..training.protocols import smallest_environment
+from ..training.records import Scores, mean_accuracy, worst_group
 
 
 def note(message: str) -> None:
     print(f"trm: {message}", file=sys.stderr)
 
 
-class Watch:
-    """A bar where stderr is a terminal; otherwise a line an evaluation."""
+def settings_line(run: Run) -> str:
+    """What is trained and how, in one line."""
+    config = run.config
+    shown = ", ".join(f"{name}={getattr(config, name):g}" for name in ("epochs", "lr", "momentum", "weight_decay"))
+    smallest = smallest_environment(run.splits.train)
+    return (
+        f"training {describe(run.algorithm, **run.settings)}; backbone={run.origin['backbone']}; {shown}, "
+        f"decay_at={config.decay_at:g}, batch_size={config.batch_size} (the smallest environment has {smallest})"
+    )
 
-    def __init__(self, algorithm: str, bars: Progress, where: Console, quiet: bool) -> None:
-        self.bars, self.where, self.algorithm, self.quiet = bars, where, algorithm, quiet
-        self.task = bars.add_task(algorithm, total=None, start=False)
+
+class Watch:
+    """A bar where stderr is a terminal; otherwise a line an evaluation. The settings are told after the first step,
+    when nothing more can be said against them."""
+
+    def __init__(self, run: Run, bars: Progress, where: Console, quiet: bool) -> None:
+        self.bars, self.where, self.algorithm, self.quiet = bars, where, run.algorithm, quiet
+        self.settings = settings_line(run)
+        self.task = bars.add_task(run.algorithm, total=None, start=False)
         self.total, self.seen, self.measured = 0, "", ""
 
+    def _begin(self) -> None:
+        if self.settings and not self.quiet:
+            self.where.print(f"trm: {self.settings}", highlight=False, markup=False, soft_wrap=True)
+        self.settings = ""
+
     def step(self, done: int, total: int) -> None:
+        self._begin()
         if not self.total:
             self.total = total
             self.bars.reset(self.task, total=total, completed=done - 1)
         self.bars.update(self.task, completed=done)
 
     def loss(self, step: int, value: float) -> None:
+        self._begin()
         self.seen = f"loss {value:.3f}"
         self._describe()
 
@@ -62,7 +79,7 @@ class Watch:
 
 
 @contextmanager
-def training_progress(algorithm: str, quiet: bool) -> Iterator[Watch]:
+def training_progress(run: Run, quiet: bool) -> Iterator[Watch]:
     where = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -72,7 +89,7 @@ def training_progress(algorithm: str, quiet: bool) -> Iterator[Watch]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=where, disable=quiet or not where.is_terminal) as bars:
-        yield Watch(algorithm, bars, where, quiet)
+        yield Watch(run, bars, where, quiet)
 
 
 def accuracies(records: Sequence[Record]) -> Table:
@@ -89,10 +106,10 @@ def accuracies(records: Sequence[Record]) -> Table:
         table.add_column(heading)
     for heading in ("Selected", "Worst class", "Last"):
         table.add_column(heading, justify="right")
-    for part, title in PARTS.items():
+    for part, title in SPLITS.items():
         for place, (name, scores) in enumerate(getattr(chosen, part).items()):
             worst = "" if scores.worst_group is None else f"{100 * scores.worst_group:.1f}"
-            final = getattr(last, part)[name].accuracy
+            final = getattr(last, part).get(name, Scores(nan, nan)).accuracy
             first = title if place == 0 else ""
             table.add_row(first, name, f"{100 * scores.accuracy:.1f}", worst, f"{100 * final:.1f}")
     return table

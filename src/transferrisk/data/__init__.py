@@ -1,7 +1,7 @@
 """Samples with a label and an environment, and where they come from."""
 
 from .catalogue import DataSet, available, load, load_splits, register
-from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from .environments import SPLITS, EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from .facts import Facts
 from .loaders import BalancedSampler
 from .options import Options
@@ -9,6 +9,7 @@ from .shifts import Shift
 from .splits import leave_out
 
 __all__ = [
+    "SPLITS",
     "BalancedSampler",
     "DataSet",
     "EnvironmentSet",

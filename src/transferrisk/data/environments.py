@@ -177,6 +177,15 @@ class Splits:
     test: EnvironmentSet
 
 
+SPLITS = {
+    "train": "train",
+    "training_domain": "validation, like training",
+    "test_domain": "validation, like the test",
+    "test": "test",
+}
+"""The fields of `Splits`, in their order, and how to call them where people read of them."""
+
+
 S = TypeVar("S", bound=EnvironmentSet)
 
 

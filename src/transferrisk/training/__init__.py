@@ -7,6 +7,7 @@ from .evaluate import evaluate, held_out_transfer_matrix, irm_penalties
 from .loop import OnLoss, OnRecord, OnStep, train
 from .output import Output
 from .records import Record, read_records, worst_group, write_records
+from .request import Request
 from .selection import leave_one_environment_out, select
 from .signals import Stopped
 
@@ -17,6 +18,7 @@ __all__ = [
     "OnStep",
     "Output",
     "Record",
+    "Request",
     "Run",
     "Stopped",
     "TrainingConfig",

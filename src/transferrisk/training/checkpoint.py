@@ -8,6 +8,7 @@ beside its target and renamed, so there is an old one or a new one, never half o
 from __future__ import annotations
 
 import json
+import math
 import platform
 import zlib
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..models import Classifier
-from .state import Snapshot
+from .digests import PREFIX
+from .plain import dumps
+from .state import COUNTERS, Snapshot
 
 FORMAT = 2
 _ENTRY = "transferrisk"
@@ -48,13 +51,14 @@ def encode(snapshot: Snapshot, configuration: Mapping[str, Any]) -> bytes:
         "configuration": configuration,
         "versions": versions(),
     }
-    entry = json.dumps(header)
+    entry = dumps(header)
     return save(tensors, {_ENTRY: entry, "crc": str(_crc(entry, tensors))})
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: Path | str) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
+    path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} does not exist: name a checkpoint, such as last.safetensors of a run")
     try:
@@ -69,7 +73,9 @@ def load(path: Path) -> Checkpoint:
         header = json.loads(entry)
         if header["format"] != FORMAT:
             raise InputError(f"{path} is of format {header['format']}, and this version reads {FORMAT}: use another")
-        return Checkpoint(tensors, header["values"], header["configuration"], header["versions"])
+        values = header["values"]
+        values |= {name: math.nan for name in COUNTERS if values[name] is None}  # JSON has no other word for it
+        return Checkpoint(tensors, values, header["configuration"], header["versions"])
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
@@ -77,7 +83,7 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"{path} is damaged or no checkpoint ({cause}): use an older copy, or another") from None
 
 
-def load_model(model: Classifier, checkpoint: Checkpoint, path: Path) -> None:
+def load_model(model: Classifier, checkpoint: Checkpoint, path: Path | str) -> None:
     """The checkpoint's weights, and nothing else of it, into a model of the same shape."""
     try:
         model.load_state_dict(checkpoint.part("model"))
@@ -91,10 +97,22 @@ def load_model(model: Classifier, checkpoint: Checkpoint, path: Path) -> None:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """What differs between two configurations: "lr: 0.1 there, 0.05 here; ..."; empty where nothing does."""
-    here = json.loads(json.dumps(here))
-    keys = [key for key in {**there, **here} if there.get(key) != here.get(key)]
-    return "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} here" for key in keys)
+    """What differs between two configurations: "lr: 0.1 there, 0.05 here; ..."; empty where nothing does.
+
+    Of what is known by a digest alone it is said that it changed: "train.labels: changed since".
+    """
+    there, here = json.loads(dumps(there)), json.loads(dumps(here))
+    told = {}
+    for key in {**there, **here}:
+        if there.get(key) == here.get(key):
+            continue
+        if not key.startswith(PREFIX):
+            told[key] = f"{there.get(key)} there, {here.get(key)} here"
+        elif key in there:
+            told[key.removeprefix(PREFIX)] = "changed since"
+        else:
+            told["digests"] = "not all there, as in an earlier version"
+    return "; ".join(f"{key}: {how}" for key, how in told.items())
 
 
 def _crc(entry: str, tensors: Mapping[str, Tensor]) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from ..algorithms import configure
-from ..data import Splits
+from ..data import SPLITS, Splits
 from ..errors import InputError
 from ..models import Classifier
+from .digests import of_splits
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Extra = Literal["irm", "transfer"]
@@ -37,8 +41,14 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluations"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} is no number to train with: use 1 or more")
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise InputError(f"{name}={value} is no number to train with: use a whole one, 1 or more")
+        for name in ("lr", "momentum", "weight_decay", "decay_at", "decay_factor", "transfer_ridge"):
+            value, most = getattr(self, name), 1.0 if name in ("momentum", "decay_at") else math.inf
+            if not isinstance(value, Real) or not 0 <= float(value) <= most or math.isinf(value):
+                wanted = "0 to 1" if most == 1.0 else "a finite number, 0 or more"
+                raise InputError(f"{name}={value} is no number to train with: use {wanted}")
         for extra in self.record:
             if extra not in get_args(Extra):
                 raise InputError(f"record {extra!r} is not known: choose from {', '.join(get_args(Extra))}")
@@ -65,6 +75,9 @@ class Run:
     precision   of the featuriser; None: bf16 on a GPU, fp32 elsewhere. The head is in float32 in any case
     captured    steps are CUDA graphs, on a GPU, where that is possible
     workers     processes that read data ahead where it does not fit the device's memory
+
+    Where nothing is said, a run is on the CPU, where it can be repeated bit for bit; a `Request`, like the command,
+    takes a GPU where there is one.
     """
 
     algorithm: str
@@ -82,12 +95,16 @@ class Run:
     workers: int = 0
 
     def describe(self) -> dict[str, Any]:
-        """All that decides the numbers but the precision, as JSON has it; a run may go on on another device."""
-        sets = self.splits
-        sizes = {
-            f"samples.{name}": len(getattr(sets, name)) for name in ("train", "training_domain", "test_domain", "test")
-        }
+        """All that decides the numbers but the precision, as JSON has it; a run may go on on another device.
+
+        Of the data, this is its size and digests of its content.
+        """
+        sizes = {f"samples.{name}": len(getattr(self.splits, name)) for name in SPLITS}
         settings = {f"settings.{k}": v for k, v in asdict(configure(self.algorithm, **self.settings)).items()}
         config = asdict(self.config) | {"record": list(self.config.record)}
         own = {"algorithm": self.algorithm, "seed": self.seed, "held_out": self.held_out}
-        return {**self.origin, **own, **settings, **config, **sizes}
+        return {**self.origin, **own, **settings, **config, **sizes, **self._digests}
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return of_splits(self.splits)

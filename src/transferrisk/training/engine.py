@@ -18,9 +18,10 @@ from torch import Tensor
 from ..algorithms import Team
 from ..data import EnvironmentSet, Splits
 from ..data.environments import Rows
-from ..errors import InputError
+from ..errors import InputError, TransferRiskError
 from ..models import Classifier
 from .config import Precision, Run
+from .world import Followed, by_torchrun, environment
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=EnvironmentSet)
 
 ROOM = 0.5  # share of the device's free memory that data may take
+_LONGEST = 4096  # bytes of a message between processes
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,23 @@ class Engine:
 
     @classmethod
     def of(cls, run: Run) -> Engine:
-        Fabric = fabric_class()
+        """All that can be said against it is said before a process is started."""
         accelerator, devices, nodes = _devices(run.device, run.devices)
-        several = nodes > 1 or (isinstance(devices, int) and devices > 1)
-        strategy = "ddp" if several else "auto"
-        fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
-        fabric.launch()
-        on_gpu = fabric.device.type == "cuda"
+        size = nodes * (devices if isinstance(devices, int) else 1)
+        on_gpu = accelerator == "cuda"
         precision = run.precision or ("bf16" if on_gpu else "fp32")
         if precision not in get_args(Precision):
             raise InputError(f"precision {precision!r} is not known: choose from {', '.join(get_args(Precision))}")
+        Team(0, size).share(torch.arange(run.config.batch_size), run.config.batch_size)  # raises where it cannot be
+        Fabric = fabric_class()
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy="ddp" if size > 1 else "auto",
+            plugins=[environment(Fabric.__module__.rpartition(".")[0], size > 1)],
+        )
+        fabric.launch()
         if on_gpu:
             rounded = precision != "fp32"  # beside bf16, what is left in float32 need not be better than tf32
             torch.set_float32_matmul_precision("high" if rounded else "highest")
@@ -95,13 +104,41 @@ class Engine:
         )
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """What fails in one process ends all: the first raises why, the others `Followed`."""
+        error = None
+        try:
+            yield
+        except Exception as caught:
+            if self.team.size == 1:
+                raise
+            error = caught
+        self._agree(error)
+
+    @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The first process goes through before the others."""
-        if self.team.size > 1 and self.team.rank > 0:
-            dist.barrier()
-        yield
-        if self.team.size > 1 and self.team.rank == 0:
-            dist.barrier()
+        """The first process goes through before the others; what fails ends all, as in `together`."""
+        if self.team.rank > 0:
+            self._agree(None)
+        with self.together():
+            yield
+        if self.team.rank == 0:
+            self._agree(None)
+
+    def _agree(self, error: Exception | None) -> None:
+        """Wait for the others; raise if here or in one of them there was an error."""
+        if self.team.size == 1:
+            return
+        said = b"" if error is None else (str(error) or type(error).__name__).encode()[:_LONGEST]
+        message = torch.tensor([*said.ljust(_LONGEST, b"\0")], dtype=torch.uint8, device=self.device)
+        messages = [torch.empty_like(message) for _ in range(self.team.size)]
+        dist.all_gather(messages, message)
+        told = [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in messages]
+        if not any(told):
+            return
+        if self.team.rank > 0:
+            raise Followed(next(filter(None, told)))
+        raise error if error is not None else TransferRiskError(next(filter(None, told)))
 
     def agreed(self, signum: int | None) -> int | None:
         """What some process was asked to stop by: all must stop after the same step."""
@@ -144,7 +181,7 @@ def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     kind = "cpu" if kind == "cpu" or (kind == "auto" and not there) else "cuda"
     nodes = 1
-    if "LOCAL_WORLD_SIZE" in os.environ and "WORLD_SIZE" in os.environ:  # started by torchrun
+    if by_torchrun():
         count = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // count
     if kind == "cpu":

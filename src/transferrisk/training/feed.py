@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import signal
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -84,17 +85,20 @@ class Feed:
             while True:
                 yield team.share(sampler.next(), sampler.batch_size)
 
-        loader: DataLoader[Tensor | TransferRiskError] = DataLoader(
-            _Stored(self.data),
-            batch_size=None,
-            sampler=_Endless(draws()),
-            num_workers=self.workers,
-            prefetch_factor=AHEAD,
-            pin_memory=self.device.type == "cuda",
-            worker_init_fn=_leave_signals_to_the_parent,
-            generator=Generator(),  # else the loader draws from torch's own, and the run would depend on the loader
-        )
-        ahead = iter(loader)
+        with warnings.catch_warnings():
+            # The user has said how many, and the loader's advice cannot know what the files wait for.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            loader: DataLoader[Tensor | TransferRiskError] = DataLoader(
+                _Stored(self.data),
+                batch_size=None,
+                sampler=_Endless(draws()),
+                num_workers=self.workers,
+                prefetch_factor=AHEAD,
+                pin_memory=self.device.type == "cuda",
+                worker_init_fn=_leave_signals_to_the_parent,
+                generator=Generator(),  # else the loader draws from torch's own, and the run would depend on the loader
+            )
+            ahead = iter(loader)
         # They ignore signals, so nothing else ends them while an error's traceback, say, keeps the iterator alive.
         self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]
         return ahead

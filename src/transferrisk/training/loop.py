@@ -6,16 +6,18 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from ..algorithms import Logs
 from ..data import Splits
 from ..errors import DivergedError, TransferRiskError
 from .config import Run
+from .digests import of_description
 from .engine import Engine
 from .evaluate import evaluate, featurise, held_out_transfer_matrix, irm_penalties
 from .feed import Feed
 from .output import Output
+from .plain import plain
 from .records import Record, mean_accuracy
 from .signals import Stop, Stopped, stop_asked
 from .state import TrainState, start
@@ -45,14 +47,15 @@ def train(
     and are never saved.
     """
     config, engine = run.config, Engine.of(run)
-    state = start(run, engine)
+    with engine.together():
+        state = start(run, engine)
     total = config.epochs * state.sampler.steps_per_epoch
     due = config.evaluated(total)
+    description = run.describe() | {"precision": engine.precision}
     records = []
     if output is not None:
-        output.writes = engine.team.rank == 0
         with engine.first_alone():
-            records = output.open(state, run.describe() | {"precision": engine.precision}, total)
+            records = output.open(state, description, total, writes=engine.team.rank == 0)
     splits = engine.place(run.splits)
     augmentation = state.augmentation if config.augment else None
     stream = Feed(splits.train, state.sampler, engine.device, augmentation, run.workers, engine.team)
@@ -80,7 +83,7 @@ def train(
                 if on_loss is not None:
                     on_loss(state.step, loss)
             if evaluated:
-                records.append(measure(run, splits, state, logs))
+                records.append(measure(run, splits, state, logs, of_description(description)))
                 note_best(state, records[-1])
                 if output is not None:
                     output.append(records[-1])
@@ -113,7 +116,7 @@ def check_numbers(run: Run, state: TrainState, logs: Logs | None, output: Output
     )
 
 
-def measure(run: Run, splits: Splits, state: TrainState, logs: Logs) -> Record:
+def measure(run: Run, splits: Splits, state: TrainState, logs: Logs, identity: str = "") -> Record:
     """One evaluation on all parts of the data."""
     model, config, validation = state.model, run.config, splits.training_domain
     features = featurise(model, validation)
@@ -131,6 +134,9 @@ def measure(run: Run, splits: Splits, state: TrainState, logs: Logs) -> Record:
         logs={name: float(value) for name, value in logs.items()},
         settings=dict(run.settings),
         held_out=run.held_out,
+        origin=plain(run.origin),
+        training=plain(asdict(config)),
+        identity=identity,
     )
     if "irm" in config.record:
         record = replace(record, irm=irm_penalties(model, validation, features))

@@ -12,7 +12,6 @@ checkpoint that counts it, and `best` is a copy of a `last`; so what an interrup
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, TransferRiskError
-from ..files import prepare_folder, write_atomically
+from ..files import check_target, new_folders, write_atomically
 from .checkpoint import Checkpoint, difference, encode, load, versions
+from .lock import claim
+from .plain import dumps
 from .records import Record, append_record, keep_records
 from .state import TrainState
 
@@ -31,13 +32,30 @@ RUN, RECORDS, LAST, BEST = "run.json", "records.jsonl", "last.safetensors", "bes
 
 
 @dataclass
+class _Open:
+    """What is known of a run while it is written.
+
+    writes         False: another process of the same run does, and this one only reads what to go on from
+    configuration  of the run, for its checkpoints
+    lock           a handle that keeps other runs out; None: there is none
+    step, time     of the last checkpoint, the latter of `time.monotonic`
+    """
+
+    writes: bool
+    configuration: Mapping[str, Any]
+    lock: int | None = None
+    step: int | None = None
+    time: float = field(default_factory=time.monotonic)
+
+
+@dataclass
 class Output:
     """
+    folder   made when there is something to write
     resume   go on from what is there; without it, a folder that holds a run is refused
     every    steps between two checkpoints, besides those at evaluations; None: none besides
     seconds  and no longer than this between two of them
     say      told in a few words where the run stands when it begins
-    writes   False: another process of the same run does, and this one only reads what to go on from
     """
 
     folder: Path
@@ -45,14 +63,12 @@ class Output:
     every: int | None = None
     seconds: float = 300.0
     say: Callable[[str], None] = print
-    writes: bool = True
-    saved_step: int | None = None
-    _configuration: Mapping[str, Any] = field(default_factory=dict)
-    _saved_at: float = 0.0
-    _lock: int | None = None
+    _now: _Open = field(default_factory=lambda: _Open(False, {}), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        prepare_folder(self.folder, RUN, RECORDS, LAST, BEST)
+        self.folder = Path(self.folder)
+        for name in (RUN, RECORDS, LAST, BEST):
+            check_target(self.folder / name)
         held = self._held()
         if held and not self.resume:
             raise InputError(
@@ -69,58 +85,80 @@ class Output:
         records = self.folder / RECORDS
         return bool(_size(self.folder / BEST)) or (records.exists() and records.read_bytes().count(b"\n") > 1)
 
-    def open(self, state: TrainState, configuration: Mapping[str, Any], total: int) -> list[Record]:
+    def open(
+        self, state: TrainState, configuration: Mapping[str, Any], total: int, writes: bool = True
+    ) -> list[Record]:
         """Bring the state to where the run stopped, and return its records; at the beginning, write down what it is."""
-        self._configuration, self._saved_at = configuration, time.monotonic()
-        if not self.writes:
+        self._now = _Open(writes, configuration)
+        if not writes:
             if (self.folder / LAST).exists():
                 state.restore(self._load())
             return []
-        self._lock = claim(self.folder)
-        try:
-            return self._go_on(state, configuration, total)
-        except BaseException:
-            self.close()
-            raise
+        with new_folders(self.folder):
+            self._now.lock = claim(self.folder)
+            try:
+                return self._go_on(state, configuration, total)
+            except BaseException:
+                self.close()
+                raise
 
     def _go_on(self, state: TrainState, configuration: Mapping[str, Any], total: int) -> list[Record]:
         for name in (RUN, RECORDS, LAST, BEST):
             for unfinished in self.folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
                 unfinished.unlink()
-        records: list[Record] = []
-        if (self.folder / LAST).exists():
-            checkpoint = self._load()
-            different = difference(checkpoint.configuration, configuration)
-            if different:
-                raise InputError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
-            records = keep_records(self.folder / RECORDS, checkpoint.values["records"])
-            if checkpoint.values["best_step"] == checkpoint.values["step"] > 0:
-                self._write(BEST, (self.folder / LAST).read_bytes())
-            state.restore(checkpoint)
-            self.saved_step = state.step
-            here = f"step {state.step} of {total}"
-            self.say(f"{self.folder} is finished: {here}" if state.step == total else f"going on from {here}")
-        else:
-            if self._lost():
-                raise InputError(
-                    f"{self.folder} holds {' and '.join(self._held())} but no {LAST} to go on from: bring it back, "
-                    "or choose another folder"
-                )
-            if self.resume:
-                self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
-            keep_records(self.folder / RECORDS, 0)
-            about = {"configuration": configuration, "versions": versions()}
-            self._write(RUN, json.dumps(about, indent=2) + "\n")
+        if not (self.folder / LAST).exists():
+            return self._begin(configuration)
+        checkpoint = self._load()
+        different = difference(checkpoint.configuration, configuration)
+        if different:
+            raise InputError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
+        records = keep_records(self.folder / RECORDS, checkpoint.values["records"])
+        if checkpoint.values["best_step"] == checkpoint.values["step"] > 0:
+            self._write(BEST, (self.folder / LAST).read_bytes())
+        elif checkpoint.values["best_step"] > 0:
+            self._check_best(checkpoint)
+        if not (self.folder / RUN).exists():
+            self._write_about(checkpoint.configuration, checkpoint.versions)
+        state.restore(checkpoint)
+        self._now.step = state.step
+        here = f"step {state.step} of {total}"
+        self.say(f"{self.folder} is finished: {here}" if state.step == total else f"going on from {here}")
         return records
+
+    def _begin(self, configuration: Mapping[str, Any]) -> list[Record]:
+        if self._lost():
+            raise InputError(
+                f"{self.folder} holds {' and '.join(self._held())} but no {LAST} to go on from: bring it back, "
+                "or choose another folder"
+            )
+        if self.resume:
+            self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
+        keep_records(self.folder / RECORDS, 0)
+        self._write_about(configuration, versions())
+        return []
+
+    def _check_best(self, last: Checkpoint) -> None:
+        """The selected model cannot be made again, so one that is lost is not passed over."""
+        try:
+            load(self.folder / BEST)
+        except InputError:
+            how = "is damaged" if (self.folder / BEST).exists() else "is gone"
+            raise InputError(
+                f"{self.folder / BEST} {how}, which held step {last.values['best_step']}: bring it back, or copy "
+                f"{LAST} over it to take step {last.values['step']} in its place"
+            ) from None
+
+    def _write_about(self, configuration: Mapping[str, Any], made_with: Mapping[str, str]) -> None:
+        self._write(RUN, dumps({"configuration": configuration, "versions": made_with}, indent=2) + "\n")
 
     def close(self) -> None:
         """Let other processes use the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._now.lock is not None:
+            os.close(self._now.lock)
+            self._now.lock = None
 
     def append(self, record: Record) -> None:
-        if not self.writes:
+        if not self._now.writes:
             return
         with self._disk_errors(RECORDS):
             append_record(self.folder / RECORDS, record)
@@ -128,17 +166,20 @@ class Output:
     def due(self, step: int) -> bool:
         """Whether a checkpoint is, besides those at evaluations."""
         by_steps = self.every is not None and step % self.every == 0
-        return by_steps or time.monotonic() - self._saved_at >= self.seconds
+        return by_steps or time.monotonic() - self._now.time >= self.seconds
 
     def save(self, state: TrainState) -> None:
-        if not self.writes:
-            self.saved_step = state.step
-            return
-        content = encode(state.snapshot(), self._configuration)
-        self._write(LAST, content)
-        self.saved_step, self._saved_at = state.step, time.monotonic()
-        if state.best_step == state.step > 0:
+        if self._now.writes:
+            content = encode(state.snapshot(), self._now.configuration)
+            self._write(LAST, content)
+        self._now.step, self._now.time = state.step, time.monotonic()
+        if self._now.writes and state.best_step == state.step > 0:
             self._write(BEST, content)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the last checkpoint; None: there is none yet."""
+        return self._now.step
 
     @property
     def standing(self) -> str:
@@ -176,20 +217,3 @@ class Output:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def claim(folder: Path) -> int | None:
-    """A lock on the folder, which ends with this process or when the handle is closed; an error if it is taken."""
-    try:
-        import fcntl
-    except ImportError:  # a platform without them: two processes are then not kept apart
-        return None
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise InputError(f"another process is training in {folder}: wait for it, or choose another folder") from None
-    except OSError:  # a network file system may know no locks
-        pass
-    return handle

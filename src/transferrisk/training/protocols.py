@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..data import EnvironmentSet, Splits
 from .config import TrainingConfig
 
@@ -18,12 +20,24 @@ PROTOCOLS = {
 }
 
 
-def protocol(name: str, splits: Splits) -> TrainingConfig:
-    """The set's own, or for the user's files the one of the paper's set that is most like them."""
+def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainingConfig:
+    """The set's own, or for the user's files that of the paper's set most like them, with batches they can fill.
+
+    Those are of the largest power of two, up to the protocol's, that the smallest environment holds. A test
+    environment that is one of training's, `held_out` to select settings by, counts too: with and without it, the
+    settings are the same.
+    """
     own = PROTOCOLS.get(name.partition(":")[0])
     if own is not None:
         return own
-    return _PHOTOGRAPHS if side(splits.train) > 64 else _SMALL_IMAGES
+    like = _PHOTOGRAPHS if side(splits.train) > 64 else _SMALL_IMAGES
+    smallest = min(smallest_environment(data) for data in [splits.train] + [splits.test] * held_out)
+    return replace(like, batch_size=min(like.batch_size, 2 ** (max(1, smallest).bit_length() - 1)))
+
+
+def smallest_environment(data: EnvironmentSet) -> int:
+    """How many samples it has."""
+    return int(data.environments.bincount(minlength=len(data.environment_names)).min())
 
 
 def default_backbone(data: EnvironmentSet) -> str:

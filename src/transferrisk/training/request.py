@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..algorithms import get, parse_settings
 from ..data import EnvironmentSet, Options, Splits, leave_out, load_splits
 from ..data import load as load_data
+from ..data.checks import did_you_mean
 from ..errors import InputError
 from ..models import Classifier, available, build
 from .checkpoint import Checkpoint, load, load_model
 from .config import Precision, Run, TrainingConfig
+from .digests import PREFIX, of_file
 from .finetune import few_samples, finetuning
 from .protocols import default_backbone, protocol, side
 
@@ -28,7 +30,7 @@ class Network:
     num_classes: int
     shape: tuple[int, ...]
     weights: str | None = None
-    init: Path | None = None
+    init: Path | str | None = None
 
     def __call__(self) -> Classifier:
         if self.init is None:
@@ -47,10 +49,12 @@ class Request:
     algorithm         None: trm, or erm to fine-tune with
     settings          of the algorithm, as "key=value"
     backbone          None: that of the checkpoint in `init`, else the paper's for inputs like these
-    training          fields of TrainingConfig that differ from the set's protocol
+    training          fields of TrainingConfig that differ from the set's protocol; batch_size is lowered by itself
+                      where a set without a protocol of its own has a smaller environment
     augment           None: where the backbone is pretrained and the inputs are images
-    init              a checkpoint whose weights to begin with
+    init              a checkpoint whose weights to begin with, in place of `weights`
     finetune_samples  train on this many samples of the test environment, and test on the rest of it
+    device            as what follows, of the `Run`; here a GPU is taken where there is one
     """
 
     data: str
@@ -63,12 +67,25 @@ class Request:
     weights: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     augment: bool | None = None
-    init: Path | None = None
+    init: Path | str | None = None
     finetune_samples: int | None = None
     device: str = "auto"
     devices: int = 1
     precision: Precision | None = None
     workers: int = 0
+
+    def __post_init__(self) -> None:
+        known = [field.name for field in fields(TrainingConfig) if field.name != "augment"]
+        for name in self.training:
+            if name == "augment":
+                raise InputError("training takes no 'augment': give augment=True or False beside it")
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise InputError(f"training takes no {name!r}: {hint}choose from {', '.join(known)}")
+        if self.init is not None and self.weights is not None:
+            raise InputError(
+                f"--init {self.init} and --weights {self.weights} both say what to begin with: leave one of them out"
+            )
 
     def run(self) -> Run:
         """Everything settled, the data read."""
@@ -80,7 +97,7 @@ class Request:
             )
         begun = None if self.init is None else load(self.init)
         splits = self._splits()
-        config = protocol(self.data, splits)
+        config = protocol(self.data, splits, self.hold_out is not None)
         if self.finetune_samples is not None:
             splits = few_samples(splits, self.finetune_samples, self.options.seed)
             config = finetuning(config, self.finetune_samples)
@@ -88,13 +105,13 @@ class Request:
         config = replace(config, augment=self._augment(splits.train, network), **self.training)
         _check_record(config, splits)
         return Run(
-            algorithm,
-            network,
-            splits,
-            config,
-            self.options.seed,
-            settings,
-            self.hold_out,
+            algorithm=algorithm,
+            build_model=network,
+            splits=splits,
+            config=config,
+            seed=self.options.seed,
+            settings=settings,
+            held_out=self.hold_out,
             origin=self._origin(network),
             device=self.device,
             devices=self.devices,
@@ -144,7 +161,13 @@ class Request:
             "weights": network.weights,
             "init": None if self.init is None else str(self.init),
             "finetune_samples": self.finetune_samples,
+            **_files(init=self.init, weights=None if self.init else network.weights),
         }
+
+
+def _files(**named: Path | str | None) -> dict[str, str]:
+    """Digests of those that are files, and not words such as "imagenet"."""
+    return {f"{PREFIX}{name}": of_file(path) for name, path in named.items() if path and Path(path).is_file()}
 
 
 def _check_record(config: TrainingConfig, splits: Splits) -> None:

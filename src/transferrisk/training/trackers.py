@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from ..data import SPLITS
 from ..errors import InputError, TransferRiskError
 from ..extras import require
 from ..files import write_atomically
@@ -38,7 +39,7 @@ class Tracker(Watch, Protocol):
 def scalars(record: Record) -> dict[str, float]:
     """All numbers of a record by name, such as "test/east/accuracy"."""
     found = {}
-    for split in ("train", "training_domain", "test_domain", "test"):
+    for split in SPLITS:
         for environment, scores in getattr(record, split).items():
             for name in ("accuracy", "loss", "worst_group"):
                 if getattr(scores, name) is not None:

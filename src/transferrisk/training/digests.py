@@ -1,0 +1,89 @@
+"""Short digests that tell one content from another: of data, of files, of a run.
+
+Labels, environments and names count whole. Of the inputs, as many rows as make `SAMPLED` bytes do, evenly spaced from
+the first to the last, so that a large set costs no more than a small one; a change to rows between them is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import SPLITS, EnvironmentSet, Splits
+from ..data.environments import Rows
+from ..data.image_set import LazyImages
+from .plain import dumps
+
+SAMPLED = 2**22  # bytes of inputs of each part
+FILES = 32  # and this many files, where images are not decoded yet
+LENGTH = 12  # hexadecimal digits
+PREFIX = "digest."
+
+
+def of_splits(splits: Splits) -> dict[str, str]:
+    """By "digest.train.inputs" and so on."""
+    return {
+        f"{PREFIX}{name}.{part}": _digest(pieces)
+        for name in SPLITS
+        for part, pieces in _parts(getattr(splits, name)).items()
+    }
+
+
+def of_file(path: Path | str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:LENGTH]
+
+
+def of_description(description: Mapping[str, Any]) -> str:
+    """The identity of a run: the same for all records of one, and for no two that differ in anything."""
+    return _digest([dumps(description, sort_keys=True).encode()])
+
+
+def _parts(data: EnvironmentSet) -> dict[str, Iterator[bytes]]:
+    sources = [] if data.sources is None else [data.sources]
+    return {
+        "inputs": _inputs(data),
+        "labels": map(_bytes, [data.labels]),
+        "environments": map(_bytes, [data.environments, *sources]),
+        "names": iter([json.dumps([data.class_names, data.environment_names]).encode()]),
+    }
+
+
+def _inputs(data: EnvironmentSet) -> Iterator[bytes]:
+    rows = data.inputs
+    stored = rows.stored if isinstance(rows, Rows) else rows
+    if isinstance(stored, LazyImages):
+        where = rows.positions.tolist() if isinstance(rows, Rows) else range(len(stored))
+        files = [stored.files[i] for i in where]
+        yield json.dumps([stored.size, [(file.name, file.size) for file in files]]).encode()
+        yield from (files[i].read() for i in _spaced(len(files), FILES).tolist())
+        return
+    one = rows[:1]
+    yield f"{tuple(one.shape[1:])} {one.dtype}".encode()
+    count = SAMPLED // max(1, one[0].numel() * one.element_size())
+    yield _bytes(rows[_spaced(len(rows), max(1, count)).to(data.labels.device)])
+
+
+def _spaced(length: int, most: int) -> Tensor:
+    """At most so many positions, the first and the last among them, (n,)."""
+    if length <= most:
+        return torch.arange(length)
+    return torch.linspace(0, length - 1, most, dtype=torch.float64).round().long()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _digest(pieces: Iterator[bytes] | list[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=LENGTH // 2)
+    for piece in pieces:
+        digest.update(len(piece).to_bytes(8))
+        digest.update(piece)
+    return digest.hexdigest()
