@@ -13,7 +13,7 @@ import transferrisk
 
 ROOT = Path(transferrisk.__file__).parent
 # Each layer may import itself, what stands before it, and the shared ground.
-ORDER = ["solvers", "functional", "criterion", "algorithms", "training", "experiments", "cli"]
+ORDER = ["solvers", "functional", "criterion", "algorithms", "training", "sklearn", "experiments", "cli"]
 GROUND = {"errors", "extras", "files", "__init__"}
 ASIDE = {
     "data": {"errors", "extras", "files"},
@@ -23,7 +23,12 @@ ASIDE = {
     "extras": {"errors"},
     "files": {"errors"},
 }
-MAY_USE_ASIDE = {"algorithms": {"models"}, "training": {"data", "models"}, "experiments": {"data", "models"}}
+MAY_USE_ASIDE = {
+    "algorithms": {"models"},
+    "training": {"data", "models"},
+    "sklearn": {"data", "models"},
+    "experiments": {"data", "models"},
+}
 
 
 def layer_of(path: Path) -> str:

@@ -41,6 +41,10 @@ class LabelWarning(UserWarning):
     """Labels look as if they were numbered otherwise than 0..num_classes-1."""
 
 
+class EnvironmentWarning(UserWarning):
+    """There are too few environments for what was asked; the message says what was done instead."""
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line that called into this package, however deep below it we are."""
     frame: FrameType | None = sys._getframe(1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from transferrisk.data import BalancedSampler, EnvironmentSet
+from transferrisk.data import BalancedSampler, EnvironmentSet, WholeSampler
+from transferrisk.data.environments import concatenate
 from transferrisk.errors import InputError
 
 
@@ -44,3 +47,25 @@ def test_state_continues_where_it_was():
 def test_too_large_a_batch_names_the_environment():
     with pytest.raises(InputError, match=r"environment 'site 1' has 3 training samples, fewer than batch_size=4"):
         BalancedSampler(data([10, 3]), batch_size=4, seed=0)
+
+
+def test_the_whole_set_comes_environment_after_environment():
+    source = data([3, 2]).select(torch.tensor([4, 0, 3, 1, 2]))
+    sampler = WholeSampler(source)
+    assert sampler.steps_per_epoch == 1
+    for _ in range(2):
+        assert source.inputs[sampler.next()].flatten().tolist() == [0, 1, 2, 4, 3]
+
+
+def test_weights_follow_their_samples():
+    source = data([3, 2])
+    weighted = replace(source, weights=torch.arange(5.0))
+    part = weighted.select(torch.tensor([4, 1]))
+    assert part.weights.tolist() == [4, 1]
+    assert weighted.only(["site 1"]).weights.tolist() == [3, 4]
+    assert weighted.group_counts().tolist() == [[3.0], [7.0]]
+    assert concatenate([part, part]).weights.tolist() == [4, 1, 4, 1]
+    with pytest.raises(InputError, match="some of the sets have weights"):
+        concatenate([part, source])
+    with pytest.raises(InputError, match="4 weights for 5 samples"):
+        replace(source, weights=torch.ones(4))

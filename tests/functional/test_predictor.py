@@ -210,3 +210,15 @@ def test_float32_converges_on_nearly_equal_rows_large_offsets_and_bad_starts(
         solution = solve_predictor(features, labels, classes, ridge, start=W0, space=space)
         assert solution.all_converged
         assert solution.value.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3])
+def test_factoring_the_hessian_finds_the_same_predictor(ridge, dtype):
+    torch.manual_seed(0)
+    features, labels = torch.randn(2, 60, 7, dtype=dtype), torch.randint(3, (2, 60))
+    by_products = solve_predictor(features, labels, 3, ridge)
+    by_factors = solve_predictor(features, labels, 3, ridge, solver=Newton(linear=Cholesky()))
+    assert bool(by_factors.converged.all())
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-3
+    torch.testing.assert_close(by_factors.value, by_products.value, rtol=tolerance, atol=tolerance)

@@ -14,7 +14,7 @@ from small import small_run, without_time
 from torch import Tensor
 
 from transferrisk.algorithms import Team
-from transferrisk.data import BalancedSampler, EnvironmentSet
+from transferrisk.data import BalancedSampler, EnvironmentSet, WholeSampler
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.training import Output, read_records, train
 from transferrisk.training.feed import Feed, streamed
@@ -179,3 +179,16 @@ def test_processes_share_every_environment_of_a_batch():
     assert sorted(together.tolist()) == sorted(whole.inputs.flatten(1).tolist())
     with pytest.raises(InputError, match=r"a batch of 5 samples .* shared evenly by 3 devices: use a multiple of 3"):
         Feed(data, BalancedSampler(data, 5, 0), CPU, team=Team(0, 3)).next()
+
+
+def test_a_batch_of_all_samples_is_in_no_blocks_and_carries_their_weights():
+    data = replace(images(), weights=torch.linspace(0, 1, 40))
+    feed = Feed(data, WholeSampler(data), CPU)
+    batch = feed.next()
+    order = data.environments.argsort(stable=True)
+    assert batch.block is None
+    assert torch.equal(batch.weights, data.weights[order])
+    assert torch.equal(batch.environments, data.environments[order])
+    shared = Feed(data, WholeSampler(data), CPU, team=Team(0, 2))
+    with pytest.raises(InputError, match="cannot be shared by several devices: give a batch size"):
+        shared.next()

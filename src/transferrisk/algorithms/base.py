@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from ..errors import InputError
 from ..functional import environment_means
-from ..functional.checks import check_count, check_tensors
+from ..functional.checks import check_count, check_sample_weights, check_tensors
 from ..models import Classifier
 from .team import Team
 
@@ -37,6 +37,7 @@ class Batch(NamedTuple):
     labels: Tensor  # (n,) 0..C-1
     environments: Tensor  # (n,) 0..E-1
     block: int | None = None  # samples of each environment, where they come one environment after the other
+    weights: Tensor | None = None  # (n,) how much each sample counts, about 1 on average; None: all the same
 
     def present(self, num_environments: int) -> list[int]:
         """The environments that are in it; known without a look at the device where the batch is in blocks."""
@@ -91,6 +92,7 @@ class Pass:
     labels: Tensor  # (n,)
     environments: Tensor  # (n,)
     model: Classifier  # that made it
+    weights: Tensor | None = None  # (n,), of the samples
 
     @cached_property
     def predictor(self) -> Tensor:
@@ -98,9 +100,14 @@ class Pass:
         return self.model.predictor
 
     @cached_property
-    def losses(self) -> Tensor:
-        """Cross-entropy of each sample, (n,)."""
+    def cross_entropies(self) -> Tensor:
+        """Of each sample, (n,)."""
         return F.cross_entropy(self.logits, self.labels, reduction="none")
+
+    @cached_property
+    def losses(self) -> Tensor:
+        """Cross-entropy of each sample times its weight, (n,)."""
+        return self.cross_entropies if self.weights is None else self.weights * self.cross_entropies
 
     @cached_property
     def empirical_risk(self) -> Tensor:
@@ -108,7 +115,7 @@ class Pass:
 
     def environment_risks(self, num_environments: int) -> tuple[Tensor, Tensor]:
         """Mean loss in each environment, (E,), and which are present, (E,) bool."""
-        return environment_means(self.losses, self.environments, num_environments)
+        return environment_means(self.cross_entropies, self.environments, num_environments, self.weights)
 
 
 C = TypeVar("C", bound=Config)
@@ -119,11 +126,14 @@ class Algorithm(nn.Module, Generic[C]):
 
     config_type  the dataclass of its settings
     grid         the values of appendix B.2 over which the paper searches, by setting
+    weighted     whether it heeds the weights of samples. An objective of `Pass.losses`, `empirical_risk` and
+                 `environment_risks` does, as they are weighted; batches with weights are refused where it is False
     """
 
     name: ClassVar[str]
     config_type: ClassVar[type[Config]] = Config
     grid: ClassVar[Grid] = {}
+    weighted: ClassVar[bool] = False
 
     def __init__(self, setting: Setting, config: C | None = None) -> None:
         super().__init__()
@@ -178,6 +188,13 @@ class Algorithm(nn.Module, Generic[C]):
                 f"{len(batch.inputs)} inputs, {len(batch.labels)} labels and {len(batch.environments)} environments: "
                 "a batch has one of each for every sample, and at least one sample"
             )
+        if batch.weights is not None:
+            if not self.weighted:
+                raise InputError(
+                    f"{type(self).__name__} does not heed the weights of samples: leave them out, or set `weighted` "
+                    "on the class once its objective does"
+                )
+            check_sample_weights(batch.weights, batch.inputs)
         for name, values, limit, known in (
             ("label", batch.labels, self.setting.num_classes, "num_classes"),
             ("environment", batch.environments, self.setting.num_environments, "num_environments"),
@@ -200,9 +217,11 @@ def forward(model: Classifier, batch: Batch, team: Team) -> Pass:
             "wrap it as transferrisk.models.Classifier(featuriser, num_features, num_classes)"
         )
     features, labels, environments = model.featurise(batch.inputs), batch.labels, batch.environments
+    weights = batch.weights
     if team.size > 1:
         if batch.block is None:
             raise InputError("a batch that several processes share must hold equally many samples of each environment")
         count = len(labels) // batch.block
         features, labels, environments = (team.gather(t, count) for t in (features, labels, environments))
-    return Pass(features, model.head(features), labels, environments, model)
+        weights = None if weights is None else team.gather(weights, count)
+    return Pass(features, model.head(features), labels, environments, model, weights)

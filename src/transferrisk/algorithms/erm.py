@@ -8,5 +8,7 @@ from .registry import register
 
 @register("erm")
 class ERM(Algorithm[Config]):
+    weighted = True
+
     def objective(self, out: Pass, penalised: bool) -> Logs:
         return {"loss": out.empirical_risk}

@@ -34,6 +34,7 @@ class FishConfig(Config):
 @register("fish")
 class Fish(Algorithm[FishConfig]):
     config_type = FishConfig
+    weighted = True
     grid: ClassVar[Grid] = {"meta_lr": (1.0, 0.5, 0.1, 0.05)}
 
     def plan(self, batch: Batch, epoch: float) -> tuple[int, ...]:
@@ -48,7 +49,13 @@ class Fish(Algorithm[FishConfig]):
         for environment in plan:
             members = batch.members(environment)
             optimiser.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(model(batch.inputs[members]), batch.labels[members])
+            logits, labels = model(batch.inputs[members]), batch.labels[members]
+            if batch.weights is None:
+                loss = F.cross_entropy(logits, labels)
+            else:
+                weights = batch.weights[members]
+                share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+                loss = (share * F.cross_entropy(logits, labels, reduction="none")).sum()
             loss.backward()
             self.team.average_gradients(model)
             optimiser.step()

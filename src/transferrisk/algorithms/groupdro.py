@@ -30,6 +30,7 @@ class GroupDROConfig(Config):
 @register("groupdro")
 class GroupDRO(Algorithm[GroupDROConfig]):
     config_type = GroupDROConfig
+    weighted = True
     grid: ClassVar[Grid] = {"weights_lr": (1e-3, 1e-2, 1e-1)}
     weights: Tensor  # (E,)
 

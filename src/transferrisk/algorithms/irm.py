@@ -31,6 +31,7 @@ class IRMConfig(Config):
 @register("irm")
 class IRM(Algorithm[IRMConfig]):
     config_type = IRMConfig
+    weighted = True
     grid: ClassVar[Grid] = {"penalty_weight": (1e-3, 1e-2, 1e-1, 1.0, 10.0), "start_epoch": (1, 2, 3, 4, 5)}
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
@@ -40,8 +41,8 @@ class IRM(Algorithm[IRMConfig]):
         if not penalised:
             return {"loss": risk}
         if self.config.penalty == "scale":
-            penalties = irm_penalty(out.logits, out.labels, out.environments, E)
+            penalties = irm_penalty(out.logits, out.labels, out.environments, E, out.weights)
         else:
-            penalties = irm_predictor_penalty(out.features, out.logits, out.labels, out.environments, E)
+            penalties = irm_predictor_penalty(out.features, out.logits, out.labels, out.environments, E, out.weights)
         penalty = penalties.sum() / present.sum()
         return {"loss": risk + self.config.penalty_weight * penalty, "penalty": penalty}

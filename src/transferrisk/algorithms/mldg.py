@@ -79,6 +79,7 @@ def meta_gradient(
 @register("mldg")
 class MLDG(Algorithm[MLDGConfig]):
     config_type = MLDGConfig
+    weighted = True
     grid: ClassVar[Grid] = {"beta": (1.0, 0.5, 0.1, 0.05)}
 
     def plan(self, batch: Batch, epoch: float) -> tuple[int, tuple[int, ...]]:
@@ -98,11 +99,12 @@ class MLDG(Algorithm[MLDGConfig]):
         def loss(environments: Sequence[int]) -> Callable[[Parameters], Tensor]:
             members = [batch.members(e) for e in environments]
             inputs, labels, index = (torch.cat([values[m] for m in members]) for values in batch[:3])
+            weights = None if batch.weights is None else torch.cat([batch.weights[m] for m in members])
 
             def at(parameters: Parameters) -> Tensor:
                 logits = functional_call(model, dict(parameters), (inputs,))
                 losses = F.cross_entropy(logits, labels, reduction="none")
-                risks, there = environment_means(losses, index, self.setting.num_environments)
+                risks, there = environment_means(losses, index, self.setting.num_environments, weights)
                 return risks.sum() / there.sum()
 
             return at

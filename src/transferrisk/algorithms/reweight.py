@@ -18,13 +18,14 @@ from .registry import register
 def reweighted_risk(losses: Tensor, groups: Tensor, priors: Tensor) -> Tensor:
     """Mean of losses (n,) with weights 1 / (G prior), for the group (n,) of each sample and G groups that occur.
 
-    Its expectation is the mean over groups of their risks.
+    Its expectation is the mean over groups of their risks. An infinite prior leaves a group out.
     """
-    return (losses / priors[groups]).mean() / (priors > 0).sum()
+    return (losses / priors[groups]).mean() / ((priors > 0) & priors.isfinite()).sum()
 
 
 @register("reweight")
 class Reweight(Algorithm[Config]):
+    weighted = True
     priors: Tensor  # (E C,); 0 where a group is not known to occur
 
     def __init__(self, setting: Setting, config: Config | None = None) -> None:
@@ -37,8 +38,10 @@ class Reweight(Algorithm[Config]):
     def objective(self, out: Pass, penalised: bool) -> Logs:
         groups = out.environments * self.setting.num_classes + out.labels
         if self.from_batch:
-            counts = out.losses.new_zeros(len(self.priors)).index_add(0, groups, torch.ones_like(out.losses))
-            return {"loss": reweighted_risk(out.losses, groups, counts / len(groups))}
+            each = torch.ones_like(out.losses) if out.weights is None else out.weights.to(out.losses.dtype)
+            counts = out.losses.new_zeros(len(self.priors)).index_add(0, groups, each)
+            shares = torch.where(counts > 0, counts / len(groups), torch.inf)
+            return {"loss": reweighted_risk(out.losses, groups, shares)}
         if not groups.is_cuda and bool((self.priors[groups] == 0).any()):  # on a GPU the loss is infinite and says so
             raise InputError(
                 "a sample's (environment, label) group has prior 0 in Setting.group_priors: count the priors on the "

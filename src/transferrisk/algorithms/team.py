@@ -28,15 +28,23 @@ class Team:
     rank: int = 0
     size: int = 1
 
-    def share(self, index: Tensor, per_environment: int) -> Tensor:
-        """This process's part of a batch of `per_environment` samples of each environment, in turn, (n,)."""
+    def check(self, per_environment: int | None) -> None:
+        """Refuse a batch that cannot be shared: `per_environment` samples of each, or all there are."""
         if self.size == 1:
-            return index
+            return
+        if per_environment is None:
+            raise InputError("a batch of all samples cannot be shared by several devices: give a batch size")
         if per_environment % self.size:
             raise InputError(
                 f"a batch of {per_environment} samples of each environment cannot be shared evenly by {self.size} "
                 f"devices: use a multiple of {self.size}"
             )
+
+    def share(self, index: Tensor, per_environment: int | None) -> Tensor:
+        """This process's part of a batch of `per_environment` samples of each environment, in turn, (n,)."""
+        self.check(per_environment)
+        if self.size == 1 or per_environment is None:
+            return index
         return index.reshape(-1, per_environment)[:, self.rank :: self.size].flatten()
 
     def gather(self, local: Tensor, environments: int) -> Tensor:

@@ -49,6 +49,7 @@ class TRMConfig(TransferConfig):
 @register("trm")
 class TRM(Algorithm[TransferConfig]):
     config_type: ClassVar[type[Config]] = TRMConfig
+    weighted = True
     grid: ClassVar[Grid] = {"gradient_matching": (1e-3, 1e-2, 1e-1, 1.0)}
 
     def __init__(self, setting: Setting, config: TransferConfig | None = None) -> None:
@@ -72,8 +73,8 @@ class TRM(Algorithm[TransferConfig]):
     def objective(self, out: Pass, penalised: bool) -> Logs:
         if not penalised:
             return {"loss": out.empirical_risk}
-        start = out.predictor if self.criterion.takes_start(out.features) else None
-        transfer = self.criterion(out.features, out.labels, out.environments, start)
+        start = out.predictor if self.criterion.takes_start(out.features, out.weights) else None
+        transfer = self.criterion(out.features, out.labels, out.environments, start, out.weights)
         return {"loss": out.empirical_risk + transfer.risk, "transfer_risk": transfer.risk}
 
 

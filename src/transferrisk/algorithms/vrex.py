@@ -23,6 +23,7 @@ class VRExConfig(Config):
 @register("vrex")
 class VREx(Algorithm[VRExConfig]):
     config_type = VRExConfig
+    weighted = True
     grid: ClassVar[Grid] = {"penalty_weight": (1e-3, 1e-2, 1e-1, 1.0, 10.0), "start_epoch": (1, 2, 3, 4, 5)}
 
     def objective(self, out: Pass, penalised: bool) -> Logs:

@@ -27,6 +27,6 @@ def uses_kernels(asked: bool | None, features: Tensor, capacity: int, num_classe
         raise InputError(
             f"fused=True does not go with {capacity} samples an environment, {num_classes} classes and "
             f"features of type {features.dtype} on {features.device}: it needs CUDA, Triton, float32 or less, at "
-            f"most {fused.LARGEST_SIDE} samples, and the default solvers"
+            f"most {fused.LARGEST_SIDE} samples, the default solvers and no sample_weights"
         )
     return can and asked is not False

@@ -14,6 +14,7 @@ from ..functional.checks import (
     check_environments,
     check_finite,
     check_labels,
+    check_sample_weights,
     check_shapes,
     check_start,
 )
@@ -50,7 +51,8 @@ class TransferRisk(Memory):
     environments       the ids, or their number for 0..E-1; taken from the first batch when not given
     weights_lr         rate of the exponentiated gradient
     query              "all", or "random": one Q a step (algorithm 1); in eval mode always all
-    solver             how W(Q) is found: None or "newton" (to convergence), "sgd" (the paper: 30 steps at 0.1),
+    solver             how W(Q) is found: None or "newton" (to convergence), "dense" (the same by factoring its
+                       Hessian, faster where C (d + 1) is below some 300), "sgd" (the paper: 30 steps at 0.1),
                        "captured", or a minimiser of `transferrisk.solvers`
     implicit           how the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky",
                        "woodbury", "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver
@@ -120,19 +122,28 @@ class TransferRisk(Memory):
         self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured)
 
     def forward(
-        self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None = None
+        self,
+        features: Tensor,
+        labels: Tensor,
+        environments: Tensor,
+        start: Tensor | None = None,
+        sample_weights: Tensor | None = None,
     ) -> TransferRiskOutput:
         """features (n, d) float, labels (n,) int, environments (n,) int ids.
 
-        start  (C, d + 1): where to start the search for the predictors, for instance a classifier's own weights
+        start           (C, d + 1): where to start the search for the predictors, such as a classifier's own weights
+        sample_weights  (n,) from 0 up: how much each sample counts within its environment, in fitting its predictor
+                        and in testing another's; only ratios within an environment matter. Fused kernels take none
         """
         check_shapes(features, labels, environments)
+        if sample_weights is not None:
+            check_sample_weights(sample_weights, features)
         if self.alpha.device != features.device:
             self.to(features.device)
-        if self.captured and self._fuses(features):
+        if self.captured and self._fuses(features, sample_weights):
             result, queries = self._fused_transfer(features, labels, environments)
         else:
-            result, queries = self._plain_transfer(features, labels, environments, start)
+            result, queries = self._plain_transfer(features, labels, environments, start, sample_weights)
         matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
         if self.training and self.weights == "eg":
             self._move_weights(result, matrix, queries)
@@ -151,14 +162,19 @@ class TransferRisk(Memory):
             self.alpha.index_copy_(0, queries, result.moved)
 
     def _plain_transfer(
-        self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None
+        self,
+        features: Tensor,
+        labels: Tensor,
+        environments: Tensor,
+        start: Tensor | None,
+        sample_weights: Tensor | None,
     ) -> tuple[Transfer, Tensor | None]:
         """And the queries, None for all."""
         index = self._index(features, labels, environments, start)
         queries = self._pick(index) if self.query == "random" and self.training else None
 
         def solve(features: Tensor) -> Transfer:
-            return self._transfer(features, labels, index, queries, start)
+            return self._transfer(features, labels, index, queries, start, sample_weights)
 
         if self.captured:
             return solve(features), queries
@@ -198,7 +214,13 @@ class TransferRisk(Memory):
         return len(features) if self.capacity is None else self.capacity
 
     def _transfer(
-        self, features: Tensor, labels: Tensor, index: Tensor, queries: Tensor | None, start: Tensor | None
+        self,
+        features: Tensor,
+        labels: Tensor,
+        index: Tensor,
+        queries: Tensor | None,
+        start: Tensor | None,
+        sample_weights: Tensor | None,
     ) -> Transfer:
         assert self.num_classes is not None
         try:
@@ -217,17 +239,19 @@ class TransferRisk(Memory):
                 implicit=self.implicit,
                 start=start,
                 capacity=self._room(features) if self.captured else None,
+                sample_weights=sample_weights,
             )
         except DivergedError as error:
             raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
 
-    def takes_start(self, features: Tensor) -> bool:
+    def takes_start(self, features: Tensor, sample_weights: Tensor | None = None) -> bool:
         """Whether a start is of use; the kernels start from zero."""
-        return not (self.captured and self._fuses(features))
+        return not (self.captured and self._fuses(features, sample_weights))
 
-    def _fuses(self, features: Tensor) -> bool:
+    def _fuses(self, features: Tensor, sample_weights: Tensor | None) -> bool:
         assert self.num_classes is not None
-        return uses_kernels(self.fused, features, self._room(features), self.num_classes, self._default_solvers)
+        default = self._default_solvers and sample_weights is None
+        return uses_kernels(self.fused, features, self._room(features), self.num_classes, default)
 
     def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
         """What was solved by solvers that promise to arrive, and how it is called."""

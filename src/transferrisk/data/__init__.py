@@ -3,7 +3,7 @@
 from .catalogue import DataSet, available, load, load_splits, register
 from .environments import SPLITS, EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from .facts import Facts
-from .loaders import BalancedSampler
+from .loaders import BalancedSampler, WholeSampler
 from .options import Options
 from .shifts import Shift
 from .splits import leave_out
@@ -19,6 +19,7 @@ __all__ = [
     "Splits",
     "TestDomainValidation",
     "TrainingDomainValidation",
+    "WholeSampler",
     "available",
     "leave_out",
     "load",

@@ -56,6 +56,7 @@ class EnvironmentSet:
     environment_names: tuple[str, ...]
     class_names: tuple[str, ...]
     sources: Tensor | None = None  # (n,) samples that show the same thing share a number; None: each its own
+    weights: Tensor | None = None  # (n,) how much each sample counts, about 1 on average; None: all the same
 
     def __post_init__(self) -> None:
         sizes = {len(self.inputs), len(self.labels), len(self.environments)}
@@ -66,6 +67,8 @@ class EnvironmentSet:
             )
         if self.sources is not None and len(self.sources) != len(self.labels):
             raise InputError(f"{len(self.sources)} sources for {len(self.labels)} samples: give each one, or none")
+        if self.weights is not None and len(self.weights) != len(self.labels):
+            raise InputError(f"{len(self.weights)} weights for {len(self.labels)} samples: give each one, or none")
         _check_numbers(self.labels, self.class_names, "label")
         _check_numbers(self.environments, self.environment_names, "environment")
 
@@ -90,6 +93,7 @@ class EnvironmentSet:
             labels=self.labels[index],
             environments=self.environments[index],
             sources=None if self.sources is None else self.sources[index],
+            weights=None if self.weights is None else self.weights[index],
         )
 
     def environment(self, name: str) -> Self:
@@ -125,18 +129,20 @@ class EnvironmentSet:
     def to(self, device: torch.device | str) -> Self:
         """The set with all its samples in the memory of a device."""
         sources = None if self.sources is None else self.sources.to(device)
+        weights = None if self.weights is None else self.weights.to(device)
         return replace(
             self,
             inputs=self.inputs[:].to(device),
             labels=self.labels.to(device),
             environments=self.environments.to(device),
             sources=sources,
+            weights=weights,
         )
 
     def group_counts(self) -> Tensor:
-        """Number of samples of each environment and class, (E, C)."""
+        """Number of samples of each environment and class, or their weight where they have one, (E, C)."""
         E, C = len(self.environment_names), len(self.class_names)
-        return torch.bincount(self.environments * C + self.labels, minlength=E * C).reshape(E, C)
+        return torch.bincount(self.environments * C + self.labels, self.weights, E * C).reshape(E, C)
 
 
 def _check_numbers(numbers: Tensor, names: Sequence[str], what: str) -> None:
@@ -198,10 +204,14 @@ def concatenate(parts: Sequence[S]) -> S:
     """Sets of one kind and with the same names, one after the other."""
     first = parts[0]
     sources = [part.sources for part in parts if part.sources is not None]
+    weights = [part.weights for part in parts if part.weights is not None]
+    if weights and len(weights) < len(parts):
+        raise InputError("some of the sets have weights and others none: give all of them weights, or none")
     return replace(
         first,
         inputs=torch.cat([part.inputs[:] for part in parts]),
         labels=torch.cat([part.labels for part in parts]),
         environments=torch.cat([part.environments for part in parts]),
         sources=torch.cat(sources) if len(sources) == len(parts) else None,
+        weights=torch.cat(weights) if weights else None,
     )

@@ -11,6 +11,26 @@ from ..errors import InputError
 from .environments import EnvironmentSet
 
 
+class WholeSampler:
+    """Every batch is the whole set, environment after environment, however many samples each has."""
+
+    batch_size = None  # of each environment: they may differ
+    steps_per_epoch = 1
+
+    def __init__(self, data: EnvironmentSet) -> None:
+        self.order = data.environments.argsort(stable=True)
+
+    def next(self) -> Tensor:
+        """Positions of all samples, (n,)."""
+        return self.order
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing moves."""
+
+
 class BalancedSampler:
     """Draws `batch_size` samples of each environment, each environment shuffled anew when it runs out.
 

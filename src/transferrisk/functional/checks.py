@@ -112,6 +112,22 @@ def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None
             raise InputError(f"features are on {features.device} and {name} on {tensor.device}: move them together")
 
 
+def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
+    """(n,) floats beside the features; their values are read on the CPU only."""
+    check_tensors(sample_weights=sample_weights)
+    if sample_weights.shape != features.shape[:1] or not sample_weights.is_floating_point():
+        raise InputError(
+            f"sample_weights of shape {tuple(sample_weights.shape)} and type {sample_weights.dtype} are not one float "
+            f"a sample: give ({len(features)},)"
+        )
+    if sample_weights.device != features.device:
+        raise InputError(
+            f"features are on {features.device} and sample_weights on {sample_weights.device}: move them together"
+        )
+    if sample_weights.device.type == "cpu" and not bool((sample_weights >= 0).all() & sample_weights.isfinite().all()):
+        raise InputError("sample_weights hold a negative number, nan or infinity: give numbers from 0 up")
+
+
 def check_labels(labels: Tensor, num_classes: int | None) -> int:
     """The number of classes, counted when it is not given.
 

@@ -21,7 +21,7 @@ class Grouped:
 
     rows: Tensor  # (E, N, D)
     labels: Tensor  # (E, N), -1 for padding
-    weights: Tensor  # (E, N) 1/n_e, 0 for padding
+    weights: Tensor  # (E, N) each sample's share of its environment, 1/n_e unless weighted; 0 for padding
     counts: Tensor | None  # (E,) samples of each environment; None: see `samples`
     num_classes: int
     slots: Tensor | None  # (n,) where each sample went in the flattened (E N); None: see `samples`
@@ -53,17 +53,20 @@ def group(
     num_environments: int,
     num_classes: int,
     capacity: int | None = None,
+    sample_weights: Tensor | None = None,
 ) -> Grouped:
     """features (n, d), labels (n,), index (n,) in 0..E-1.
 
     `capacity` is N. Without it N is the largest count, which must be read from the device; with it nothing
     is read. What cannot be placed rightly must not go unnoticed: the samples of an environment that does not
-    fit, and samples whose label or index is out of range, get the weight nan.
+    fit, and samples whose label or index is out of range, get the weight nan. `sample_weights` (n,) decide a sample's
+    share of its environment; one whose weights are all zero counts as absent.
     """
     n = len(features)
     wrong = (labels < 0) | (labels >= num_classes) | (index < 0) | (index >= num_environments)
     index = index.clamp(0, num_environments - 1)
-    counts = (index.unsqueeze(-1) == torch.arange(num_environments, device=index.device)).sum(0)  # (E,)
+    environments = torch.arange(num_environments, device=index.device)
+    counts = (index.unsqueeze(-1) == environments).sum(0)  # (E,)
     size = capacity if capacity is not None else max(int(counts.max()), 1)
     order = torch.argsort(index, stable=True)
     first = counts.cumsum(0) - counts  # (E,) where each environment starts in the sorted order
@@ -75,5 +78,10 @@ def group(
         return padded.index_copy(0, slots, values).reshape(num_environments, size, *values.shape[1:])
 
     share = torch.where(counts > size, torch.nan, 1 / counts.clamp(min=1).to(features.dtype))[index]
+    if sample_weights is not None:
+        given = sample_weights.to(features.dtype)
+        total = torch.where(index.unsqueeze(-1) == environments, given.unsqueeze(-1), 0).sum(0)  # (E,)
+        share = torch.where(share.isnan(), share, given / torch.where(total > 0, total, 1)[index])
+        counts = torch.where(total > 0, counts, 0)
     share = torch.where(wrong, torch.nan, share)
     return Grouped(place(with_bias(features)), place(labels, -1), place(share), counts, num_classes, slots)

@@ -10,6 +10,7 @@ from .checks import check_solver
 
 MINIMISERS: dict[str, Minimiser] = {
     "newton": Newton(),
+    "dense": Newton(linear=Cholesky()),
     "captured": Newton.captured(),
     "sgd": GradientDescent(steps=30, rate=0.1),
 }

@@ -11,29 +11,41 @@ from .precision import full_precision, working_dtype
 _SMALLEST = 1e-30
 
 
-def environment_means(values: Tensor, index: Tensor, num_environments: int) -> tuple[Tensor, Tensor]:
+def environment_means(
+    values: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Mean of values (n,) in each environment, (E,), and which environments are present, (E,) bool.
 
-    An absent environment has mean 0, so that sums over environments need no special case.
+    With weights (n,), sum w v / sum w. An absent environment, or one whose weights are all zero, has mean 0, so that
+    sums over environments need no special case.
     """
     member = one_hot(index, num_environments, values.dtype)  # (n, E)
+    if sample_weights is not None:
+        member = member * sample_weights.to(values.dtype).unsqueeze(-1)
     counts = member.sum(0)
     total = (values.unsqueeze(-1) * member).sum(0)  # not a matrix product, which autocast would round
-    return total / counts.clamp(min=1), counts > 0
+    return total / torch.where(counts > 0, counts, 1), counts > 0
 
 
-def irm_penalty(logits: Tensor, labels: Tensor, index: Tensor, num_environments: int) -> Tensor:
+def irm_penalty(
+    logits: Tensor, labels: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
+) -> Tensor:
     """IRMv1: per environment, the squared derivative of its risk by a scale s of the logits, at s = 1, (E,).
 
     d/ds CE(s L, y) = sum_c (S - Y)_c L_c at s = 1, so no double backward is needed.
     """
     residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
-    slopes, _ = environment_means((residual * logits).sum(-1), index, num_environments)
+    slopes, _ = environment_means((residual * logits).sum(-1), index, num_environments, sample_weights)
     return slopes.square()
 
 
 def irm_predictor_penalty(
-    features: Tensor, logits: Tensor, labels: Tensor, index: Tensor, num_environments: int
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_environments: int,
+    sample_weights: Tensor | None = None,
 ) -> Tensor:
     """The same with the whole linear predictor in place of a scale, as the paper writes it (eq. 2), (E,).
 
@@ -43,7 +55,10 @@ def irm_predictor_penalty(
         logits, features = (t.to(working_dtype(t.dtype)) for t in (logits, features))
         residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
         member = one_hot(index, num_environments, logits.dtype)
-        share = member / member.sum(0).clamp(min=1)  # (n, E)
+        if sample_weights is not None:
+            member = member * sample_weights.to(member.dtype).unsqueeze(-1)
+        total = member.sum(0)
+        share = member / torch.where(total > 0, total, 1)  # (n, E)
         by_weight = torch.einsum("ne,nc,nd->ecd", share, residual, features)
         by_bias = share.mT @ residual  # (E, C)
         return by_weight.square().sum((1, 2)) + by_bias.square().sum(1)

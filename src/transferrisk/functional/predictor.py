@@ -49,7 +49,7 @@ class SoftmaxProblem:
         return Linearisation(
             gradient=torch.add(residual.mT @ self.rows, x, alpha=self.ridge),
             scale=(residual.abs().sum(-1) * self.norms).sum(-1),
-            product=Hessian(self.rows, probabilities, self.weights, self.ridge).product,
+            hessian=Hessian(self.rows, probabilities, self.weights, self.ridge),
         )
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:

@@ -194,6 +194,7 @@ def transfer_risk(
     space: SpaceName = "auto",
     start: Tensor | None = None,
     capacity: int | None = None,
+    sample_weights: Tensor | None = None,
 ) -> Transfer:
     """Transfer risk of features (n, d) with labels (n,) and environment index (n,) in 0..E-1.
 
@@ -203,6 +204,7 @@ def transfer_risk(
     implicit           how H^-1 v is solved; None: conjugate gradients to rounding level
     start              (C, D) where the search for every W(Q) starts
     capacity           see `grouping.group`
+    sample_weights     (n,) how much each sample counts within its environment; None: all the same
 
     The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
     again. Labels and index are taken as they are; a sample whose label or index is out of range makes the risk nan.
@@ -211,7 +213,7 @@ def transfer_risk(
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
     features = features.to(working_dtype(features.dtype))
     with torch.no_grad(), full_precision(features.device):
-        grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity)
+        grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity, sample_weights)
         everyone = torch.arange(num_environments, device=index.device)
         queries = everyone if queries is None else queries
         solution = solve_rows(

@@ -4,7 +4,7 @@ from .featuriser import Featuriser, Normalise, freeze_batch_norm
 from .head import Classifier
 from .registry import available, build, register
 from .small_cnn import SmallCNN
-from .vectors import MLP, Linear
+from .vectors import MLP, Linear, Standardise
 from .wide_resnet import WideResNet
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Linear",
     "Normalise",
     "SmallCNN",
+    "Standardise",
     "WideResNet",
     "available",
     "build",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -22,3 +23,22 @@ class MLP(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         features: Tensor = self.layers(vectors)
         return features
+
+
+class Standardise(nn.Module):
+    """(x - mean) / scale by column, (n, d), in float64 and then of the type that the layers above compute in.
+
+    Columns of a table may be large and vary little; what is left after a subtraction in float32 would be rounding.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.double())
+        self.register_buffer("scale", scale.double())
+        self.dtype = dtype
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return ((vectors - self.mean) / self.scale).to(self.dtype)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .cg import CG
+from .direct import Cholesky
 from .protocols import Problem, accurate, euclidean, norms, per_problem
 from .solution import Solution
 
@@ -33,16 +34,18 @@ class Newton:
 
     With `tolerance=None` it goes on until rounding lets an iteration no longer halve the gradient, and calls the
     result converged when the gradient that is left bounds the error (`protocols.accurate`).
+
+    linear  how H p = -g is solved: by products, or by factoring H, which is faster where H is small, some 300 rows
     """
 
     tolerance: float | None = None
     max_iterations: int = 100
-    linear: CG = field(default_factory=lambda: CG(max_iterations=500))
+    linear: CG | Cholesky = field(default_factory=lambda: CG(max_iterations=500))
     fixed: bool = False
 
     @property
     def captures(self) -> bool:
-        return self.fixed and self.linear.fixed
+        return self.fixed and self.linear.captures
 
     @classmethod
     def captured(cls, iterations: int = 10, products: int = 20, tolerance: float | None = None) -> Newton:
@@ -52,7 +55,7 @@ class Newton:
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
         x = start
         target = torch.finfo(x.dtype).eps if self.tolerance is None else self.tolerance
-        gradient, scale, product = problem.linearise(x)
+        gradient, scale, hessian = problem.linearise(x)
         residual = best = norms(gradient)
         active = residual > target * scale
         stalled = torch.zeros_like(residual)
@@ -61,10 +64,13 @@ class Newton:
             # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target nothing is gained.
             forcing = torch.maximum((residual / scale).sqrt().clamp(max=0.1), 0.1 * target * scale / residual)
             forcing = torch.where(active, forcing, 1.0)
-            direction = -self.linear.run(product, gradient, forcing).value
-            step = self._step(problem, x, gradient, direction, product(direction))
+            if isinstance(self.linear, CG):
+                direction = -self.linear.run(hessian.product, gradient, forcing).value
+            else:
+                direction = -self.linear.solve(hessian, gradient).value
+            step = self._step(problem, x, gradient, direction, hessian.product(direction))
             x = x + per_problem(torch.where(active, step, 0), x) * direction
-            gradient, scale, product = problem.linearise(x)
+            gradient, scale, hessian = problem.linearise(x)
             residual = norms(gradient)
             stalled = torch.where(residual < 0.5 * best, 0, stalled + 1)
             best = torch.minimum(best, residual)

@@ -76,7 +76,7 @@ class Linearisation(NamedTuple):
 
     gradient: Tensor
     scale: Tensor  # (B,) the size of the terms that cancel in the gradient: tolerances are relative to it
-    product: Product  # with the Hessian
+    hessian: System
 
 
 class Problem(Protocol):

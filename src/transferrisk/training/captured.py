@@ -55,9 +55,12 @@ class CapturedStep:
         """The batch at the addresses that are recorded."""
         if self.batch is None:
             inputs, labels, environments = (tensor.clone() for tensor in batch[:3])
-            self.batch = Batch(inputs, labels, environments, batch.block)
+            weights = None if batch.weights is None else batch.weights.clone()
+            self.batch = Batch(inputs, labels, environments, batch.block, weights)
         for kept, given in zip(self.batch[:3], batch[:3], strict=True):
             kept.copy_(given)
+        if self.batch.weights is not None and batch.weights is not None:
+            self.batch.weights.copy_(batch.weights)
         return self.batch
 
 

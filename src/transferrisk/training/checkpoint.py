@@ -74,7 +74,7 @@ def load(path: Path | str) -> Checkpoint:
         if header["format"] != FORMAT:
             raise InputError(f"{path} is of format {header['format']}, and this version reads {FORMAT}: use another")
         values = header["values"]
-        values |= {name: math.nan for name in COUNTERS if values[name] is None}  # JSON has no other word for it
+        values |= {name: math.nan for name in COUNTERS if values.get(name, 0) is None}  # JSON has no other word for it
         return Checkpoint(tensors, values, header["configuration"], header["versions"])
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):

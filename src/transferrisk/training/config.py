@@ -28,7 +28,7 @@ class TrainingConfig:
     """
 
     epochs: int = 10
-    batch_size: int = 128  # of each environment
+    batch_size: int | None = 128  # of each environment; None: every step sees all samples, however many each has
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -42,6 +42,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "evaluations"):
             value = getattr(self, name)
+            if name == "batch_size" and value is None:
+                continue
             if not isinstance(value, Integral) or value < 1:
                 raise InputError(f"{name}={value} is no number to train with: use a whole one, 1 or more")
         for name in ("lr", "momentum", "weight_decay", "decay_at", "decay_factor", "transfer_ridge"):

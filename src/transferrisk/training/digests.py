@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ def of_description(description: Mapping[str, Any]) -> str:
 
 def _parts(data: EnvironmentSet) -> dict[str, Iterator[bytes]]:
     sources = [] if data.sources is None else [data.sources]
+    weights = [] if data.weights is None else [data.weights]
     return {
         "inputs": _inputs(data),
-        "labels": map(_bytes, [data.labels]),
+        "labels": map(_bytes, [data.labels, *weights]),
         "environments": map(_bytes, [data.environments, *sources]),
         "names": iter([json.dumps([data.class_names, data.environment_names]).encode()]),
     }
@@ -66,7 +68,7 @@ def _inputs(data: EnvironmentSet) -> Iterator[bytes]:
         return
     one = rows[:1]
     yield f"{tuple(one.shape[1:])} {one.dtype}".encode()
-    count = SAMPLED // max(1, one[0].numel() * one.element_size())
+    count = SAMPLED // max(1, math.prod(one.shape[1:]) * one.element_size())
     yield _bytes(rows[_spaced(len(rows), max(1, count)).to(data.labels.device)])
 
 

@@ -47,7 +47,7 @@ class Engine:
         precision = run.precision or ("bf16" if on_gpu else "fp32")
         if precision not in get_args(Precision):
             raise InputError(f"precision {precision!r} is not known: choose from {', '.join(get_args(Precision))}")
-        Team(0, size).share(torch.arange(run.config.batch_size), run.config.batch_size)  # raises where it cannot be
+        Team(0, size).check(run.config.batch_size)
         Fabric = fabric_class()
         fabric = Fabric(
             accelerator=accelerator,

@@ -35,7 +35,7 @@ def featurise(model: Classifier, data: EnvironmentSet) -> Tensor:
     chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, data.batch(slice(0, 1)).nbytes)))
     with evaluation_mode(model):
         parts = [model.featurise(data.batch(slice(i, i + chunk)).to(device)) for i in range(0, len(data), chunk)]
-    return torch.cat(parts)
+    return torch.cat(parts) if parts else model.head.weight.detach().new_empty(0, model.head.in_features)
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Scores]:
@@ -44,8 +44,9 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
     labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
     E, C = len(data.environment_names), len(data.class_names)
     correct = (logits.argmax(1) == labels).float()
-    accuracy, present = environment_means(correct, index, E)
-    loss, _ = environment_means(F.cross_entropy(logits, labels, reduction="none"), index, E)
+    weights = None if data.weights is None else data.weights.to(logits.device)
+    accuracy, present = environment_means(correct, index, E, weights)
+    loss, _ = environment_means(F.cross_entropy(logits, labels, reduction="none"), index, E, weights)
     by_group, occurs = environment_means(correct, index * C + labels, E * C)
     worst = torch.where(occurs, by_group, torch.inf).reshape(E, C).amin(1)
     return {

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..algorithms import Batch, Team
-from ..data import BalancedSampler, EnvironmentSet
+from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..data.augment import augment
 from ..errors import TransferRiskError
 from .engine import decoded
@@ -38,7 +38,7 @@ class Feed:
     def __init__(
         self,
         data: EnvironmentSet,
-        sampler: BalancedSampler,
+        sampler: BalancedSampler | WholeSampler,
         device: torch.device,
         augmentation: Generator | None = None,
         workers: int = 0,
@@ -47,6 +47,7 @@ class Feed:
         self.data, self.sampler, self.device = data, sampler, device
         self.augmentation, self.team = augmentation, team or Team()
         self.labels, self.environments = data.labels.to(device), data.environments.to(device)
+        self.weights = None if data.weights is None else data.weights.to(device)
         self.workers = workers if streamed(data, device) else 0
         self._ahead: Iterator[Tensor | TransferRiskError] | None = None
         self._end: Callable[[], Any] = lambda: None
@@ -54,14 +55,15 @@ class Feed:
     def next(self) -> Batch:
         if self.workers and self._ahead is None:
             self._ahead = self._read_ahead()
-        drawn = self.team.share(self.sampler.next(), self.sampler.batch_size)
+        drawn = draw(self.sampler, self.team)
         index = drawn.to(self.device, non_blocking=True)
         if self._ahead is not None:
             stored = _receive(self._ahead)
         else:
             stored = self.data.inputs[index if self.data.labels.device == self.device else drawn]
-        block = self.sampler.batch_size // self.team.size
-        return Batch(self._inputs(stored), self.labels[index], self.environments[index], block)
+        block = None if self.sampler.batch_size is None else self.sampler.batch_size // self.team.size
+        weights = None if self.weights is None else self.weights[index]
+        return Batch(self._inputs(stored), self.labels[index], self.environments[index], block, weights)
 
     def close(self) -> None:
         """End the processes that read ahead; at the latest this happens when the feed or the program ends."""
@@ -83,7 +85,7 @@ class Feed:
 
         def draws() -> Iterator[Tensor]:
             while True:
-                yield team.share(sampler.next(), sampler.batch_size)
+                yield draw(sampler, team)
 
         with warnings.catch_warnings():
             # The user has said how many, and the loader's advice cannot know what the files wait for.
@@ -102,6 +104,11 @@ class Feed:
         # They ignore signals, so nothing else ends them while an error's traceback, say, keeps the iterator alive.
         self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]
         return ahead
+
+
+def draw(sampler: BalancedSampler | WholeSampler, team: Team) -> Tensor:
+    """Positions of this process's part of the next batch, (n,)."""
+    return team.share(sampler.next(), sampler.batch_size)
 
 
 def streamed(data: EnvironmentSet, device: torch.device) -> bool:

@@ -47,4 +47,5 @@ def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
 def finetuning(config: TrainingConfig, count: int) -> TrainingConfig:
     """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples."""
     rate = config.lr * (config.decay_factor if config.decay_at < 1 else 1.0)
-    return replace(config, lr=rate, decay_at=1.0, batch_size=min(config.batch_size, count))
+    batch_size = None if config.batch_size is None else min(config.batch_size, count)
+    return replace(config, lr=rate, decay_at=1.0, batch_size=batch_size)

@@ -149,6 +149,8 @@ def measure(run: Run, splits: Splits, state: TrainState, logs: Logs, identity: s
 def note_best(state: TrainState, record: Record) -> None:
     """The best so far by training-domain validation, the later one when they tie, as `select` has it."""
     state.records += 1
+    if not record.training_domain:
+        return
     accuracy = mean_accuracy(record.training_domain)
     if accuracy >= state.best:
         state.best, state.best_step = accuracy, record.step

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from ..algorithms import Algorithm, Setting, create
-from ..data import BalancedSampler, EnvironmentSet
+from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..models import Classifier
 from .config import Run
 from .engine import Engine
@@ -43,7 +43,7 @@ class TrainState:
     model: Classifier
     optimiser: Optimizer
     algorithm: Algorithm[Any]
-    sampler: BalancedSampler
+    sampler: BalancedSampler | WholeSampler
     augmentation: Generator
     step: int = 0
     seconds: float = 0.0
@@ -122,7 +122,8 @@ def start(run: Run, engine: Engine | None = None) -> TrainState:
     engine = engine or Engine.of(run)
     torch.manual_seed(run.seed)
     config, train = run.config, run.splits.train
-    sampler = BalancedSampler(train, config.batch_size, run.seed)
+    size = config.batch_size
+    sampler = WholeSampler(train) if size is None else BalancedSampler(train, size, run.seed)
     model = engine.prepare(run.build_model(), images=train.inputs[:1].dim() == 4)
     setting = Setting(len(train.environment_names), len(train.class_names), group_priors(train))
     optimiser = torch.optim.SGD(

@@ -25,6 +25,8 @@ def make_step(state: TrainState, captured: bool = True) -> Step:
 
     if state.device.type != "cuda":
         return step
+    if state.sampler.batch_size is None:
+        return step  # one batch, of environments of any sizes: nothing is in blocks
     reason = why_not(state.algorithm)
     if reason is None:
         state.algorithm.capture(state.sampler.batch_size // state.algorithm.team.size)

@@ -1,0 +1,5 @@
+"""The algorithms as a scikit-learn classifier, for tables."""
+
+from .classifier import TransferRiskClassifier
+
+__all__ = ["TransferRiskClassifier"]

@@ -1,0 +1,122 @@
+"""Rows of a table as a training set of several environments.
+
+Every environment counts the same, however many rows it has, and within it a row counts by its weight. Where a step
+sees all rows, weights see to both. Where it draws from each environment, the draw balances the environments; those
+with fewer rows than the mean are repeated, so that an epoch is about as many rows as the table has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_consistent_length, column_or_1d
+
+from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from ..data.environments import retyped
+from ..errors import InputError
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """n rows; weights are positive, and None where all are the same."""
+
+    rows: Floats  # (n, d)
+    labels: Integers  # (n,) 0..C-1
+    environments: Integers  # (n,) 0..E-1
+    weights: Floats | None  # (n,)
+    names: tuple[str, ...]  # of the environments
+    num_classes: int
+
+    def only(self, environments: Integers) -> Table:
+        """The rows of these environments, which are numbered anew."""
+        chosen = np.isin(self.environments, environments)
+        return Table(
+            self.rows[chosen],
+            self.labels[chosen],
+            np.searchsorted(environments, self.environments[chosen]),
+            None if self.weights is None else self.weights[chosen],
+            tuple(self.names[int(e)] for e in environments),
+            self.num_classes,
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def encode_environments(environments: Any, X: Any) -> tuple[NDArray[Any], Integers]:
+    """The distinct values (E,), sorted, and the number (n,) of each row's."""
+    import pandas as pd
+
+    values = column_or_1d(environments)
+    check_consistent_length(X, values)
+    try:
+        index, names = pd.factorize(values, sort=True)
+    except TypeError:
+        raise InputError("environments are of types that cannot be sorted: give strings, or integers") from None
+    if (index < 0).any():
+        raise InputError(f"environments lack a value in row {int((index < 0).argmax())}: give every row one")
+    return np.asarray(names), index.astype(np.int64)
+
+
+def weighted_moments(rows: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+    """Mean and standard deviation by column, (d,); the latter is 1 where a column is constant up to rounding."""
+    low, high = rows.min(0).astype(np.float64), rows.max(0).astype(np.float64)
+    unit = np.maximum(np.maximum(-low, high), np.finfo(np.float64).tiny)  # the largest absolute value
+    constant = high / unit - low / unit <= 10 * np.finfo(rows.dtype).eps
+    mean = np.where(constant, low, unit * np.average(rows / unit, axis=0, weights=weights))
+    spread = np.where(constant, 1.0, np.maximum(high / 2 - mean / 2, mean / 2 - low / 2))
+    apart = (rows / spread - mean / spread) / 2  # within 1, so that no square overflows
+    scale = 2 * spread * np.sqrt(np.average(apart**2, axis=0, weights=weights))
+    return mean, np.where(constant | (scale == 0), 1.0, scale)
+
+
+def environment_weights(table: Table, batch_size: int | None) -> Floats | None:
+    """See the top; the mean is 1 over all rows, or within each environment where batches are drawn."""
+    E = len(table.names)
+    counts = np.bincount(table.environments, minlength=E)
+    if table.weights is None and (batch_size is not None or (counts == counts[0]).all()):
+        return None
+    weights = np.ones(len(table)) if table.weights is None else table.weights
+    total = np.bincount(table.environments, weights, E)
+    wanted = np.full(E, len(table) / E) if batch_size is None else counts
+    return np.asarray((wanted / total)[table.environments] * weights)
+
+
+def training_set(table: Table, batch_size: int | None, dtype: torch.dtype) -> EnvironmentSet:
+    weights = environment_weights(table, batch_size)
+    data = EnvironmentSet(
+        as_tensor(table.rows),
+        torch.from_numpy(table.labels),
+        torch.from_numpy(table.environments),
+        table.names,
+        tuple(map(str, range(table.num_classes))),
+        weights=None if weights is None else torch.from_numpy(weights).to(dtype),
+    )
+    if batch_size is None:
+        return data
+    counts = np.bincount(table.environments, minlength=len(table.names))
+    target = max(-(-len(table) // len(counts)), batch_size)
+    times = np.maximum(-(-target // counts), 1)
+    if (times == 1).all():
+        return data
+    return data.select(torch.from_numpy(np.repeat(np.arange(len(table)), times[table.environments])))
+
+
+def splits(train: EnvironmentSet, held_out: Table | None, dtype: torch.dtype) -> Splits:
+    """What is trained on, and the environments that are held out, if any, as the test set."""
+    none = train.select(slice(0, 0))
+    test = none if held_out is None else training_set(held_out, None, dtype)
+    return Splits(train, retyped(none, TrainingDomainValidation), retyped(none, TestDomainValidation), test)
+
+
+def as_tensor(rows: Floats) -> torch.Tensor:
+    """Shared where torch allows it."""
+    rows = np.ascontiguousarray(rows)
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())

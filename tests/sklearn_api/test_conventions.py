@@ -1,0 +1,211 @@
+"""scikit-learn's conventions: its own checks, clones, names of columns, pickles, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from shifted import sites
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from transferrisk.algorithms import Algorithm, available, register
+from transferrisk.algorithms.registry import _REGISTRY
+from transferrisk.errors import EnvironmentWarning, InputError
+from transferrisk.sklearn import TransferRiskClassifier
+
+X, y, SITE = sites(60, (0.9, 0.3, 0.6))
+
+
+def short(algorithm="trm", **parameters):
+    return TransferRiskClassifier(algorithm, **{"max_epochs": 12, "width": 4, "random_state": 0} | parameters)
+
+
+@pytest.mark.filterwarnings("ignore::transferrisk.errors.EnvironmentWarning")
+@pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
+@parametrize_with_checks(
+    [TransferRiskClassifier(), TransferRiskClassifier("erm", representation="mlp", standardise=False)]
+)
+def test_scikit_learn_s_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_parameters_come_back_and_clones_are_unfitted():
+    classifier = short("irm", algorithm_params={"penalty_weight": 2.0}, representation="mlp")
+    copied = clone(classifier.fit(X, y, environments=SITE))
+    assert copied.get_params() == classifier.get_params()
+    with pytest.raises(NotFittedError):
+        copied.predict(X)
+    assert copied.set_params(width=7).fit(X, y, environments=SITE).transform(X).shape == (len(X), 7)
+
+
+def test_what_it_tells_of_itself():
+    classifier = short().fit(X, y, environments=SITE)
+    assert classifier.classes_.tolist() == [0, 1]
+    assert classifier.environments_.tolist() == ["site 0", "site 1", "site 2"]
+    assert (classifier.n_features_in_, classifier.n_iter_, classifier.algorithm_) == (6, 12, "trm")
+    assert len(classifier.loss_curve_) == 12
+    assert classifier.score(X, y) > 0.7
+    assert not hasattr(classifier, "feature_names_in_")
+
+
+def test_probabilities_decisions_and_labels_agree():
+    three = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0)
+    for labels, classes in ((y, 2), (three, 3)):
+        classifier = short().fit(X, labels, environments=SITE)
+        probabilities = classifier.predict_proba(X)
+        decisions = classifier.decision_function(X)
+        np.testing.assert_allclose(probabilities.sum(1), 1)
+        np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), probabilities)
+        np.testing.assert_array_equal(classifier.classes_[probabilities.argmax(1)], classifier.predict(X))
+        if classes == 2:
+            np.testing.assert_allclose(1 / (1 + np.exp(-decisions)), probabilities[:, 1])
+        else:
+            np.testing.assert_array_equal(decisions.argmax(1), probabilities.argmax(1))
+
+
+def test_the_predictor_stands_on_the_representation():
+    classifier = short(representation="mlp").fit(X, y, environments=SITE)
+    features = classifier.transform(X)
+    head = classifier.model_.head
+    logits = features @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    np.testing.assert_allclose(logits[:, 1] - logits[:, 0], classifier.decision_function(X), atol=1e-12)
+    np.testing.assert_array_equal(features, short(representation="mlp").fit_transform(X, y, environments=SITE))
+    assert (features >= 0).all()
+    assert (features > 0).any()
+
+
+def test_pandas_in_and_out():
+    frame = pd.DataFrame(X, columns=list("abcdef"), index=np.arange(len(X)) + 1000)
+    site = pd.Series(SITE, index=frame.index, dtype="category")
+    classifier = short().set_output(transform="pandas").fit(frame, pd.Series(y, index=frame.index), environments=site)
+    assert classifier.feature_names_in_.tolist() == list("abcdef")
+    out = classifier.transform(frame)
+    assert out.columns.tolist() == [f"transferriskclassifier{i}" for i in range(4)]
+    assert out.columns.tolist() == classifier.get_feature_names_out().tolist()
+    assert (out.index == frame.index).all()
+    plain = short().fit(X, y, environments=SITE)
+    np.testing.assert_array_equal(plain.transform(X), out.to_numpy())
+    with pytest.raises(ValueError, match="feature names"):
+        classifier.predict(frame[list("fedcba")])
+
+
+def test_kinds_of_environments_make_no_difference():
+    numbers = np.unique(SITE, return_inverse=True)[1]
+    expected = short().fit(X, y, environments=SITE).predict_proba(X)
+    for same in (numbers, numbers.astype(float), SITE.astype(object), list(SITE), pd.Series(SITE), numbers * 10 - 7):
+        np.testing.assert_array_equal(short().fit(X, y, environments=same).predict_proba(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("environments", "message"),
+    [
+        (SITE[1:], "inconsistent numbers of samples"),
+        (np.stack([SITE, SITE], 1), "1d array"),
+        ([*SITE[:-1], None], f"environments lack a value in row {len(SITE) - 1}"),
+    ],
+)
+def test_environments_that_are_refused(environments, message):
+    with pytest.raises(ValueError, match=message):
+        short().fit(X, y, environments=environments)
+
+
+@pytest.mark.parametrize("environments", [None, ["here"] * len(X)])
+def test_without_several_environments_it_is_erm_and_says_so(environments):
+    expected = short("erm").fit(X, y).predict_proba(X)
+    with pytest.warns(EnvironmentWarning, match="so the empirical risk is minimised") as given:
+        classifier = short().fit(X, y, environments=environments)
+    assert len(given) == 1
+    assert given[0].filename == __file__
+    assert classifier.algorithm_ == "erm"
+    np.testing.assert_array_equal(classifier.predict_proba(X), expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        short("erm").fit(X, y, environments=environments)
+
+
+@pytest.mark.parametrize("algorithm", available())
+def test_same_seed_same_numbers_and_torch_s_generator_is_left_alone(algorithm):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    a, b, other = (short(algorithm, random_state=s).fit(X, y, environments=SITE).predict_proba(X) for s in (3, 3, 4))
+    assert torch.equal(torch.rand(3), expected)
+    np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(a, other)
+
+
+@pytest.mark.parametrize("make", [np.random.RandomState, np.random.default_rng])
+def test_generators_are_drawn_from(make):
+    first, second = (short(random_state=make(1)).fit(X, y, environments=SITE).predict_proba(X) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    one = make(1)
+    again = [short(random_state=one).fit(X, y, environments=SITE).predict_proba(X) for _ in range(2)]
+    assert not np.array_equal(*again)
+
+
+def test_pickles():
+    classifier = short().fit(X, y, environments=SITE)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(classifier)).predict_proba(X), classifier.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"algorithm": "tmr"}, "algorithm 'tmr' is not known: did you mean 'trm'"),
+        ({"algorithm": 3}, "algorithm=3 is no name"),
+        ({"algorithm_params": {"rigde": 1}}, "trm has no setting 'rigde'"),
+        ({"algorithm_params": ["ridge"]}, "is no dict"),
+        ({"algorithm_params": {"ridge": -1.0}}, "ridge=-1.0 is not positive"),
+        ({"representation": "cnn"}, "representation='cnn' is not known: use 'linear' or 'mlp'"),
+        ({"width": 0}, "width=0 is not a count"),
+        ({"max_epochs": 0}, "max_epochs=0 is not a count"),
+        ({"batch_size": "all"}, "batch_size='all' is not a count"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 is not a number above 0"),
+        ({"learning_rate": "fast"}, "learning_rate='fast' is not a number"),
+        ({"weight_decay": np.nan}, "weight_decay=nan is not a number from 0 up"),
+        ({"standardise": "yes"}, "standardise='yes' is neither True nor False"),
+        ({"device": "gpu"}, "device 'gpu' is not known"),
+        ({"device": None}, "device=None is no name of a device"),
+        ({"random_state": "lucky"}, "cannot be used to seed"),
+        ({"early_stopping": True, "validation_environments": 2}, "give 1 to 1, so that two are left"),
+        ({"early_stopping": True, "validation_environments": ["site 9"]}, "'site 9', which is not among"),
+        ({"early_stopping": True, "validation_environments": ["site 0", "site 1"]}, "leave two or more"),
+        ({"early_stopping": True, "validation_environments": "site 0"}, "names no environments"),
+    ],
+)
+def test_bad_parameters_are_told_in_one_line(parameters, message):
+    with pytest.raises(ValueError, match=message) as error:
+        short(**parameters).fit(X, y, environments=SITE)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(InputError, match="device='cuda' is not there, as PyTorch finds no GPU: use 'cpu' or 'auto'"):
+        short(device="cuda").fit(X, y, environments=SITE)
+    assert short(device="auto").fit(X, y, environments=SITE).score(X, y) > 0.6
+
+
+def test_one_class_is_refused():
+    with pytest.raises(InputError, match="one class only"):
+        short().fit(X, np.zeros(len(X)), environments=SITE)
+
+
+def test_an_algorithm_that_does_not_heed_weights_refuses_them():
+    @register("unweighted-here")
+    class Unweighted(Algorithm):
+        def objective(self, out, penalised):
+            return {"loss": out.logits.square().mean()}
+
+    try:
+        short("unweighted-here").fit(X, y, environments=SITE)
+        with pytest.raises(ValueError, match="'unweighted-here' does not heed sample_weight"):
+            short("unweighted-here").fit(X, y, environments=SITE, sample_weight=np.ones(len(X)))
+    finally:
+        del _REGISTRY["unweighted-here"]

@@ -1,0 +1,148 @@
+"""A folder holds all that a fitted classifier is, and what is not one is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+from shifted import sites
+from sklearn.exceptions import NotFittedError
+
+from transferrisk.errors import InputError
+from transferrisk.sklearn import TransferRiskClassifier
+from transferrisk.sklearn.saving import FILE
+
+X, y, SITE = sites(30, (0.9, 0.3, 0.6))
+
+
+def short(**parameters):
+    return TransferRiskClassifier(**{"max_epochs": 6, "width": 3, "random_state": 0} | parameters)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        y,
+        y.astype(bool),
+        np.array(["no", "yes"])[y],
+        np.array(["no", "yes"], dtype=object)[y],
+        y * 2.0 - 1,
+        y.astype(np.uint8) + 3,
+        y + (X[:, 0] > 0),
+    ],
+    ids=lambda labels: f"{labels.dtype}-{len(set(labels.tolist()))}",
+)
+def test_round_trip_of_labels(labels, tmp_path):
+    fitted = short(representation="mlp").fit(X, labels, environments=SITE)
+    fitted.save(tmp_path / "model")
+    loaded = TransferRiskClassifier.load(tmp_path / "model")
+    assert loaded.classes_.dtype == fitted.classes_.dtype
+    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+    assert loaded.predict(X).dtype == fitted.predict(X).dtype
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    np.testing.assert_array_equal(loaded.transform(X), fitted.transform(X))
+    assert loaded.get_params() == fitted.get_params()
+
+
+def test_round_trip_of_the_rest(tmp_path):
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    fitted = short(
+        early_stopping=True, validation_environments=np.array(["site 1"]), algorithm_params={"ridge": np.float64(0.02)}
+    )
+    fitted.fit(frame, y, environments=pd.Series(SITE))
+    fitted.save(str(tmp_path / "model"))
+    fitted.save(str(tmp_path / "model"))  # over the old one
+    loaded = TransferRiskClassifier.load(str(tmp_path / "model"))
+    assert loaded.feature_names_in_.tolist() == list("abcdef")
+    assert loaded.feature_names_in_.dtype == object
+    for name in ("algorithm_", "n_iter_", "n_features_in_", "loss_curve_", "validation_scores_"):
+        assert getattr(loaded, name) == getattr(fitted, name), name
+    for name in ("environments_", "validation_environments_"):
+        assert getattr(loaded, name).tolist() == getattr(fitted, name).tolist()
+    assert loaded.algorithm_params == {"ridge": 0.02}
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(frame[list("fedcba")])
+    np.testing.assert_array_equal(loaded.fit(frame, y, environments=SITE).predict(frame), fitted.predict(frame))
+
+
+def test_batches_are_of_float32_and_stay_so(tmp_path):
+    fitted = short(batch_size=8).fit(X.astype(np.float32), y, environments=SITE)
+    fitted.save(tmp_path)
+    loaded = TransferRiskClassifier.load(tmp_path)
+    assert loaded.model_.head.weight.numpy(force=True).dtype == np.float32
+    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+
+
+def test_generators_are_not_kept(tmp_path):
+    short(random_state=np.random.default_rng(0)).fit(X, y, environments=SITE).save(tmp_path)
+    assert TransferRiskClassifier.load(tmp_path).random_state is None
+
+
+def test_what_cannot_be_saved_leaves_nothing(tmp_path):
+    with pytest.raises(NotFittedError):
+        short().save(tmp_path / "model")
+    from transferrisk.solvers import Newton
+
+    fitted = short(algorithm_params={"solver": Newton()}).fit(X, y, environments=SITE)
+    with pytest.raises(InputError, match=r"algorithm_params\['solver'\]=Newton.* cannot be written as JSON"):
+        fitted.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        short().fit(X, y, environments=SITE).save(tmp_path / "file")
+
+
+def test_what_cannot_be_loaded(tmp_path):
+    with pytest.raises(InputError, match="holds no classifier"):
+        TransferRiskClassifier.load(tmp_path / "nowhere")
+    short().fit(X, y, environments=SITE).save(tmp_path)
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:-3] + b"abc", b"", b"no model"):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="is damaged") as error:
+            TransferRiskClassifier.load(tmp_path)
+        assert "\n" not in str(error.value)
+    path.unlink()
+    save_file({"model.head.weight": np.zeros((2, 2))}, path)
+    with pytest.raises(InputError, match="is no checkpoint"):
+        TransferRiskClassifier.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 99}, "is of version 99, written by transferrisk"),
+        ({"kind": "Regressor"}, "is no TransferRiskClassifier"),
+    ],
+)
+def test_foreign_files(change, message, tmp_path, monkeypatch):
+    from transferrisk.sklearn import saving
+
+    fitted = short().fit(X, y, environments=SITE)
+    for name, value in change.items():
+        monkeypatch.setattr(saving, name.upper(), value)
+    fitted.save(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=message):
+        TransferRiskClassifier.load(tmp_path)
+
+
+def test_the_file_is_tensors_and_json(tmp_path):
+    short().fit(X, y, environments=SITE).save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    with safe_open(tmp_path / FILE, framework="numpy") as file:
+        header = json.loads(file.metadata()["transferrisk"])
+    assert header["values"]["params"]["width"] == 3
+    assert set(load_file(tmp_path / FILE)) == {
+        "model.featuriser.0.mean",
+        "model.featuriser.0.scale",
+        "model.featuriser.1.weight",
+        "model.featuriser.1.bias",
+        "model.head.weight",
+        "model.head.bias",
+    }
