@@ -13,7 +13,7 @@ import transferrisk
 
 ROOT = Path(transferrisk.__file__).parent
 # Each layer may import itself, what stands before it, and the shared ground.
-ORDER = ["solvers", "functional", "criterion", "algorithms", "training", "sklearn", "experiments", "cli"]
+ORDER = ["solvers", "functional", "auditing", "criterion", "algorithms", "training", "sklearn", "experiments", "cli"]
 GROUND = {"errors", "extras", "files", "__init__"}
 ASIDE = {
     "data": {"errors", "extras", "files"},
@@ -24,6 +24,7 @@ ASIDE = {
     "files": {"errors"},
 }
 MAY_USE_ASIDE = {
+    "auditing": {"data", "reports"},
     "algorithms": {"models"},
     "training": {"data", "models"},
     "sklearn": {"data", "models"},

@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import algorithms, errors, functional, solvers
+    from .auditing import Audit, audit
     from .criterion import TransferRisk, TransferRiskOutput
 
     __version__: str
 
 __all__ = [
+    "Audit",
     "TransferRisk",
     "TransferRiskOutput",
     "__version__",
     "algorithms",
+    "audit",
     "errors",
     "functional",
     "solvers",
 ]
 
-_HOME = {"TransferRisk": "criterion", "TransferRiskOutput": "criterion"}
+_HOME = {
+    "Audit": "auditing",
+    "TransferRisk": "criterion",
+    "TransferRiskOutput": "criterion",
+    "audit": "auditing",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
+from .audit import audit
 from .bench import bench
 from .data import data_app
 from .data_look import check, show
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(bench)
 app.command()(train)
+app.command()(audit)
 data_app.command()(check)
 data_app.command()(show)
 app.add_typer(data_app, name="data")

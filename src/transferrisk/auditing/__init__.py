@@ -1,0 +1,7 @@
+"""Whether features will transfer, told before a model is trained on them or put to use."""
+
+from .bootstrap import Estimate
+from .report import Audit, WorstPair
+from .run import audit
+
+__all__ = ["Audit", "Estimate", "WorstPair", "audit"]

@@ -1,0 +1,226 @@
+"""Many predictors on parts of the same rows at once: the fits of all folds for the price of little more than one.
+
+Conventions: B blocks of rows, K problems. Problem k is the loss of `functional.linear_loss` on the blocks it includes,
+
+    l_k(W) = mean over rows in included blocks of cross-entropy + ridge/2 |W|^2,      W (C, D), bias last.
+
+Differs from the exact predictors of `functional`, which solve small batches to rounding level:
+
+1. Limited-memory BFGS, whose iteration reads the rows once; the weights of all problems that include a block stand
+   side by side in one product with it, chunk by chunk, so that a chunk is read while it is in the cache.
+2. H_0 is about the inverse of the Hessian at W = 0, (1/C) Z^T Z / n + ridge, with one Z^T Z for all problems: the first
+   step is nearly Newton's, and correlated features, which slow BFGS alone, cost little.
+3. It stops where half of g^T H g, the decrease the quadratic model still promises, is below the tolerance, and the last
+   step's decrease below a few times that: the model alone promises too little where H has not seen enough yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ConvergenceWarning, warn
+from ..solvers.protocols import euclidean, per_problem
+
+Block = tuple[Tensor, Tensor]
+"""Rows (m, d) without the constant column, and labels (m,)."""
+
+_CHUNK = 1 << 20  # numbers of rows that are worked on at once
+_MEMORY = 15  # pairs of steps and changes of the gradient
+_LARGEST_FACTOR = 4096  # columns; above, H_0 is diagonal
+_LAST = 4  # tolerances that the last step may have brought
+_PATIENCE = 4  # iterations without a decrease beyond rounding
+
+
+@dataclass(frozen=True)
+class Fits:
+    value: Tensor  # (K, C, D); nan where a problem includes no row
+    objective: Tensor  # (K,) float64
+    converged: Tensor  # (K,) bool
+    iterations: int
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """How far from its minimum an objective may stay: far below what the held-out samples can tell."""
+    return 1e-13 if dtype == torch.float64 else 5e-7
+
+
+def fit(
+    blocks: Sequence[Block],
+    included: Tensor,
+    num_classes: int,
+    ridge: float,
+    gram: Tensor,
+    *,
+    start: Tensor | None = None,
+    tolerance: float | None = None,
+    max_iterations: int = 1000,
+) -> Fits:
+    """Minimise l_k for included (K, B) bool.
+
+    gram   (D, D) about the mean of z z^T over the problems' rows; a bad one costs iterations, not accuracy
+    start  (K, C, D) where to begin, nan as zero; as the answer does, it sums to zero over classes
+    """
+    K, D = len(included), gram.shape[0]
+    tolerance = tolerance or tolerance_of(gram.dtype)
+    sizes = included.double() @ torch.tensor([float(len(rows)) for rows, _ in blocks], dtype=torch.float64)
+    value = gram.new_full((K, num_classes, D), torch.nan)
+    objective = torch.full((K,), torch.nan, dtype=torch.float64)
+    converged = sizes == 0
+    active = (sizes > 0).nonzero().flatten()
+    if not len(active):
+        return Fits(value, objective, converged, 0)
+    x = gram.new_zeros(len(active), num_classes, D) if start is None else start[active].nan_to_num(0)
+    task = _Task(blocks, included[active], sizes[active], ridge)
+    f, g = task.evaluate(x)
+    inverse = _Inverse(gram, num_classes, ridge)
+    best, idle, fallen = f.clone(), torch.zeros_like(f), torch.full_like(f, torch.inf)
+    iterations = 0
+    while True:
+        direction = -inverse.product(g)
+        left = -0.5 * euclidean(g, direction).double()
+        done = (
+            ((left <= tolerance) & (fallen <= _LAST * tolerance)) | (idle >= _PATIENCE) | (iterations >= max_iterations)
+        )
+        if bool(done.any()):
+            value[active[done]], objective[active[done]] = x[done], f[done]
+            converged[active[done]] = left[done] <= 1e3 * tolerance
+            if bool(done.all()):
+                break
+            keep = ~done
+            active, x, f, g, direction = active[keep], x[keep], f[keep], g[keep], direction[keep]
+            best, idle, task, inverse = best[keep], idle[keep], task.only(keep), inverse.only(keep)
+        new, f_new, g_new = _step(task, x, f, g, direction)
+        inverse.learn(new - x, g_new - g)
+        fallen = f - f_new
+        x, f, g = new, f_new, g_new
+        rounding = 8 * torch.finfo(x.dtype).eps * (1 + f.abs())
+        idle = torch.where(f < best - rounding, 0, idle + 1)
+        best = torch.minimum(best, f)
+        iterations += 1
+    if not bool(converged.all()):
+        warn(
+            f"a predictor of the audit was not fitted to tolerance after {iterations} iterations: raise ridge, or "
+            "standardise the features",
+            ConvergenceWarning,
+        )
+    return Fits(value, objective, converged, iterations)
+
+
+@dataclass(frozen=True)
+class _Task:
+    blocks: Sequence[Block]
+    included: Tensor  # (K, B)
+    sizes: Tensor  # (K,)
+    ridge: float
+
+    def only(self, keep: Tensor) -> _Task:
+        return _Task(self.blocks, self.included[keep], self.sizes[keep], self.ridge)
+
+    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """l (K,) in float64 and dl/dW (K, C, D)."""
+        K, C, D = x.shape
+        total, gradient = torch.zeros(K, dtype=torch.float64), torch.zeros_like(x)
+        for b, (rows, labels) in enumerate(self.blocks):
+            those = self.included[:, b].nonzero().flatten()
+            if not len(those) or not len(rows):
+                continue
+            # Weights sum to zero over classes, and so do logits and residuals: the last class needs no product.
+            stacked = x[those, :-1].reshape(-1, D)
+            weight, bias = stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
+            by_weight, by_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+            step = max(1, _CHUNK // D)
+            for begin in range(0, len(rows), step):
+                some = rows[begin : begin + step]
+                logits = torch.addmm(bias, weight, some.mT).view(len(those), C - 1, len(some))
+                logits = torch.cat([logits, -logits.sum(1, keepdim=True)], 1)
+                total[those] += _to_residual(logits, labels[begin : begin + step])
+                residual = logits[:, :-1].reshape(-1, len(some))
+                by_weight.addmm_(residual, some)
+                by_bias += residual.sum(1, keepdim=True)
+            part = torch.cat([by_weight, by_bias], 1).view(len(those), C - 1, D)
+            gradient[those] += torch.cat([part, -part.sum(1, keepdim=True)], 1)
+        penalty = 0.5 * self.ridge * euclidean(x, x).double()
+        gradient /= per_problem(self.sizes, x).to(x.dtype)
+        return total / self.sizes + penalty, gradient.add_(x, alpha=self.ridge)
+
+
+def _to_residual(logits: Tensor, labels: Tensor) -> Tensor:
+    """Make logits (K, C, m) of m rows into S - Y, in place, and return the sum of their cross-entropies, (K,)."""
+    true = labels.expand(len(logits), 1, -1)
+    logits -= logits.amax(1, keepdim=True)
+    margin = logits.gather(1, true)
+    sums = logits.exp_().sum(1, keepdim=True)
+    logits /= sums
+    logits.scatter_add_(1, true, logits.new_full((1, 1, 1), -1.0).expand_as(true))
+    return (sums.log_() - margin).sum((1, 2), dtype=torch.float64)
+
+
+def _step(task: _Task, x: Tensor, f: Tensor, g: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The whole step, or for problems where that is too long a part of it."""
+    slope = euclidean(g, direction).double()
+    rounding = 8 * torch.finfo(x.dtype).eps * (1 + f.abs())
+    size = torch.ones_like(f)
+    new, (f_new, g_new) = x + direction, task.evaluate(x + direction)
+    for _ in range(30):
+        long = ~(f_new <= f + 1e-4 * size * slope + rounding)
+        if not bool(long.any()):
+            break
+        size = torch.where(long, size / 2, size)
+        new[long] = x[long] + per_problem(size[long], x).to(x.dtype) * direction[long]
+        f_new[long], g_new[long] = task.only(long).evaluate(new[long])
+    return new, f_new, g_new
+
+
+class _Inverse:
+    """H, the running approximation of the inverse Hessian of each problem."""
+
+    def __init__(self, gram: Tensor, num_classes: int, ridge: float) -> None:
+        D = gram.shape[0]
+        self.num_classes = num_classes
+        self.scale: Tensor | None = None
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # step, change, 1 / (step . change) or 0
+        self.factor: Tensor  # (D, D), or (D,) where H_0 is diagonal
+        if D <= _LARGEST_FACTOR:
+            self.factor = torch.linalg.cholesky(gram + ridge * num_classes * torch.eye(D, dtype=gram.dtype))
+        else:
+            self.factor = gram.diagonal() + ridge * num_classes
+
+    def only(self, keep: Tensor) -> _Inverse:
+        self.scale = None if self.scale is None else self.scale[keep]
+        self.pairs = [(s[keep], y[keep], r[keep]) for s, y, r in self.pairs]
+        return self
+
+    def product(self, vector: Tensor) -> Tensor:
+        """H vector, (K, C, D), by the two loops of limited-memory BFGS."""
+        q, parts = vector, []
+        for s, y, r in reversed(self.pairs):
+            part = r * euclidean(s, q)
+            q = q - per_problem(part, q) * y
+            parts.append(part)
+        q = self._first(q)
+        if self.scale is not None:
+            q = q * per_problem(self.scale, q)
+        for (s, y, r), part in zip(self.pairs, reversed(parts), strict=True):
+            q = q + per_problem(part - r * euclidean(y, q), q) * s
+        return q
+
+    def learn(self, step: Tensor, change: Tensor) -> None:
+        """A pair whose curvature is lost in rounding says nothing and is left out."""
+        curvature = euclidean(step, change)
+        image = euclidean(change, self._first(change))
+        sizes = (euclidean(step, step) * euclidean(change, change)).sqrt()
+        good = curvature > 8 * torch.finfo(step.dtype).eps * sizes
+        before = torch.ones_like(curvature) if self.scale is None else self.scale
+        self.scale = torch.where(good, curvature / torch.where(good, image, 1), before)
+        inverse = torch.where(good, 1 / torch.where(good, curvature, 1), 0)
+        self.pairs = [*self.pairs, (step, change, inverse)][-_MEMORY:]
+
+    def _first(self, vector: Tensor) -> Tensor:
+        if self.factor.dim() == 1:
+            return (vector / self.factor).mul(self.num_classes)
+        solved: Tensor = torch.cholesky_solve(vector.reshape(-1, vector.shape[-1]).mT, self.factor)
+        return solved.mT.reshape(vector.shape).mul(self.num_classes)

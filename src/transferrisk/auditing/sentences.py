@@ -1,0 +1,136 @@
+"""What the numbers of an audit say, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bootstrap import Estimate
+from .report import Audit
+
+
+def remarks_of(
+    environments: Sequence[Any], classes: Sequence[Any], counts: NDArray[np.int64]
+) -> tuple[dict[Any, str], NDArray[np.bool_]]:
+    """Why environments cannot be judged, or what to mind of them, by name; and which can be, (E,).
+
+    counts is (E, folds, C). Not to be judged: fewer than two samples a fold, a single class, or a single fold.
+    """
+    remarks, judged = {}, np.ones(len(environments), bool)
+    for e, name in enumerate(environments):
+        by_class, size = counts[e].sum(0), int(counts[e].sum())
+        seen = by_class > 0
+        if size < 2 * counts.shape[1]:
+            remarks[name] = f"is too small to judge: {_counted(size, 'sample')} in {counts.shape[1]} folds"
+            judged[e] = False
+        elif (counts[e].sum(1) == size).any():
+            remarks[name] = "has all its samples in one fold, so that nothing is left to fit on, and cannot be judged"
+            judged[e] = False
+        elif seen.sum() == 1:
+            remarks[name] = f"has class {classes[int(seen.argmax())]} alone and cannot be judged"
+            judged[e] = False
+        elif not seen.all():
+            remarks[name] = f"has no sample of {_classes(classes, ~seen)}"
+        elif (rare := by_class < counts.shape[1]).any():
+            remarks[name] = f"has too few samples of {_classes(classes, rare)} for every fold to hold one"
+    return remarks, judged
+
+
+def sentences(audit: Audit) -> tuple[str, ...]:
+    """The findings, the most telling first."""
+    lines = [*_worst(audit), *_risk(audit), *_left_out(audit)]
+    lines += [f"environment {name} {why}." for name, why in audit.remarks.items()]
+    return tuple(line[:1].upper() + line[1:] for line in lines)
+
+
+def _worst(audit: Audit) -> list[str]:
+    worst = audit.worst
+    if worst is None:
+        return ["fewer than two environments are large enough to judge, so transfer between them cannot be told."]
+    home, away = audit.environments[worst.fitted_on], audit.environments[worst.tested_on]
+    points = worst.points
+    own, here = (
+        audit.accuracy.value[worst.tested_on, worst.tested_on],
+        audit.accuracy.value[worst.fitted_on, worst.tested_on],
+    )
+    scene = f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
+    if points.low <= 0 <= points.high:
+        return [
+            f"the worst pair is a predictor fitted on {home} at {away} ({scene}): a difference of "
+            f"{_points(points)} points, which is within chance."
+        ]
+    if points.value < 0:
+        return [
+            f"the worst pair by loss is a predictor fitted on {home} at {away}, with a cross-entropy {worst.excess} "
+            f"above that of one fitted there, though it gets more right ({scene})."
+        ]
+    line = f"a predictor fitted on {home} loses {_points(points)} points at {away} ({scene})"
+    return [f"{line}{_helped(audit)}."]
+
+
+def _helped(audit: Audit) -> str:
+    worst = audit.worst
+    assert worst is not None
+    if worst.helper is None or worst.closed is None:
+        return ""
+    name, closed = audit.environments[worst.helper], worst.closed
+    if closed.low <= 0 <= closed.high:
+        return f"; adding {name} to its training helps most, and changes that by {_points(closed)}, within chance"
+    if closed.value < 0:
+        return f"; adding any other environment to its training does not help ({name}: {_points(closed)})"
+    return f"; adding {name} to its training closes {_points(closed)} of them"
+
+
+def _risk(audit: Audit) -> list[str]:
+    if not np.isfinite(audit.transfer_risk.value):
+        return []
+    at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
+    return [
+        f"the transfer risk is {audit.transfer_risk}, in cross-entropy: what a predictor fitted in one environment "
+        f"loses in the worst other one; at home it loses {at_home:.3f}, in the average other one "
+        f"{audit.mean_transfer_risk}."
+    ]
+
+
+def _left_out(audit: Audit) -> list[str]:
+    """The environment that gains least from the others."""
+    gaps = np.where(audit.judged, np.diag(audit.accuracy.value) - audit.left_out_accuracy.value, -np.inf)
+    if not np.isfinite(gaps).any():
+        return []
+    e = int(np.nanargmax(gaps))
+    name, left, own = audit.environments[e], audit.left_out_accuracy[e], audit.accuracy[e, e]
+    if left.high >= own.low and own.high >= left.low:
+        return [
+            f"no environment is left behind by more than chance: the nearest to it, {name}, gets {_share(left)} right "
+            f"with a predictor of the others' samples, {_share(own)} with one of its own."
+        ]
+    if left.value >= own.value:
+        return [
+            f"every environment does better with the others' samples than with its own; {name} gains least, "
+            f"{_share(left)} against {_share(own)}."
+        ]
+    return [
+        f"unseen, {name} fares worst: a predictor fitted on all others gets {_share(left)} right there, one of its "
+        f"own {_share(own)}."
+    ]
+
+
+def _points(share: Estimate) -> str:
+    return f"{100 * share.value:.1f} ({100 * share.low:.1f} to {100 * share.high:.1f})"
+
+
+def _share(share: Estimate) -> str:
+    return f"{100 * share.value:.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})"
+
+
+def _classes(classes: Sequence[Any], which: NDArray[np.bool_]) -> str:
+    names = [str(name) for name, chosen in zip(classes, which, strict=True) if chosen]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"class {', '.join(names[:5])}{more}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,133 @@
+"""`trm audit` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from transferrisk import audit
+
+
+def data(n=150, d=3):
+    rng = np.random.default_rng(0)
+    labels, sites = rng.integers(2, size=n), rng.integers(3, size=n)
+    features = rng.normal(size=(n, d)) + labels[:, None] * np.where(sites == 2, 0.3, 1.5)[:, None]
+    return features.astype(np.float32), np.array(["no", "yes"])[labels], np.array(["A", "B", "C"])[sites]
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    features, labels, sites = data()
+    np.savez(tmp_path / "embeddings.npz", features=features, y=labels, site=sites)
+    return tmp_path / "embeddings.npz"
+
+
+FAST = ("--ridge", "0.01", "--folds", "3", "--bootstrap", "20")
+NAMED = ("--label", "y", "--environment", "site")
+
+
+def test_a_file_of_embeddings(run_trm, embeddings, tmp_path):
+    code, out, err = run_trm("audit", embeddings, *NAMED, *FAST)
+    assert (code, err) == (0, "")
+    found = audit(*data(), ridge=0.01, folds=3, bootstrap=20)
+    assert f"{100 * found.accuracy.value[0, 2]:.1f}" in out
+    assert " ".join(found.sentences[0].split()) in " ".join(out.split())
+    assert "Report: audit.html" in out
+    page = (tmp_path / "audit.html").read_text()
+    assert "Transfer matrices" in page
+    assert f"{found.loss.value[0, 2]:.3f}" in page
+
+
+def test_json_is_all_that_is_printed_and_says_where_the_page_is(run_trm, embeddings, tmp_path):
+    code, out, _ = run_trm("audit", embeddings, *NAMED, *FAST, "--json", "--output", tmp_path / "new" / "a.html")
+    found = json.loads(out)
+    assert code == 0
+    assert found["page"] == str(tmp_path / "new" / "a.html")
+    assert (tmp_path / "new" / "a.html").exists()
+    expected = audit(*data(), ridge=0.01, folds=3, bootstrap=20).to_dict()
+    for key in ("environments", "classes", "loss", "accuracy", "worst_pair", "sentences"):
+        assert found[key] == expected[key]
+
+
+def test_tables_and_vectors_are_told_apart_by_the_file(run_trm, tmp_path):
+    features, labels, sites = data()
+    frame = pd.DataFrame(features, columns=["u", "v", "w"]).assign(label=labels, environment=sites)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    columns = {"features": pa.array(list(features)), "label": pa.array(labels), "environment": pa.array(sites)}
+    pq.write_table(pa.table(columns), tmp_path / "lists.parquet")
+    found = []
+    for name in ("t.csv", "t.parquet", "lists.parquet"):
+        code, out, _ = run_trm("audit", name, "--label", "label", "--environment", "environment", *FAST, "--json")
+        assert code == 0
+        found.append(json.loads(out)["loss"]["value"])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+    np.testing.assert_allclose(found[0], found[2], atol=1e-3)  # a table's own scaling is not undone exactly
+    code, _, _ = run_trm("audit", "lists.parquet", *FAST)
+    assert code == 0
+
+
+def test_a_trained_models_features(run_trm, tmp_path):
+    small = ["--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu"]
+    code, _, err = run_trm("train", "--data", "gaussian", *small, "--output", "run", "--quiet")
+    assert code == 0, err
+    code, out, err = run_trm("audit", "gaussian", "--model", "run/last.safetensors", *FAST, "--json")
+    assert code == 0, err
+    through = json.loads(out)
+    code, out, _ = run_trm("audit", "gaussian", *FAST, "--json")
+    raw = json.loads(out)
+    assert through["environments"] == raw["environments"]
+    assert "far" in raw["environments"]
+    assert through["counts"] == raw["counts"]
+    assert through["loss"]["value"] != raw["loss"]["value"]
+
+
+def test_bad_rows_can_be_left_out(run_trm, tmp_path):
+    features, labels, sites = data()
+    features[4, 1] = np.nan
+    np.savez(tmp_path / "holes.npz", features=features, labels=labels, environments=sites)
+    code, _, err = run_trm("audit", "holes.npz", *FAST)
+    assert code == 2
+    assert "row 5" in err
+    code, out, err = run_trm("audit", "holes.npz", *FAST, "--skip-bad", "--json")
+    assert code == 0
+    assert int(np.sum(json.loads(out)["counts"])) == 149
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing.npz",), "does not exist"),
+        (("notes.txt",), "told by its ending"),
+        (("embeddings.npz",), "has no array 'labels'"),
+        (("embeddings.npz", *NAMED, "--output", "page.pdf"), "does not end in .html"),
+        (("embeddings.npz", *NAMED, "--ridge", "0"), "ridge=0.0"),
+        (("embeddings.npz", *NAMED, "--confidence", "2"), "confidence=2.0"),
+        (("embeddings.npz", *NAMED, "--model", "none.safetensors"), "does not exist"),
+        (("embeddings.npz", *NAMED, "--folds", "1"), "--folds"),
+        (("10c-digits",), "name a trained model with --model"),
+        (("embedings",), "not known"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_writes_nothing(run_trm, embeddings, tmp_path, arguments, message):
+    before = sorted(tmp_path.iterdir())
+    code, out, err = run_trm("audit", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("trm: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "cache") == before
+
+
+def test_many_environments_have_a_line_each(run_trm, tmp_path):
+    features, labels, _ = data(n=400)
+    sites = np.arange(400) % 10
+    np.savez(tmp_path / "many.npz", features=features, labels=labels, environments=sites)
+    code, out, _ = run_trm("audit", "many.npz", *FAST)
+    assert code == 0
+    assert "Worst other" in out
