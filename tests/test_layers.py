@@ -13,7 +13,18 @@ import transferrisk
 
 ROOT = Path(transferrisk.__file__).parent
 # Each layer may import itself, what stands before it, and the shared ground.
-ORDER = ["solvers", "functional", "auditing", "criterion", "algorithms", "training", "sklearn", "experiments", "cli"]
+ORDER = [
+    "solvers",
+    "functional",
+    "auditing",
+    "criterion",
+    "algorithms",
+    "training",
+    "sklearn",
+    "experiments",
+    "fitting",
+    "cli",
+]
 GROUND = {"errors", "extras", "files", "__init__"}
 ASIDE = {
     "data": {"errors", "extras", "files"},
@@ -29,6 +40,7 @@ MAY_USE_ASIDE = {
     "training": {"data", "models"},
     "sklearn": {"data", "models"},
     "experiments": {"data", "models"},
+    "fitting": {"data", "models", "reports"},
 }
 
 

@@ -34,6 +34,26 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             raise
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file beside the target to write to, however long it gets; it takes the target's name when all went well."""
+    target = Path(os.path.realpath(path))
+    _refuse_other_than_file(target)
+    with new_folders(target.parent):
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
 def check_target(path: Path) -> None:
     """Refuse a file that could not be written, before hours of work and without creating anything."""
     _check_folder(path.parent)

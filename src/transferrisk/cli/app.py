@@ -12,6 +12,9 @@ from .bench import bench
 from .data import data_app
 from .data_look import check, show
 from .demo import demo
+from .export import export
+from .fit import fit
+from .predict import predict
 from .train import train
 
 app = typer.Typer(
@@ -23,6 +26,9 @@ app.command()(demo)
 app.command()(bench)
 app.command()(train)
 app.command()(audit)
+app.command()(fit)
+app.command()(predict)
+app.command()(export)
 data_app.command()(check)
 data_app.command()(show)
 app.add_typer(data_app, name="data")

@@ -53,6 +53,20 @@ def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Co
     return frame
 
 
+def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Iterator[pd.DataFrame]:
+    """The same rows in parts of `size`, so that a file of any length can be read; `texts` as above.
+
+    Types of a CSV file's other columns are those of each part by itself.
+    """
+    path, names = existing_file(file), list(read_header(file))
+    empty = True
+    for frame in _parquet_parts(path, names, size) if _is_parquet(path) else _csv_parts(path, texts, size):
+        empty = empty and not len(frame)
+        yield frame[names]
+    if empty:
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+
+
 def opened_parquet(path: Path) -> Any:
     """A pyarrow.parquet.ParquetFile, which has read the columns' names and types only."""
     import pyarrow as pa
@@ -108,31 +122,76 @@ def _csv_header(path: Path) -> tuple[list[str], int]:
 
 def _read_csv(path: Path, texts: Collection[str]) -> pd.DataFrame:
     """Fields beyond the header are errors, and so are lines that end early: pandas would fill them up silently."""
+    (frame,) = _csv_parts(path, texts, None)
+    return frame
+
+
+def _csv_parts(path: Path, texts: Collection[str], size: int | None) -> Iterator[pd.DataFrame]:
+    """Parts of a file of so many rows each; None: all in one."""
     import pandas as pd
 
     header, before = _csv_header(path)
     names = [name or f"\0{i}" for i, name in enumerate(header)]
+    with _parsing(path, len(names), before):
+        read = pd.read_csv(
+            path,
+            sep=_separator(path),
+            skiprows=before,
+            header=0,
+            names=names,
+            index_col=False,
+            dtype=dict.fromkeys(texts, str),
+            skipinitialspace=True,
+            low_memory=False,  # types are those of whole columns, not of parts of them
+            encoding="utf-8-sig",
+            chunksize=size,
+        )
+    whole = [read] if size is None else read
+    looked, frames = False, iter(whole)
+    try:
+        while True:
+            with _parsing(path, len(names), before):
+                frame = next(frames, None)
+            if frame is None:
+                return
+            if not looked and len(frame) and frame[names[-1]].isna().any():
+                _refuse_ragged(path, len(names), before)
+                looked = True
+            yield frame
+    finally:
+        if size is not None:
+            read.close()
+
+
+@contextmanager
+def _parsing(path: Path, width: int, before: int) -> Iterator[None]:
+    """What pandas cannot make sense of is one clear error, with the line where that is known."""
+    import pandas as pd
+
     try:
         with _reading(path), warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                path,
-                sep=_separator(path),
-                skiprows=before,
-                header=0,
-                names=names,
-                index_col=False,
-                dtype=dict.fromkeys(texts, str),
-                skipinitialspace=True,
-                low_memory=False,  # types are those of whole columns, not of parts of them
-                encoding="utf-8-sig",
-            )
+            yield
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        _refuse_ragged(path, len(names), before)
+        _refuse_ragged(path, width, before)
         raise InputError(f"{path} is not well-formed ({because(error)}): correct the file") from None
-    if len(frame) and frame[names[-1]].isna().any():
-        _refuse_ragged(path, len(names), before)
-    return frame
+
+
+def _parquet_parts(path: Path, names: Sequence[str], size: int) -> Iterator[pd.DataFrame]:
+    for table in parquet_parts(path, names, size):
+        yield table.to_pandas(ignore_metadata=True, date_as_object=False)
+
+
+def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any]:
+    """pyarrow.Tables of these columns and of so many rows each, at most."""
+    import pyarrow as pa
+
+    file = opened_parquet(path)
+    try:
+        for batch in file.iter_batches(batch_size=size, columns=list(columns)):
+            yield pa.Table.from_batches([batch]).select(list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged ({because(error)}): write it again") from None
 
 
 def _refuse_ragged(path: Path, width: int, before: int) -> None:

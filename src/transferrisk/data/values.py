@@ -96,6 +96,8 @@ def as_numbers(series: pd.Series, name: str) -> Floats:
     if kind == "boolean":
         return as_truth(series, name)
     if kind not in ("numeric", "text", "empty"):
+        if blank(series).all():  # a column without values may have any type
+            return np.full(len(series), np.nan)
         raise _unexpected(series, ~blank(series), name, "a number")
     if pd.api.types.is_timedelta64_dtype(series):
         return np.array(series.dt.total_seconds(), dtype=np.float64) / 86400
@@ -139,6 +141,8 @@ def as_days(series: pd.Series, name: str) -> Floats:
 
     kind = kind_of(series)
     given = ~blank(series)
+    if not given.any():
+        return np.full(len(series), np.nan)
     if kind not in ("date", "text", "empty"):
         raise _unexpected(series, given, name, "a date")
     if kind == "date":

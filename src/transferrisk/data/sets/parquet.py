@@ -7,6 +7,7 @@ Features are in one column of lists named `features` or `embedding`, else in all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,17 @@ NAMES = {"label": ("label", "labels"), "environment": ("environment", "environme
 LISTS = ("features", "embedding", "embeddings")
 
 
-def load(file: str, asked: Options) -> EnvironmentSet:
-    path = existing_file(file)
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a file are what: `features` is one of lists, or several of numbers."""
+
+    features: tuple[str, ...]
+    label: str
+    environment: str
+
+
+def find_columns(path: Path, asked: Options) -> Columns:
+    """By the options, and by the usual names where these say nothing."""
     schema = opened_parquet(path).schema_arrow
     known = [name for name in schema.names if not INDEX.fullmatch(name)]
     for name in known:
@@ -37,18 +47,27 @@ def load(file: str, asked: Options) -> EnvironmentSet:
         "environment": _default(asked.environment, "environment", known, path),
     }
     refuse_equal(keys, path)
-    columns = _feature_columns(asked.features, known, keys, schema, path)
+    return Columns(tuple(_feature_columns(asked.features, known, keys, schema, path)), **keys)
+
+
+def load(file: str, asked: Options) -> EnvironmentSet:
+    path = existing_file(file)
+    found = find_columns(path, asked)
+    columns, keys = found.features, {"label": found.label, "environment": found.environment}
     table = read_parquet(path, [*columns, *keys.values()])
     if not table.num_rows:
         raise InputError(f"{path} has columns and no rows: write it again with data")
-    vectors = (
-        _from_lists(table.column(columns[0]), columns[0], path)
-        if _is_list(schema.field(columns[0]).type)
-        else _from_numbers(table, columns)
-    )
+    vectors = vectors_of(table, columns, path)
     labels, environments = (table.column(keys[name]).to_pandas() for name in ("label", "environment"))
     names = columns if len(columns) == vectors.shape[1] else None
     return assemble(path, vectors, labels, environments, keys, asked.skip_bad, names)
+
+
+def vectors_of(table: Any, columns: Sequence[str], path: Path) -> Vectors:
+    """Vectors (n, d) of a pyarrow.Table: one column of lists, or columns of numbers."""
+    if is_list(table.schema.field(columns[0]).type):
+        return _from_lists(table.column(columns[0]), columns[0], path)
+    return _from_numbers(table, columns)
 
 
 def _default(asked: str | None, option: str, known: Sequence[str], path: Path) -> str:
@@ -63,7 +82,7 @@ def _feature_columns(
     """One column of lists, or columns of numbers."""
     others = [name for name in known if name not in keys.values()]
     if asked is None:
-        chosen = [name for name in LISTS if name in others and _is_list(schema.field(name).type)][:1]
+        chosen = [name for name in LISTS if name in others and is_list(schema.field(name).type)][:1]
         chosen = chosen or [name for name in others if _is_number(schema.field(name).type)]
         ignored = [name for name in others if name not in chosen]
         if not chosen:
@@ -81,12 +100,12 @@ def _feature_columns(
             raise InputError(
                 f"{path}: column {name!r} is named twice: it can be a feature, the label or the environment"
             )
-        if not _is_number(kind) and not (_is_list(kind) and len(chosen) == 1):
+        if not _is_number(kind) and not (is_list(kind) and len(chosen) == 1):
             raise InputError(f"{path}: column {name!r} holds {kind}: name columns of numbers, or one column of lists")
     return chosen
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
     import pyarrow as pa
 
     kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

@@ -22,7 +22,7 @@ from ..options import Options
 from ..root import expanded
 from ..schema import Schema
 from ..tabular import read_frame, read_header
-from ..values import blank, classes_of
+from ..values import Codes, blank, classes_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,8 +43,35 @@ class Table:
     schema: Schema
 
 
-def read(file: Path | str, asked: Options) -> Table:
-    """The table in a file."""
+@dataclass(frozen=True)
+class Sheet:
+    """The usable rows of a table, not encoded yet.
+
+    frame      columns of features, the label's and the environment's
+    positions  the rows' places in the file, None where all are used
+    """
+
+    frame: pd.DataFrame
+    label: str
+    environment: str
+    labels: Codes  # (n,) index into class_names
+    environments: Codes  # (n,) index into environment_names
+    class_names: tuple[str, ...]
+    environment_names: tuple[str, ...]
+    positions: Codes | None
+
+    def encoded(self, schema: Schema) -> EnvironmentSet:
+        return EnvironmentSet(
+            schema.encode(self.frame).features,
+            torch.from_numpy(self.labels),
+            torch.from_numpy(self.environments),
+            self.environment_names,
+            self.class_names,
+        )
+
+
+def read_rows(file: Path | str, asked: Options) -> Sheet:
+    """The table in a file, as it is written there."""
     label, environment, features = _columns(file, asked)
     chosen = [*features, *(name for name in (label, environment) if name not in features)]
     frame = read_frame(file, chosen, texts=(label, environment))
@@ -58,15 +85,14 @@ def read(file: Path | str, asked: Options) -> Table:
         frame = frame.iloc[rows]
     labels, class_names = classes_of(frame[label], label, file, "label")
     environments, environment_names = classes_of(frame[environment], environment, file, "environment")
-    schema = _schema(frame, label, environment, file)
-    data = EnvironmentSet(
-        schema.encode(frame).features,
-        torch.from_numpy(labels),
-        torch.from_numpy(environments),
-        environment_names,
-        class_names,
-    )
-    return Table(review_vectors(data, file, rows), schema)
+    return Sheet(frame, label, environment, labels, environments, class_names, environment_names, rows)
+
+
+def read(file: Path | str, asked: Options) -> Table:
+    """The table in a file."""
+    sheet = read_rows(file, asked)
+    schema = _schema(sheet.frame, sheet.label, sheet.environment, file)
+    return Table(review_vectors(sheet.encoded(schema), file, sheet.positions), schema)
 
 
 def load(file: str, asked: Options) -> EnvironmentSet:

@@ -1,0 +1,87 @@
+"""`trm fit`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..data import Options
+from .asking import AsJson, reads_data
+from .demo import folder
+
+Name = Annotated[
+    str, typer.Argument(metavar="FILE", help="A table, embeddings, a folder of images, or a name of trm data list.")
+]
+Output = Annotated[Path, typer.Option(parser=folder, metavar="FOLDER", help="Where the model goes.")]
+Algorithms = Annotated[str, typer.Option(help="Which to compare, separated by commas.")]
+Algorithm = Annotated[str | None, typer.Option(help="Take this one, whatever the comparison says.")]
+Compare = Annotated[bool, typer.Option("--compare/--no-compare", help="Compare on environments held out first.")]
+Setting = Annotated[
+    list[str] | None, typer.Option("--setting", help="Of an algorithm, such as ridge=1e-2 or trm.ridge=1e-2.")
+]
+Backbone = Annotated[str | None, typer.Option(help="mlp:64 for vectors and by size for images, when not given.")]
+Weights = Annotated[str | None, typer.Option(help="imagenet, none, or a file of weights for the backbone.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over all rows; by their number when not given.")]
+Repeats = Annotated[int, typer.Option(min=1, max=100, help="Seeds of the comparison.")]
+HeldOut = Annotated[int, typer.Option("--held-out-environments", min=1, help="How many to hold out at most.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes that compare; by the data when not given.")]
+DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a model that is there.")]
+
+
+@reads_data
+def fit(
+    name: Name,
+    output: Output,
+    options: Options,
+    algorithms: Algorithms = "erm,groupdro,trm",
+    algorithm: Algorithm = None,
+    compare: Compare = True,
+    setting: Setting = None,
+    backbone: Backbone = None,
+    weights: Weights = None,
+    epochs: Epochs = None,
+    repeats: Repeats = 1,
+    held_out: HeldOut = 10,
+    device: Device = "auto",
+    workers: Workers = None,
+    drop_small: DropSmall = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a model that is to work in new environments, and keep it with all it needs.
+
+    Example: trm fit visits.csv --label outcome --environment hospital --output model
+    """
+    from ..fitting.fit import Plan, fit_source
+    from ..fitting.folder import check_output
+    from ..fitting.save import save
+    from ..fitting.source import read
+    from .fit_show import columns, explain, summary
+    from .show import console, task_progress
+
+    names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
+    plan = Plan(
+        names, algorithm, compare, tuple(setting or ()), backbone, weights, epochs, options.seed, repeats, held_out,
+        device, workers, drop_small,
+    )  # fmt: skip
+    check_output(output, force)
+    with task_progress() as advance:
+        source = read(name, replace(options, progress=advance), drop_small)
+    if not as_json:
+        console.print(columns(source))
+    with task_progress() as advance:
+        fitted = fit_source(source, plan, options, advance)
+        advance("writing the model", 1, 1)
+        save(fitted, output, shlex.join(["trm", *sys.argv[1:]]), force)
+    if as_json:
+        print(json.dumps(summary(fitted, output), indent=2))
+    else:
+        explain(fitted, output)

@@ -1,0 +1,80 @@
+"""How a model is trained where nothing else is asked for.
+
+Vectors are given one hidden layer, so that the transfer risk has features to shape, and a number of steps that depends
+on the number of rows rather than on the smallest environment: an epoch of `BalancedSampler` ends with that one. An
+environment smaller than a batch has its rows repeated until it fills one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import ceil
+from typing import Any
+
+import torch
+
+from ..algorithms import get
+from ..data import EnvironmentSet
+from ..training import TrainingConfig
+from ..training.protocols import default_backbone, side
+
+PASSES = 10  # over the rows of a table, within these bounds
+FEWEST_STEPS, MOST_STEPS = 300, 1000
+BATCH, SMALLEST_BATCH, LARGEST_STEP = 128, 16, 2048  # samples of an environment, and of all of them together
+SMALL_TABLE = 5000  # rows below which weights decay more
+WARM_UP = 0.4  # share of the steps on the empirical risk alone, for algorithms with a penalty
+MANY_ENVIRONMENTS = 8  # beyond, the transfer risk of one drawn environment a step
+
+
+def backbone_for(data: EnvironmentSet) -> str:
+    return default_backbone(data) if side(data) else "mlp:64"
+
+
+def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> TrainingConfig:
+    """For these training samples; `epochs` are passes over all rows."""
+    count, environments = len(data), len(data.environment_names)
+    largest = int(data.group_counts().sum(1).max())
+    usual_batch = BATCH
+    if side(data):
+        large = side(data) > 64
+        usual_batch = 32 if large else BATCH
+        config = TrainingConfig(epochs=1, lr=1e-4 if large else 0.1, record=())
+        config = replace(config, decay_at=1.0 if large else config.decay_at, augment=augment)
+        usual: float = 50 if large else 10
+    else:
+        decay = 1e-2 if count < SMALL_TABLE else 1e-3
+        config = TrainingConfig(epochs=1, lr=0.05, weight_decay=decay, decay_at=0.6, record=())
+        usual = PASSES
+    batch = min(usual_batch, largest, max(SMALLEST_BATCH, LARGEST_STEP // environments))
+    steps = ceil((epochs or usual) * count / (environments * batch))
+    if epochs is None and not side(data):
+        steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
+    smallest = max(int(data.group_counts().sum(1).min()), batch)
+    return replace(config, batch_size=batch, epochs=ceil(steps / (smallest // batch)), evaluations=1)
+
+
+def batch_of(config: TrainingConfig) -> int:
+    """Samples of each environment in a step: `config_for` never takes all there are."""
+    assert config.batch_size is not None
+    return config.batch_size
+
+
+def settings_for(algorithm: str, given: Mapping[str, Any], config: TrainingConfig, environments: int) -> dict[str, Any]:
+    """The algorithm's settings: those given, and what the number of steps and of environments suggests."""
+    known = {field.name for field in fields(get(algorithm).config_type)}
+    suggested: dict[str, Any] = {"start_epoch": WARM_UP * config.epochs} if "start_epoch" in known else {}
+    if "query" in known and environments > MANY_ENVIRONMENTS:
+        suggested["query"] = "random"
+    return suggested | dict(given)
+
+
+def filled(data: EnvironmentSet, batch: int) -> EnvironmentSet:
+    """The rows of environments smaller than a batch repeated, as often as it takes to fill one."""
+    rows = []
+    for e in range(len(data.environment_names)):
+        members = (data.environments == e).nonzero().flatten()
+        rows.append(members.repeat(ceil(batch / len(members))) if len(members) < batch else members)
+    if sum(map(len, rows)) == len(data):
+        return data
+    return data.select(torch.cat(rows))

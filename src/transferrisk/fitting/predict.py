@@ -1,0 +1,174 @@
+"""Predictions for new samples, written part by part."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data import Options
+from ..data.archives import because
+from ..data.checks import listed
+from ..errors import DataWarning, InputError, warn
+from ..files import check_target, whole_file
+from .model import Model
+from .stream import ROWS, Part, parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Write = Callable[["pd.DataFrame"], None]
+PREDICTION = "prediction"
+ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
+ALL = "all rows"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """
+    rows   how many were predicted
+    right  environment -> (how many came out right, of how many), where the file has labels
+    """
+
+    rows: int
+    right: Mapping[str, tuple[int, int]]
+
+
+def predict(
+    model: Model,
+    given: str,
+    output: Path | None,
+    asked: Options | None = None,
+    identity: str | None = None,
+    size: int = ROWS,
+    on_rows: Callable[[int], None] | None = None,
+) -> Predicted:
+    """Write label and probabilities of each sample of a file or folder; as CSV to standard output without `output`.
+
+    What the model had not seen is one warning each, however many parts of the file it is in.
+    """
+    columns = [f"probability_{name}" for name in model.class_names]
+    if identity in (PREDICTION, *columns):
+        raise InputError(f"--id {identity}: a column of the predictions has that name; rename yours")
+    if output is not None:
+        check_target(output)
+    score, told, rows = _Score(model.class_names), set[str](), 0
+    with _writer(output) as write:
+        for part in parts(model, given, asked or Options(), identity, size):
+            chances = model.probabilities(part.inputs)
+            write(_frame(part, chances, model.class_names, columns))
+            score.add(part, chances)
+            for note in part.notes:
+                kind = re.sub(r"\(.*\)|\d+|s\b", "", note)
+                if kind not in told:
+                    told.add(kind)
+                    warn(note, DataWarning)
+            rows += len(chances)
+            if on_rows is not None:
+                on_rows(rows)
+    if score.unknown:
+        warn(
+            f"{given}: labels the model does not know count as wrong: {listed(map(repr, sorted(score.unknown)))}",
+            DataWarning,
+        )
+    return Predicted(rows, dict(sorted(score.right.items())))
+
+
+class _Score:
+    """How many predictions came out right, by environment."""
+
+    def __init__(self, class_names: tuple[str, ...]) -> None:
+        self.class_names = np.array(class_names, dtype=object)
+        self.right: dict[str, tuple[int, int]] = {}
+        self.unknown: set[str] = set()
+
+    def add(self, part: Part, chances: NDArray[np.float64]) -> None:
+        if part.labels is None:
+            return
+        guesses = self.class_names[chances.argmax(1)]
+        environments = part.environments or [ALL] * len(guesses)
+        for guess, label, environment in zip(guesses, part.labels, environments, strict=True):
+            if label is None:
+                continue
+            if label not in self.class_names:
+                self.unknown.add(label)
+            name = environment or "(no environment)"
+            right, count = self.right.get(name, (0, 0))
+            self.right[name] = (right + (guess == label), count + 1)
+
+
+def _frame(part: Part, chances: NDArray[np.float64], class_names: tuple[str, ...], columns: list[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    content: dict[str, Any] = dict(part.kept)
+    content[PREDICTION] = np.array(class_names, dtype=object)[chances.argmax(1)]
+    content |= dict(zip(columns, chances.T, strict=True))
+    return pd.DataFrame(content)
+
+
+@contextmanager
+def _writer(output: Path | None) -> Iterator[Write]:
+    """What takes one part after the other; a file is there when all of them are in it."""
+    if output is None:
+        with _csv(sys.stdout, ",") as write:
+            yield write
+        return
+    lower = output.name.lower()
+    if not lower.endswith(ENDINGS):
+        raise InputError(f"{output} is no table by its name: it has to end in {', '.join(ENDINGS)}, or be -")
+    with whole_file(output) as temporary:
+        if lower.endswith(".parquet"):
+            with _parquet(temporary) as write:
+                yield write
+            return
+        import gzip
+
+        opener: Any = gzip.open if lower.endswith(".gz") else open
+        with (
+            opener(temporary, "wt", encoding="utf-8", newline="") as file,
+            _csv(file, "\t" if lower.endswith(".tsv") else ",") as write,
+        ):
+            yield write
+
+
+@contextmanager
+def _csv(file: Any, separator: str) -> Iterator[Write]:
+    first = True
+
+    def write(frame: pd.DataFrame) -> None:
+        nonlocal first
+        frame.to_csv(file, sep=separator, index=False, header=first, lineterminator="\n")
+        first = False
+
+    yield write
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+
+    def write(frame: pd.DataFrame) -> None:
+        nonlocal writer
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        if writer is None:
+            writer = pq.ParquetWriter(path, table.schema)
+        try:
+            writer.write_table(table.cast(writer.schema))
+        except pa.ArrowInvalid as error:
+            raise InputError(f"--id has values of different types ({because(error)}): write .csv instead") from None
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()

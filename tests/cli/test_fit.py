@@ -1,0 +1,133 @@
+"""`trm fit`, `trm predict` and `trm export` as a user runs them."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from transferrisk.fitting.source import set_name
+
+
+@pytest.fixture
+def visits(tmp_path):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(150, 2))
+    frame = pd.DataFrame({"age": x[:, 0], "dose": x[:, 1], "ward": random.choice(["x", "y"], 150), "unit": "mg"})
+    frame["hospital"], frame["outcome"] = random.choice(["north", "south", "east"], 150), (x.sum(1) > 0).astype(int)
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    return frame
+
+
+NAMED = ("--label", "outcome", "--environment", "hospital")
+QUICK = ("--epochs", "30", "--device", "cpu", "--workers", "1")
+
+
+def test_fit_and_predict(run_trm, visits, tmp_path):
+    code, out, err = run_trm(
+        "fit", "visits.csv", *NAMED, "--output", "model", *QUICK, "--algorithms", "erm,groupdro,trm", "--repeats", "2"
+    )
+    assert (code, err) == (0, "")
+    assert "unit      not used" in out
+    assert "numeric" in out
+    lines = [line.split() for line in out.splitlines()]
+    written = json.loads((tmp_path / "model" / "comparison.json").read_text())
+    for name, found in written["comparison"]["algorithms"].items():
+        (row,) = [line for line in lines if line[:1] == [name] and len(line) == 6]
+        expected = [*found["accuracy"].values(), found["mean_accuracy"], found["worst_accuracy"]]
+        assert row[1:] == [f"{100 * value:.1f}" for value in expected]
+        assert np.mean(list(found["accuracy"].values())) == pytest.approx(found["mean_accuracy"])
+    assert f"Chosen: {written['chosen']}, " in out
+    assert "report: model/report.html" in out
+    page = (tmp_path / "model" / "report.html").read_text()
+    assert "Accuracy in environments not trained on" in page
+    assert "trm fit visits.csv --label outcome" in page
+
+    code, out, err = run_trm("predict", "model", "visits.csv", "--output", "-", "--id", "ward")
+    assert code == 0
+    predictions = pd.read_csv(io.StringIO(out))
+    assert list(predictions.columns) == ["ward", "prediction", "probability_0", "probability_1"]
+    right = (predictions["prediction"] == visits["outcome"]).groupby(visits["hospital"]).mean()
+    assert right.min() > 0.8
+    for name, share in right.items():
+        assert any(line.split() == [name, str((visits["hospital"] == name).sum()), f"{100 * share:.1f}"]
+                   for line in err.splitlines())  # fmt: skip
+
+    code, out, err = run_trm("predict", "model", "visits.csv", "--output", "p.parquet", "--json")
+    assert json.loads(out)["accuracy"] == pytest.approx(right.to_dict())
+    assert len(pd.read_parquet("p.parquet")) == 150
+
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    for command in (("predict", "model", "visits.csv", "--output", "q.csv"), ("export", "model", "--output", "m.onnx")):
+        code, out, err = run_trm(*command)
+        assert (code, out) == (2, "")
+        assert err == "trm: model/model.safetensors is damaged or of another model: fit it again, or use a copy\n"
+    assert not (tmp_path / "q.csv").exists()
+
+
+def test_json_and_an_algorithm_of_ones_own(run_trm, visits):
+    code, out, err = run_trm(
+        "fit", "visits.csv", *NAMED, "--output", "m", *QUICK, "--no-compare", "--algorithm", "vrex", "--json"
+    )
+    assert (code, err) == (0, "")
+    summary = json.loads(out)
+    assert (summary["algorithm"], summary["comparison"], summary["rows"]) == ("vrex", None, 150)
+    assert {entry["column"]: entry["taken_as"] for entry in summary["features"]} == {
+        "age": "numeric", "dose": "numeric", "ward": "categorical", "unit": "not used",
+    }  # fmt: skip
+    code, out, err = run_trm("fit", "visits.csv", *NAMED, "--output", "m", *QUICK)
+    assert (code, out) == (2, "")
+    assert err.startswith("trm: m holds a model already")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("visits.csv", "--label", "outcom", "--environment", "hospital"), "did you mean 'outcome'?"),
+        (("visits.csv", "--label", "outcome"), "say which holds the environment, with --environment"),
+        (("visits.csv", "--label", "outcome", "--environment", "outcome"), "cannot be both label and environment"),
+        (("visits.csv", "--label", "unit", "--environment", "hospital"), "there is nothing to predict"),
+        (("visits.csv", "--label", "outcome", "--environment", "unit"), "transfer needs at least two"),
+        (("visits.csv", *NAMED, "--features", "age,outcome"), "column 'outcome' is named twice"),
+        (("visit.csv", *NAMED), "did you mean 'visits.csv'?"),
+        (("empty.csv", *NAMED), "is empty"),
+        (("visits.txt", *NAMED), "is no kind of data that is known"),
+        (("visits.csv", *NAMED, "--algorithms", "erm,tmr"), "algorithm 'tmr' is not known: did you mean 'trm'?"),
+        (("visits.csv", *NAMED, "--setting", "trm.rigde=1"), "did you mean 'ridge'?"),
+        (("visits.csv", *NAMED, "--backbone", "cnn"), "takes images"),
+        (("visits.csv", *NAMED, "--size", "8"), "does not take size"),
+        (("visits.csv", *NAMED, "--device", "tpu"), "device 'tpu' is not known"),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_line(run_trm, visits, tmp_path, arguments, told):
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "visits.txt").write_text("text")
+    code, _, err = run_trm("fit", *arguments, "--output", "model", "--workers", "1")
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_bare_path_is_taken_by_its_kind(visits, tmp_path, monkeypatch):
+    from transferrisk.data import Options
+
+    monkeypatch.chdir(tmp_path)
+    visits.to_parquet("t.parquet")
+    pd.DataFrame({"embedding": [[1.0]], "label": [0]}).to_parquet("e.parquet")
+    (tmp_path / "pictures").mkdir()
+    for given, name in {
+        "visits.csv": "table:visits.csv",
+        "t.parquet": "table:t.parquet",
+        "e.parquet": "parquet:e.parquet",
+        "e.npz": "npz:e.npz",
+        "pictures": "folder:pictures",
+        "list.jsonl": "manifest:list.jsonl",
+        "table:visits.csv": "table:visits.csv",
+        "gaussian": "gaussian",
+    }.items():
+        assert set_name(given, Options()) == name
+    assert set_name("visits.csv", Options(path="file")) == "manifest:visits.csv"

@@ -1,0 +1,190 @@
+"""What is held out, what may be known of it, and which algorithm is taken."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rows import ASKED, table
+from sklearn.linear_model import LogisticRegression
+
+from transferrisk.data import EnvironmentSet
+from transferrisk.errors import InputError
+from transferrisk.fitting import Plan, fit
+from transferrisk.fitting.choice import choose
+from transferrisk.fitting.compare import Comparison, Trial, Tried, standard_error, summarise
+from transferrisk.fitting.defaults import FEWEST_STEPS, MOST_STEPS, config_for, filled, settings_for
+from transferrisk.fitting.facts import wilson
+from transferrisk.fitting.fit import settings_by_algorithm
+from transferrisk.fitting.source import read
+from transferrisk.fitting.trial import Recipe
+
+
+def comparison(means, noise, held="environments"):
+    """Two environments around each mean."""
+    accuracy = {name: {"a": mean - 0.01, "b": mean + 0.01} for name, mean in means.items()}
+    return Comparison(held, ("a", "b"), 0, accuracy, {"a": 9, "b": 9}, noise, (0,), {})
+
+
+@pytest.mark.parametrize(
+    ("means", "noise", "taken"),
+    [
+        ({"erm": 0.80, "groupdro": 0.81, "trm": 0.90}, {"erm": 0.02, "groupdro": 0.02, "trm": 0}, "trm"),
+        ({"erm": 0.89, "groupdro": 0.81, "trm": 0.90}, {"erm": 0.02, "groupdro": 0.02, "trm": 0}, "erm"),
+        ({"trm": 0.90, "groupdro": 0.89, "erm": 0.80}, {"erm": 0.02, "groupdro": 0.02, "trm": 0}, "groupdro"),
+        ({"erm": 0.90, "groupdro": 0.90, "trm": 0.90}, {"erm": 0, "groupdro": 0, "trm": 0}, "erm"),
+    ],
+)
+def test_the_simplest_within_noise_of_the_best_is_taken(means, noise, taken):
+    choice = choose(comparison(means, noise))
+    assert choice.algorithm == taken
+    assert f"{100 * means[taken]:.1f} %" in choice.why
+    assert ("so the simpler one is taken" in choice.why) == (means[taken] < max(means.values()))
+
+
+def test_rows_held_out_decide_nothing_about_transfer():
+    assert choose(comparison({"erm": 0.9, "trm": 0.5}, {"erm": 0, "trm": 0}, "rows")).algorithm == "trm"
+    choice = choose(comparison({"erm": 0.5, "groupdro": 0.9}, {"erm": 0, "groupdro": 0}, "rows"))
+    assert choice.algorithm == "groupdro"
+    assert "says nothing about new environments" in choice.why
+
+
+def test_standard_error_is_the_larger_of_places_and_rows():
+    one = {"a": torch.ones(100), "b": torch.ones(100)}
+    other = {"a": torch.ones(100), "b": torch.cat([torch.ones(80), torch.zeros(20)])}
+    places = np.std([0.0, 0.2], ddof=1) / np.sqrt(2)
+    assert standard_error(one, other) == pytest.approx(places)
+    both = {name: torch.cat([torch.ones(80), torch.zeros(20)]) for name in "ab"}
+    rows = np.sqrt(2 * 0.2 * 0.8 / 100) / 2
+    assert standard_error(one, both) == pytest.approx(rows)
+
+
+def test_wilson():
+    low, high = wilson(0.5, 100)
+    assert (low, high) == pytest.approx((0.40383, 0.59617), abs=1e-5)  # the textbook's
+    assert wilson(0.0, 10)[0] == 0
+    assert wilson(1.0, 10)[1] == 1
+
+
+def test_seeds_are_averaged_row_by_row():
+    tried = [
+        Tried("erm", seed, {"a": torch.tensor(right), "b": torch.tensor([True])}, ((1,), (0.5,)))
+        for seed, right in ((0, [True, True, False]), (1, [True, False, False]))
+    ]
+    found = summarise(tried, "environments", ("a", "b"), 0)
+    assert found.accuracy == {"erm": {"a": pytest.approx(0.5), "b": 1.0}}
+    assert (found.rows, found.seeds) == ({"a": 3, "b": 1}, (0, 1))
+    assert found.noise["erm"] == 0
+
+
+def test_the_encoding_knows_nothing_of_what_is_held_out(tmp_path):
+    frame = table(300)
+    away = frame["site"] == "site C"
+    frame.to_csv(tmp_path / "one.csv", index=False)
+    frame.loc[away, ["x0", "income"]] = 1e9
+    frame.loc[away, "colour"] = "mauve"
+    frame.to_csv(tmp_path / "other.csv", index=False)
+    encoders = []
+    for name in ("one", "other"):
+        source = read(str(tmp_path / f"{name}.csv"), ASKED)
+        rows, tested = Trial(source, Recipe("mlp"), "erm", {}, "site C", 0).split()
+        assert set(source.samples.environments[tested].tolist()) == {2}
+        assert sorted([*rows.tolist(), *tested.tolist()]) == list(range(300))
+        encoders.append(source.learn(rows))
+    assert encoders[0] == encoders[1]
+    everything = source.learn(torch.arange(300))
+    assert "colour=mauve" in everything.schema.feature_names
+    assert "colour=mauve" not in encoders[1].schema.feature_names
+    assert not any(name.startswith(("site", "outcome")) for name in everything.schema.feature_names)
+
+
+def test_erm_does_as_well_as_logistic_regression_in_new_places(tmp_path):
+    frame = table(1500).drop(columns=["shortcut", "code"])
+    frame.to_parquet(tmp_path / "plain.parquet")
+    plan = Plan(algorithms=("erm",), workers=1, device="cpu")
+    found = fit(tmp_path / "plain.parquet", ASKED, plan).comparison
+    columns = [f"x{i}" for i in range(4)]
+    for place in ("site A", "site B", "site C"):
+        away = frame["site"] == place
+        other = LogisticRegression().fit(frame.loc[~away, columns], frame.loc[~away, "outcome"])
+        expected = other.score(frame.loc[away, columns], frame.loc[away, "outcome"])
+        assert found.accuracy["erm"][place] > expected - 0.03
+    assert expected > 0.85
+
+
+def test_two_environments_are_compared_on_rows_and_that_is_said(tmp_path):
+    table(120, sites=2).to_csv(tmp_path / "two.csv", index=False)
+    fitted = fit(tmp_path / "two.csv", ASKED, Plan(algorithms=("erm", "trm"), epochs=2, device="cpu"))
+    assert fitted.comparison.held == "rows"
+    assert fitted.comparison.rows == {"site A": 12, "site B": 12}
+    assert fitted.choice.algorithm == "trm"
+    assert "cannot be compared" in fitted.choice.why
+
+
+def test_of_many_environments_some_are_drawn_by_the_seed(tmp_path):
+    table(200, sites=10).to_csv(tmp_path / "ten.csv", index=False)
+    drawn = {}
+    for seed in (0, 0, 1):
+        plan = Plan(("erm",), epochs=1, held_out=2, seed=seed, repeats=2, device="cpu")
+        found = fit(tmp_path / "ten.csv", ASKED, plan).comparison
+        assert (len(found.environments), found.left_out, found.seeds) == (2, 8, (seed, seed + 1))
+        assert drawn.setdefault(seed, found) == found or drawn[seed].accuracy == found.accuracy
+    assert drawn[0].environments != drawn[1].environments
+
+
+def test_a_trial_is_the_same_in_another_process(tmp_path):
+    table(90).to_csv(tmp_path / "small.csv", index=False)
+    source = read(str(tmp_path / "small.csv"), ASKED)
+    trial = Trial(source, Recipe("mlp:4", epochs=3, device="cpu"), "groupdro", {}, "site B", 3)
+    here, there = (one(lambda done, total: None) for one in (trial, pickle.loads(pickle.dumps(trial))))
+    assert torch.equal(here.right["site B"], there.right["site B"])
+    assert here.curve == there.curve
+
+
+def test_small_environments_are_named(tmp_path):
+    frame = pd.concat([table(90), table(4, sites=1).assign(site="tiny")])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"fewer than 10 rows: 'tiny' \(4 rows\): merge .* --drop-small"):
+        read(str(tmp_path / "t.csv"), ASKED)
+    with pytest.warns(UserWarning, match="'tiny' .* left out"):
+        source = read(str(tmp_path / "t.csv"), ASKED, drop_small=True)
+    assert source.sizes == {"site A": 30, "site B": 30, "site C": 30}
+    encoded = source.take(source.learn(torch.arange(90)), torch.arange(90))
+    assert encoded.inputs.shape[0] == len(source.frame) == 90
+
+
+def vectors(*sizes):
+    environments = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    names = tuple(f"e{i}" for i in range(len(sizes)))
+    return EnvironmentSet(torch.randn(sum(sizes), 3), environments % 2, environments, names, ("0", "1"))
+
+
+@pytest.mark.parametrize("sizes", [(50, 50, 50), (12, 3000, 3000), (90_000, 90_000, 98_000), (20,) * 60])
+def test_steps_depend_on_the_rows_not_on_the_smallest_environment(sizes):
+    data = vectors(*sizes)
+    config = config_for(data, None, False)
+    steps = config.epochs * (max(min(sizes), config.batch_size) // config.batch_size)
+    epoch = steps // config.epochs
+    assert FEWEST_STEPS <= steps < MOST_STEPS + epoch
+    assert config.batch_size * len(sizes) <= 2048
+    counts = filled(data, config.batch_size).group_counts().sum(1)
+    assert counts.min() >= config.batch_size
+    assert filled(data, 1) is data
+
+
+def test_settings_go_to_those_that_have_them():
+    found = settings_by_algorithm(("erm", "groupdro", "trm"), ["weights_lr=0.5", "trm.ridge=0.1"])
+    assert found == {"erm": {}, "groupdro": {"weights_lr": 0.5}, "trm": {"weights_lr": 0.5, "ridge": 0.1}}
+    with pytest.raises(InputError, match="trm has no setting 'rigde': did you mean 'ridge'"):
+        settings_by_algorithm(("erm", "trm"), ["rigde=1"])
+    config = config_for(vectors(50, 50), None, False)
+    assert settings_for("trm", {}, config, 3)["start_epoch"] == pytest.approx(0.4 * config.epochs)
+    assert settings_for("trm", {"start_epoch": 1.0, "ridge": 3.0}, config, 3) == {
+        "start_epoch": 1.0,
+        "ridge": 3.0,
+    }
+    assert settings_for("trm", {}, config, 20)["query"] == "random"
+    assert settings_for("erm", {}, config, 20) == {}

@@ -1,0 +1,104 @@
+"""Exported models, run by onnxruntime on samples they have not seen."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rows import table
+
+from transferrisk.data.schema import Schema
+from transferrisk.errors import InputError
+from transferrisk.fitting.encoders import ImageEncoder, TableEncoder, VectorEncoder
+from transferrisk.fitting.export import export
+from transferrisk.fitting.model import Model, Origin
+from transferrisk.models import build
+
+NEEDED = "comes with the extra onnx: pip install 'transferrisk[onnx]'"
+
+
+@pytest.fixture
+def runtime(tmp_path):
+    """runtime(model) -> a session of onnxruntime with the exported model."""
+    pytest.importorskip("onnx", reason=NEEDED)
+    pytest.importorskip("onnxscript", reason=NEEDED)
+    onnxruntime = pytest.importorskip("onnxruntime", reason=NEEDED)
+
+    def made(model):
+        inputs = export(model, tmp_path / "model.onnx")
+        session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+        assert [entry[0] for entry in inputs] == [entry.name for entry in session.get_inputs()]
+        assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(model.class_names)
+        return session
+
+    return made
+
+
+def model_of(encoder, backbone, kind="table"):
+    torch.manual_seed(0)
+    network = build(backbone, 3, encoder.shape).eval()
+    return Model(encoder, network, ("a", "b", "c"), Origin("table:x.csv", kind, "outcome", "site", {}, "erm", backbone))
+
+
+def fed(frame, session):
+    """Columns as the exported file takes them."""
+    feed = {}
+    for entry in session.get_inputs():
+        column = frame[entry.name]
+        if entry.type == "tensor(string)":
+            feed[entry.name] = column.fillna("").to_numpy(object)
+        elif pd.api.types.is_datetime64_any_dtype(column):
+            days = column.to_numpy().astype("datetime64[s]").astype(np.int64) / 86400
+            feed[entry.name] = np.where(column.isna(), np.nan, days)
+        else:
+            feed[entry.name] = column.to_numpy(float)
+    return feed
+
+
+def test_tables_with_every_kind_of_column(runtime):
+    before = table(400).rename(columns={"x0": "features", "x1": "trm.value.0", "x2": "network.head"})
+    before["missing both ways"] = np.where(np.arange(400) % 3, np.nan, 5.0)
+    before["many"] = [f"m{i % 70}" for i in range(400)]
+    model = model_of(TableEncoder(Schema.infer(before, "outcome", "site")), "mlp:8")
+    new = table(300, seed=9).rename(columns={"x0": "features", "x1": "trm.value.0", "x2": "network.head"})
+    new["missing both ways"], new["many"] = 5.0, [f"m{i % 90}" for i in range(300)]
+    new["seen"] = np.datetime64("1583-01-01", "s") + np.random.default_rng(0).integers(0, 3 * 10**10, 300)
+    new.loc[::7, ["features", "seen", "colour", "income"]] = None
+    new.loc[5, "colour"] = "mauve"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = model.predict_proba(new)
+    session = runtime(model)
+    (found,) = session.run(["probabilities"], fed(new, session))
+    assert np.abs(found - expected).max() < 1e-5
+    assert expected.std(0).min() > 0.01
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mlp:8"])
+def test_vectors(runtime, backbone):
+    x = (1e4 + np.random.default_rng(0).normal(size=(50, 7))).astype(np.float32)
+    x[:, 3] = 2
+    model = model_of(VectorEncoder.of(torch.from_numpy(x[:30]), ("features",)), backbone, "vectors")
+    (found,) = runtime(model).run(["probabilities"], {"features": x[30:]})
+    assert np.abs(found - model.predict_proba(x[30:])).max() < 1e-5
+
+
+def test_images(runtime):
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 12, 12)).astype(np.uint8)
+    model = model_of(ImageEncoder(3, 12, 12), "cnn:4", "images")
+    (found,) = runtime(model).run(["probabilities"], {"images": images})
+    assert np.abs(found - model.predict_proba(images)).max() < 1e-5
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch, tmp_path):
+    from transferrisk import extras
+
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    model = model_of(ImageEncoder(3, 12, 12), "cnn:4", "images")
+    with pytest.raises(InputError, match=r"onnx is not installed: pip install 'transferrisk\[onnx\]'"):
+        export(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,104 @@
+"""A model's folder: whole, the same when read again, and refused when it is not what was written."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from rows import table
+
+from transferrisk.errors import InputError
+from transferrisk.fitting import load, save
+from transferrisk.fitting import save as saving
+from transferrisk.fitting.folder import FILES
+
+
+def test_a_model_read_again_says_the_same(fitted, folder):
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    new = table(50, seed=1)
+    model = load(folder)
+    assert np.array_equal(model.predict_proba(new), fitted.model.predict_proba(new))
+    assert model.class_names == ("no", "yes")
+    assert np.allclose(model.predict_proba(new).sum(1), 1)
+    assert (model.predict(new) == new["outcome"]).mean() > 0.7
+
+
+def test_card_and_page_tell_what_was_done(fitted, folder):
+    card = (folder / "card.md").read_text()
+    assert "**Chosen: erm**, asked for." in card
+    assert "| site A | 134 |" in card
+    assert re.search(r"\| version \| not used \| 0 \| constant \|", card)
+    assert "`trm fit visits.csv`" in card
+    assert "How it does in a new environment was not measured." in card
+    page = (folder / "report.html").read_text()
+    assert "Transfer of the final features" in page
+    assert "site B" in page
+    assert json.loads((folder / "comparison.json").read_text())["comparison"] is None
+
+
+def test_other_things_are_never_replaced(fitted, folder, tmp_path):
+    with pytest.raises(InputError, match=r"holds a model already: .* --force"):
+        save(fitted, folder)
+    before = (folder / "schema.json").stat().st_ino
+    save(fitted, folder, force=True)
+    assert (folder / "schema.json").stat().st_ino != before
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"other things than a model, such as notes\.txt"):
+        save(fitted, folder, force=True)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        save(fitted, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_what_fails_leaves_nothing_behind(fitted, folder, tmp_path, monkeypatch):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    import importlib
+
+    monkeypatch.setattr(importlib.import_module(saving.__module__), "write_report", fail)
+    with pytest.raises(KeyboardInterrupt):
+        save(fitted, tmp_path / "new" / "model")
+    kept = (folder / "schema.json").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        save(fitted, folder, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (folder / "schema.json").read_bytes() == kept
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def edited(path):
+    content = json.loads(path.read_text())
+    content["classes"] = ["yes", "no"]
+    path.write_text(json.dumps(content))
+
+
+def newer(path):
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"format": 99}))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "told"),
+    [
+        ("model.safetensors", cut, "damaged or of another model"),
+        ("schema.json", cut, "is damaged"),
+        ("schema.json", edited, "was changed"),
+        ("schema.json", newer, "of format 99, and this version reads 1"),
+        ("schema.json", lambda path: path.write_text("[]"), "is damaged"),
+        ("model.safetensors", lambda path: path.unlink(), "holds no model.safetensors"),
+    ],
+)
+def test_damage_is_one_line(folder, name, damage, told):
+    damage(folder / name)
+    with pytest.raises(InputError, match=told) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="is no folder"):
+        load(folder / "nowhere")

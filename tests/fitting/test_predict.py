@@ -1,0 +1,162 @@
+"""Predictions of files: in parts as in one go, and with a word where they are not like the training table."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rows import table
+
+from transferrisk.data import Options
+from transferrisk.errors import InputError
+from transferrisk.fitting import Plan, fit
+from transferrisk.fitting.predict import predict
+from transferrisk.fitting.stream import parts
+
+COLUMNS = ["probability_no", "probability_yes"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "csv.gz", "tsv"])
+@pytest.mark.parametrize("size", [1, 17, 1000])
+def test_parts_give_what_one_go_gives(fitted, tmp_path, ending, size):
+    new = table(60, seed=2)
+    new.loc[20:45, ["seen", "income", "colour"]] = None  # whole parts without a value
+    file, output = tmp_path / f"new.{ending}", tmp_path / f"out.{ending}"
+    if ending == "parquet":
+        new.to_parquet(file)
+    else:
+        new.to_csv(file, index=False, sep="\t" if ending == "tsv" else ",")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = fitted.model.predict_proba(new)
+        done = predict(fitted.model, str(file), output, identity="code", size=size)
+    found = pd.read_parquet(output) if ending == "parquet" else pd.read_csv(output, sep=None, engine="python")
+    assert list(found.columns) == ["code", "prediction", *COLUMNS]
+    assert found["code"].tolist() == new["code"].tolist()
+    assert np.allclose(found[COLUMNS], expected, atol=1e-7)
+    guesses = np.array(["no", "yes"])[expected.argmax(1)]
+    assert found["prediction"].tolist() == guesses.tolist()
+    for site, rows in new.groupby("site").groups.items():
+        assert done.right[site] == ((guesses[rows] == new.loc[rows, "outcome"]).sum(), len(rows))
+    assert done.rows == 60
+
+
+def test_each_difference_is_told_once(fitted, tmp_path):
+    new = table(60, seed=2).drop(columns=["x3", "outcome"]).assign(extra=1)
+    new["colour"] = np.where(np.arange(60) % 2, "mauve", new["colour"])
+    new.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(UserWarning) as told:  # noqa: PT030  # what they say is looked at below
+        done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=7)
+    lines = [str(warning.message).removeprefix(f"{tmp_path / 'new.csv'}: ") for warning in told]
+    kinds = [re.sub(r"\d+", "N", line) for line in lines]
+    assert kinds.count("columns not used: 'extra'") == 1
+    assert kinds.count("missing columns, taken as missing values: 'xN'") == 1
+    assert sum("categories not seen before ('mauve')" in kind for kind in kinds) == 1
+    assert len(lines) == 3
+    assert done.right == {}
+
+
+def test_labels_the_model_does_not_know_are_wrong(fitted, tmp_path):
+    new = table(12).assign(outcome="perhaps").drop(columns="site")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(UserWarning, match="labels the model does not know count as wrong: 'perhaps'"):
+        done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+    assert done.right == {"all rows": (0, 12)}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda new: new[["site", "outcome"]], "has none of the columns the model takes"),
+        (lambda new: new.assign(x0="high"), "column 'x0' has 'high' in row 1, which is not a number"),
+        (lambda new: new.rename(columns={"code": "kode"}), "has no column 'code': did you mean 'kode'"),
+        (lambda new: new.assign(seen="soon"), "which is not a date"),
+        (lambda new: new.iloc[:0], "columns and no rows"),
+    ],
+)
+def test_what_cannot_be_predicted_leaves_no_file(fitted, tmp_path, change, told):
+    change(table(30)).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(InputError, match=told):
+        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.parquet", identity="code")
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
+    new = table(30).astype({"x0": object})
+    new.loc[25, "x0"] = "high"
+    new.to_csv(tmp_path / "new.csv", index=False)
+    (tmp_path / "out.csv").write_text("old")
+    with pytest.raises(InputError, match=r"new.csv, from row 21 on: column 'x0' has 'high' in row 6"):
+        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=10)
+    assert (tmp_path / "out.csv").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(InputError, match="is no table by its name"):
+        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.xls")
+
+
+def test_whole_numbers_to_keep_stay_whole_beside_missing_ones(fitted, tmp_path):
+    new = table(30).assign(key=[*range(25), None, *range(26, 30)])
+    new["key"] = new["key"].astype("Int64")
+    new.to_parquet(tmp_path / "new.parquet")
+    predict(fitted.model, str(tmp_path / "new.parquet"), tmp_path / "out.parquet", identity="key", size=10)
+    found = pd.read_parquet(tmp_path / "out.parquet")["key"]
+    assert found.isna().tolist() == new["key"].isna().tolist()
+    assert found.dropna().astype(int).tolist() == new["key"].dropna().astype(int).tolist()
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_embeddings(tmp_path, kind):
+    random = np.random.default_rng(0)
+    x = (100 + 5 * random.normal(size=(240, 6))).astype(np.float32)
+    x[:, 5] = 3
+    labels, sites = np.where(x[:, 0] > 100, "b", "a"), random.choice(["u", "v", "w"], 240)
+    file = tmp_path / f"e.{kind}"
+    if kind == "npz":
+        np.savez(file, features=x, labels=labels, environments=sites)
+    else:
+        pd.DataFrame({"embedding": list(x), "label": labels, "environment": sites}).to_parquet(file)
+    fitted = fit(file, None, Plan(("erm",), compared=False, algorithm="erm", device="cpu"))
+    assert fitted.model.encoder.mean == pytest.approx(x.astype(np.float64).mean(0), rel=1e-6)
+    assert fitted.model.encoder.factor[5] == 0
+    done = predict(fitted.model, str(file), tmp_path / "out.csv", size=50)
+    found = pd.read_csv(tmp_path / "out.csv")[["probability_a", "probability_b"]]
+    assert np.allclose(found, fitted.model.predict_proba(x), atol=1e-12)
+    assert sum(right for right, _ in done.right.values()) / 240 > 0.95
+    with pytest.raises(InputError, match=r"shape \(2, 5\), and the model takes \(n, 6\)"):
+        fitted.model.predict_proba(x[:2, :5])
+
+
+def test_images_in_folders_and_manifests(tmp_path):
+    from PIL import Image
+
+    rows = []
+    for site in "abc":
+        for label, green in (("cat", 30), ("dog", 220)):
+            for i in range(6):
+                path = tmp_path / "pictures" / site / label / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (9, 9), (20 * i, green, 40 * i)).save(path)
+                rows.append((str(path.relative_to(tmp_path)), label, site))
+    plan = Plan(compared=False, algorithm="erm", backbone="cnn:4", epochs=40, device="cpu")
+    fitted = fit(tmp_path / "pictures", Options(size=8), plan)
+    done = predict(fitted.model, str(tmp_path / "pictures"), tmp_path / "folder.csv")
+    assert set(done.right) == {"a", "b", "c"}
+    (part,) = parts(fitted.model, str(tmp_path / "pictures"), Options(), None)
+    assert torch.equal(part.inputs, fitted.source.samples.inputs[:])
+    chances = fitted.model.predict_proba(part.inputs)
+    found = pd.read_csv(tmp_path / "folder.csv")
+    assert np.allclose(found[["probability_cat", "probability_dog"]], chances, atol=1e-12)
+    pd.DataFrame(rows, columns=["path", "label", "environment"]).to_csv(tmp_path / "list.csv", index=False)
+    again = predict(fitted.model, str(tmp_path / "list.csv"), tmp_path / "list_out.csv")
+    assert again.right == done.right
+    listed = pd.read_csv(tmp_path / "list_out.csv")
+    assert listed["prediction"].tolist() == found["prediction"].tolist()
+    (tmp_path / "pictures" / "a" / "cat" / "bad.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"bad\.png cannot be used"):
+        predict(fitted.model, str(tmp_path / "pictures"), tmp_path / "bad.csv")
+    with pytest.warns(UserWarning, match=r"bad\.png is left out"):
+        assert predict(fitted.model, str(tmp_path / "pictures"), None, Options(skip_bad=True)).rows == 36
