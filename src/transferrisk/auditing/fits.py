@@ -129,19 +129,20 @@ class _Task:
             if not len(those) or not len(rows):
                 continue
             # Weights sum to zero over classes, and so do logits and residuals: the last class needs no product.
-            stacked = x[those, :-1].reshape(-1, D)
+            stacked = x[those, :-1].transpose(0, 1).reshape(-1, D)  # classes first, so that a class is one piece
             weight, bias = stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
             by_weight, by_bias = torch.zeros_like(weight), torch.zeros_like(bias)
             step = max(1, _CHUNK // D)
             for begin in range(0, len(rows), step):
                 some = rows[begin : begin + step]
-                logits = torch.addmm(bias, weight, some.mT).view(len(those), C - 1, len(some))
-                logits = torch.cat([logits, -logits.sum(1, keepdim=True)], 1)
+                logits = x.new_empty(C, len(those), len(some))
+                others = logits[:-1].view(-1, len(some))
+                torch.addmm(bias, weight, some.mT, out=others)
+                torch.sum(logits[:-1], 0, out=logits[-1]).neg_()
                 total[those] += _to_residual(logits, labels[begin : begin + step])
-                residual = logits[:, :-1].reshape(-1, len(some))
-                by_weight.addmm_(residual, some)
-                by_bias += residual.sum(1, keepdim=True)
-            part = torch.cat([by_weight, by_bias], 1).view(len(those), C - 1, D)
+                by_weight.addmm_(others, some)
+                by_bias += others.sum(1, keepdim=True)
+            part = torch.cat([by_weight, by_bias], 1).view(C - 1, len(those), D).transpose(0, 1)
             gradient[those] += torch.cat([part, -part.sum(1, keepdim=True)], 1)
         penalty = 0.5 * self.ridge * euclidean(x, x).double()
         gradient /= per_problem(self.sizes, x).to(x.dtype)
@@ -149,14 +150,14 @@ class _Task:
 
 
 def _to_residual(logits: Tensor, labels: Tensor) -> Tensor:
-    """Make logits (K, C, m) of m rows into S - Y, in place, and return the sum of their cross-entropies, (K,)."""
-    true = labels.expand(len(logits), 1, -1)
-    logits -= logits.amax(1, keepdim=True)
-    margin = logits.gather(1, true)
-    sums = logits.exp_().sum(1, keepdim=True)
+    """Make logits (C, K, m) of m rows into S - Y, in place, and return the sum of their cross-entropies, (K,)."""
+    true = labels.expand(1, logits.shape[1], -1)
+    logits -= logits.amax(0)
+    margin = logits.gather(0, true)
+    sums = logits.exp_().sum(0)
     logits /= sums
-    logits.scatter_add_(1, true, logits.new_full((1, 1, 1), -1.0).expand_as(true))
-    return (sums.log_() - margin).sum((1, 2), dtype=torch.float64)
+    logits.scatter_add_(0, true, logits.new_full((1, 1, 1), -1.0).expand_as(true))
+    return (sums.log_() - margin[0]).sum(1, dtype=torch.float64)
 
 
 def _step(task: _Task, x: Tensor, f: Tensor, g: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,14 +181,14 @@ class _Inverse:
 
     def __init__(self, gram: Tensor, num_classes: int, ridge: float) -> None:
         D = gram.shape[0]
-        self.num_classes = num_classes
         self.scale: Tensor | None = None
         self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # step, change, 1 / (step . change) or 0
-        self.factor: Tensor  # (D, D), or (D,) where H_0 is diagonal
+        self.first: Tensor  # H_0 of one class, (D, D), or (D,) where it is diagonal
         if D <= _LARGEST_FACTOR:
-            self.factor = torch.linalg.cholesky(gram + ridge * num_classes * torch.eye(D, dtype=gram.dtype))
+            factor = torch.linalg.cholesky(gram + ridge * num_classes * torch.eye(D, dtype=gram.dtype))
+            self.first = num_classes * torch.cholesky_inverse(factor)
         else:
-            self.factor = gram.diagonal() + ridge * num_classes
+            self.first = num_classes / (gram.diagonal() + ridge * num_classes)
 
     def only(self, keep: Tensor) -> _Inverse:
         self.scale = None if self.scale is None else self.scale[keep]
@@ -220,7 +221,4 @@ class _Inverse:
         self.pairs = [*self.pairs, (step, change, inverse)][-_MEMORY:]
 
     def _first(self, vector: Tensor) -> Tensor:
-        if self.factor.dim() == 1:
-            return (vector / self.factor).mul(self.num_classes)
-        solved: Tensor = torch.cholesky_solve(vector.reshape(-1, vector.shape[-1]).mT, self.factor)
-        return solved.mT.reshape(vector.shape).mul(self.num_classes)
+        return vector * self.first if self.first.dim() == 1 else vector @ self.first
