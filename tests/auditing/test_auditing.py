@@ -100,6 +100,10 @@ def test_risks_and_the_worst_pair_follow_from_the_matrix(case):
     q, p = max(((q, p) for q in range(3) for p in range(3) if p != q), key=lambda pair: M[pair] - M[pair[1], pair[1]])
     assert (found.worst.fitted_on, found.worst.tested_on) == (q, p)
     assert found.worst.points.value == pytest.approx(A[p, p] - A[q, p])
+    missed = np.diag(A) - A
+    worse = found.worst_by_accuracy
+    assert missed[worse.fitted_on, worse.tested_on] == missed.max()
+    assert worse.points.value == pytest.approx(missed.max())
 
 
 def test_what_another_environment_adds_is_truly_fitted(case):

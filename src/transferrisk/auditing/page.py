@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Sentences, Table, write_page
+from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Sentences, Shown, Table, write_page
 from ..reports.sections import Entry
 from .bootstrap import Estimate
 from .report import Audit
@@ -38,8 +38,10 @@ def _maps(audit: Audit) -> Group:
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
         "outside of one fold, and tested in the environment in the column, on that fold."
     )
+    known = loss.value[np.isfinite(loss.value)]
+    span = (float(known.min()), float(known.max())) if len(known) else None
     maps = [
-        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
+        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER, scale=span),
         Heatmap(
             "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
             high_is_bad=False, corner=_CORNER,
@@ -76,12 +78,16 @@ def _pairs(audit: Audit) -> Table:
     pairs = sorted((pair for pair in pairs if np.isfinite(pair[0])), reverse=True)
     rows: list[list[Entry]] = [
         [str(audit.environments[q]), str(audit.environments[p]), float(M[q, p]), float(M[p, p]),
-         float(100 * A[q, p]), float(100 * A[p, p])]
+         _percent(A[q, p]), _percent(A[p, p])]
         for _, q, p in pairs[:_PAIRS]
     ]  # fmt: skip
     columns = ["Fitted on", "Tested on", "Loss", "Loss, fitted there", "Accuracy, %", "Accuracy, fitted there, %"]
     note = f"The {_PAIRS} worst of {len(pairs)}." if len(pairs) > _PAIRS else ""
     return Table("Worst pairs", columns, rows, digits=3, note=note)
+
+
+def _percent(share: float) -> Shown:
+    return Shown(float(share), f"{100 * share:.1f}")
 
 
 def _environments(audit: Audit) -> Table:

@@ -23,7 +23,8 @@ LEFT_OUT = "all other environments"
 class WorstPair:
     """Where a predictor fitted elsewhere does worst, next to one fitted there; indices into the environments.
 
-    The pair with the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P.
+    The pair with the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P, or by accuracy the one
+    with the largest difference there.
     """
 
     fitted_on: int
@@ -62,6 +63,7 @@ class Audit:
     mean_transfer_risk: Estimate
     irm: Estimate
     worst: WorstPair | None
+    worst_by_accuracy: WorstPair | None
     counts: NDArray[np.int64]
     ridges: Floats
     pooled_ridge: float
@@ -105,7 +107,8 @@ class Audit:
             "environments": [_plain(name) for name in self.environments],
             "classes": [_plain(name) for name in self.classes],
             **{name: _estimate(getattr(self, name)) for name in estimates},
-            "worst_pair": self._worst(),
+            "worst_pair": self._pair(self.worst),
+            "worst_pair_by_accuracy": self._pair(self.worst_by_accuracy),
             "counts": self.counts.tolist(),
             "ridges": _numbers(self.ridges),
             "pooled_ridge": self.pooled_ridge,
@@ -117,10 +120,10 @@ class Audit:
         }
         return found
 
-    def _worst(self) -> dict[str, Any] | None:
-        if self.worst is None:
+    def _pair(self, w: WorstPair | None) -> dict[str, Any] | None:
+        if w is None:
             return None
-        w, names = self.worst, self.environments
+        names = self.environments
         return {
             "fitted_on": _plain(names[w.fitted_on]),
             "tested_on": _plain(names[w.tested_on]),

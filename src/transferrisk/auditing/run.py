@@ -76,9 +76,9 @@ def audit(
         tell("fitted on all but one")
         several = scores(samples, lambda e, k: torch.stack([pooled[k], without[e]]), 2, range(E))
         judge = _Judge(samples, single, several, bootstrap, seed, confidence)
-        worst = judge.worst_pair(shared, own)
+        worst, by_accuracy = judge.worst_pairs(shared, own)
         tell("tested")
-    found = judge.audit(worst, ridges, shared)
+    found = judge.audit(worst, by_accuracy, ridges, shared)
     settings = {
         "folds": samples.folds, "bootstrap": bootstrap, "seed": seed, "confidence": confidence,
         "standardise": standardise, "ridge": ridge,
@@ -131,13 +131,20 @@ class _Judge:
 
         return self._estimate(of(matrix), of(self.losses[:, those][:, :, those]))
 
-    def worst_pair(self, ridge: float, own: Tensor) -> WorstPair | None:
+    def worst_pairs(self, ridge: float, own: Tensor) -> tuple[WorstPair | None, WorstPair | None]:
+        """By loss and by accuracy, which need not be the same."""
         both = np.outer(self.judged, self.judged) & ~np.eye(len(self.judged), dtype=bool)
         if not both.any():
-            return None
-        excess = np.where(both, self.loss - np.diag(self.loss), -np.inf)
-        q, p = (int(i) for i in np.unravel_index(int(excess.argmax()), excess.shape))
-        lost = self._estimate(excess[q, p], self.losses[:, q, p] - self.losses[:, p, p])
+            return None, None
+        lost = np.where(both, self.loss - np.diag(self.loss), -np.inf)
+        missed = np.where(both, np.diag(self.right) - self.right, -np.inf)
+        places = [np.unravel_index(int(by.argmax()), by.shape) for by in (lost, missed)]
+        first, second = ((int(q), int(p)) for q, p in places)
+        worst = self._pair(*first, ridge, own)
+        return worst, worst if second == first else self._pair(*second, ridge, own)
+
+    def _pair(self, q: int, p: int, ridge: float, own: Tensor) -> WorstPair:
+        lost = self._estimate(self.loss[q, p] - self.loss[p, p], self.losses[:, q, p] - self.losses[:, p, p])
         points = self._estimate(self.right[p, p] - self.right[q, p], self.rights[:, p, p] - self.rights[:, q, p])
         others = [int(r) for r in np.argsort(self.loss[:, p], kind="stable") if r not in (q, p) and self.judged[r]]
         helped = [(r, self._with(q, r, p, ridge, own)) for r in others[:_HELPERS]]
@@ -152,7 +159,9 @@ class _Judge:
         means, draws = self._means(tested)
         return self._estimate(means[0, p] - means[1, p], draws[:, 0, p] - draws[:, 1, p])
 
-    def audit(self, worst: WorstPair | None, ridges: Floats, pooled_ridge: float) -> Audit:
+    def audit(
+        self, worst: WorstPair | None, by_accuracy: WorstPair | None, ridges: Floats, pooled_ridge: float
+    ) -> Audit:
         pooled, left_out = ([self._estimate(self.rest[i], self.rests[:, i]) for i in rows] for rows in ((0, 2), (1, 3)))
         return Audit(
             environments=self.samples.environments,
@@ -167,6 +176,7 @@ class _Judge:
             mean_transfer_risk=self._risk(uniform_weights),
             irm=self._estimate(self.rest[4] ** 2, self.rests[:, 4] ** 2),
             worst=worst,
+            worst_by_accuracy=by_accuracy,
             counts=self.counts.sum(1),
             ridges=ridges,
             pooled_ridge=pooled_ridge,

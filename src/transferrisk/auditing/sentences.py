@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .bootstrap import Estimate
-from .report import Audit
+from .report import Audit, WorstPair
 
 
 def remarks_of(
@@ -47,33 +47,34 @@ def sentences(audit: Audit) -> tuple[str, ...]:
 
 
 def _worst(audit: Audit) -> list[str]:
-    worst = audit.worst
-    if worst is None:
+    """Of the worst pair by accuracy, which is what people ask for, and of that by loss where it is another one."""
+    if audit.worst is None or audit.worst_by_accuracy is None:
         return ["fewer than two environments are large enough to judge, so transfer between them cannot be told."]
+    lines = [_pair(audit, audit.worst_by_accuracy, "the worst pair")]
+    if audit.worst is not audit.worst_by_accuracy:
+        lines.append(_pair(audit, audit.worst, "the worst pair by loss"))
+    return lines
+
+
+def _pair(audit: Audit, worst: WorstPair, which: str) -> str:
     home, away = audit.environments[worst.fitted_on], audit.environments[worst.tested_on]
-    points = worst.points
-    own, here = (
-        audit.accuracy.value[worst.tested_on, worst.tested_on],
-        audit.accuracy.value[worst.fitted_on, worst.tested_on],
-    )
+    points, right = worst.points, audit.accuracy.value
+    own, here = right[worst.tested_on, worst.tested_on], right[worst.fitted_on, worst.tested_on]
     scene = f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
     if points.low <= 0 <= points.high:
-        return [
-            f"the worst pair is a predictor fitted on {home} at {away} ({scene}): a difference of "
-            f"{_points(points)} points, which is within chance."
-        ]
+        return (
+            f"{which} is a predictor fitted on {home} at {away} ({scene}): a difference of {_points(points)} points, "
+            "which is within chance."
+        )
     if points.value < 0:
-        return [
-            f"the worst pair by loss is a predictor fitted on {home} at {away}, with a cross-entropy {worst.excess} "
-            f"above that of one fitted there, though it gets more right ({scene})."
-        ]
-    line = f"a predictor fitted on {home} loses {_points(points)} points at {away} ({scene})"
-    return [f"{line}{_helped(audit)}."]
+        return (
+            f"{which} is a predictor fitted on {home} at {away}, with a cross-entropy {worst.excess} above that of one "
+            f"fitted there, though it gets more right ({scene})."
+        )
+    return f"a predictor fitted on {home} loses {_points(points)} points at {away} ({scene}){_helped(audit, worst)}."
 
 
-def _helped(audit: Audit) -> str:
-    worst = audit.worst
-    assert worst is not None
+def _helped(audit: Audit, worst: WorstPair) -> str:
     if worst.helper is None or worst.closed is None:
         return ""
     name, closed = audit.environments[worst.helper], worst.closed

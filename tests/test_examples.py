@@ -1,0 +1,50 @@
+"""The examples run. Those with real tables need pip to reach a package index, and say so where it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Imports one of them by name."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+    def load(name):
+        return __import__(name)
+
+    return load
+
+
+def test_own_loop_gains_where_the_measurement_misleads(example):
+    own_loop = example("own_loop")
+    assert own_loop.train(1.0, steps=100) > own_loop.train(0.0, steps=100) + 0.03
+
+
+def test_pipeline_gains_where_sites_disagree(example):
+    scores = example("pipeline").main()
+    assert scores["trm"].min() > scores["erm"].min()
+
+
+@pytest.mark.parametrize(("name", "predictions"), [("employment", "predictions.parquet"), ("wages", "predictions.csv")])
+def test_real_tables(example, name, predictions, tmp_path):
+    """In a process of its own, on a small part of the table."""
+    module = example(name)
+    if not reachable(module.REQUIREMENT, tmp_path):
+        pytest.skip(f"pip cannot download {module.REQUIREMENT}")
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(tmp_path), "--rows", "3000", "--fit", "--epochs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for file in ("audit.html", "model/model.safetensors", "model/card.md", predictions):
+        assert (tmp_path / file).stat().st_size > 0
+
+
+def reachable(requirement: str, folder: Path) -> bool:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--retries", "0"]
+    return not subprocess.run([*pip, "--dest", str(folder), requirement], capture_output=True, check=False).returncode
