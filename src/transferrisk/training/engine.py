@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,7 +171,7 @@ def fabric_class() -> type[Fabric]:
 def stored_bytes(data: EnvironmentSet) -> int:
     """Of all inputs of a set, as they are stored."""
     one = data.inputs[:1]
-    return len(data) * one[0].numel() * one.element_size()
+    return len(data) * math.prod(one.shape[1:]) * one.element_size()
 
 
 def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
