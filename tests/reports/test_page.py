@@ -94,7 +94,7 @@ def test_heat_cells_tell_their_value_interval_and_whose_they_are():
 
 def test_maps_on_one_scale_share_their_key():
     def maps(*largest):
-        return Group("group", [Heatmap("map", ["a"], ["a"], np.array([[v]])) for v in largest])
+        return Group("group", [Heatmap("map", ["a"], ["a", "b"], np.array([[0.0, v]])) for v in largest])
 
     assert shared_key(maps(1.0, 1.0)).strong == "1.000"
     assert shared_key(maps(1.0, 2.0)) is None

@@ -38,10 +38,8 @@ def _maps(audit: Audit) -> Group:
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
         "outside of one fold, and tested in the environment in the column, on that fold."
     )
-    known = loss.value[np.isfinite(loss.value)]
-    span = (float(known.min()), float(known.max())) if len(known) else None
     maps = [
-        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER, scale=span),
+        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
         Heatmap(
             "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
             high_is_bad=False, corner=_CORNER,

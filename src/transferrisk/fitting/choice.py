@@ -48,6 +48,6 @@ def choose(comparison: Comparison) -> Choice:
     gap = 100 * (comparison.mean(best) - comparison.mean(simplest))
     return Choice(
         simplest,
-        f"{reached}; {best} has {gap:.1f} points more, within its standard error of "
-        f"{100 * comparison.noise[simplest]:.1f}, so the simpler one is taken",
+        f"{reached}; {best} has {gap:.2f} points more, within its standard error of "
+        f"{100 * comparison.noise[simplest]:.2f}, so the simpler one is taken",
     )

@@ -85,8 +85,7 @@ def _ends(section: Heatmap, values: NDArray[np.float64]) -> tuple[float, float] 
     finite = values[np.isfinite(values)]
     if not finite.size:
         return None
-    smallest = min(0.0, finite.min()) if section.unit == "loss" else finite.min()
-    return float(smallest), float(finite.max())
+    return float(finite.min()), float(finite.max())
 
 
 def _levels(section: Heatmap, values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -26,8 +26,8 @@ class Heatmap:
     values     (r, c), nan: no value
     low, high  (r, c), the bounds of an interval around each value, shown when a cell is pointed at
     own        a dashed frame where row and column have the same name
-    scale      the values of the weakest and the strongest shade, for maps to be compared; by default losses begin at 0
-               and shares at the smallest one
+    scale      the values of the weakest and the strongest shade, for maps to be compared; by default the smallest and
+               the largest here
     corner     what rows and columns are, as "fitted on ↓ tested on →"
     """
 
