@@ -5,11 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test lint types format clean
+.PHONY: help install demo test fuzz lint types format clean
 
 help:
 	@echo "make demo     train ERM, IRM, GroupDRO and TRM on embedded data and write runs/demo/report.html"
 	@echo "make test     lint, types and the test suite"
+	@echo "make fuzz     fit, predict and audit 2000 odd tables at random; FUZZ_CASES=500 make fuzz tries fewer"
 	@echo "make install  the set-up alone: $(VENV) with every extra the tests use"
 	@echo "make format   let ruff rewrite the code"
 	@echo "make clean    remove $(VENV) and caches"
@@ -32,6 +33,10 @@ demo: $(STAMP)
 test: lint types
 	@echo "==> Running the test suite"
 	@$(BIN)/python -m pytest -n 2
+
+fuzz: $(STAMP)
+	@echo "==> Trying odd tables"
+	@FUZZ_CASES=$${FUZZ_CASES:-2000} $(BIN)/python -m pytest -n 2 tests/fuzz
 
 lint: $(STAMP)
 	@echo "==> Checking format and lint"

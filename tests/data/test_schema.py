@@ -20,6 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from transferrisk.data.columns import Boolean, Categorical, Date, Numeric
 from transferrisk.data.schema import Schema
+from transferrisk.data.values import as_codes, as_name
 from transferrisk.errors import InputError
 
 
@@ -339,3 +340,33 @@ def test_damaged_schemas_are_refused(damage):
         content["columns"][0][damage] = "odd"
     with pytest.raises(InputError, match="schema"):
         Schema.from_dict(content)
+
+
+def test_differences_of_large_numbers_are_no_warning():
+    found = encoded(x=[1e308, -1e308] * 30)  # 60 rows: looked at for whether they count the rows
+    assert found["x"] == pytest.approx([1.0, -1.0] * 30)
+
+
+def test_dates_beyond_the_calendar_of_python():
+    stamps = np.array([-(2**31), 2**31 - 1, 0, 18], "datetime64[D]").astype("datetime64[ms]")
+    days = np.array([-(2**31), 2**31 - 1, 0, 18])
+    found = encoded(x=stamps)
+    assert found["x (days)"] == pytest.approx((days - days.mean()) / days.std(), abs=1e-6)
+    assert found["x (sin week)"][3] == pytest.approx(0.0)  # 19 January 1970 was a Monday
+    assert found["x (cos week)"][3] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(["-5877641-06-23", "5881580-07-11", "2024-05-31"], "datetime64[ms]"),
+        np.array(["2024-05-31T01:02:03.123456789", "2024-05-31"], "datetime64[ns]"),
+        np.array([2**62, 0, 90_000], "timedelta64[s]"),
+    ],
+    ids=["far dates", "nanoseconds", "durations"],
+)
+def test_names_are_the_same_however_a_column_is_read(values):
+    series = pd.Series(values)
+    codes, names = as_codes(series, as_name)
+    assert [names[code] for code in codes] == [as_name(value) for value in series.astype(object)]
+    assert len(names) == len(values)

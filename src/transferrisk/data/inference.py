@@ -54,7 +54,9 @@ def _numeric(values: Floats, name: str, missing: bool) -> tuple[Column | None, s
     scaling = Scaling.of(values)
     if not scaling.scale and not missing:
         return None, "constant"
-    if len(values) > MANY and (np.diff(values) == 1).all():
+    with np.errstate(over="ignore"):
+        steps = np.diff(values)
+    if len(values) > MANY and (steps == 1).all():
         return None, "it counts the rows"
     return Numeric(name, scaling, missing), ""
 

@@ -45,7 +45,16 @@ def kind_of(series: pd.Series) -> str:
 
 def as_text(value: Any) -> str:
     """One value, written the same way whatever type it was read as: 1, 1.0 and "1" are "1"."""
+    import pandas as pd
+
+    if isinstance(value, pd.Timestamp) and (value.tzinfo is None or not dt.MINYEAR <= value.year <= dt.MAXYEAR):
+        value = value.to_datetime64()  # Python has no such years
+    if isinstance(value, np.timedelta64):
+        value = pd.Timedelta(value)
     if isinstance(value, np.datetime64):
+        year = int(value.astype("datetime64[Y]").astype(np.int64)) + 1970
+        if not dt.MINYEAR <= year <= dt.MAXYEAR:
+            return str(value.astype("datetime64[s]"))
         value = value.astype("datetime64[us]").item()
     if isinstance(value, bytes):
         return value.decode(errors="replace")
@@ -152,8 +161,9 @@ def as_days(series: pd.Series, name: str) -> Floats:
         dates = pd.to_datetime(plain, utc=True, format="ISO8601", errors="coerce")
     if (given & np.asarray(dates.isna())).any():
         raise _unexpected(series, given & np.asarray(dates.isna()), name, "a date such as 2024-05-31")
-    stamps = dates.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
-    return np.where(given, stamps.astype(np.int64) / 86_400e6, np.nan)
+    stamps = dates.dt.tz_localize(None).to_numpy()
+    whole = stamps.astype("datetime64[D]")  # apart, since microseconds would not hold all of a far date
+    return np.where(given, whole.astype(np.int64) + (stamps - whole) / np.timedelta64(1, "D"), np.nan)
 
 
 def blank(series: pd.Series) -> NDArray[np.bool_]:

@@ -63,7 +63,16 @@ class VectorEncoder:
                 "embeddings it was fitted on"
             )
         mean, factor = torch.tensor(self.mean, dtype=torch.float64), self.factor
-        return ((vectors.double() - mean) * factor).float()
+        scaled = ((vectors.double() - mean) * factor).float()
+        wrong = ~scaled.isfinite()
+        if wrong.any():
+            row, component = wrong.nonzero()[0].tolist()
+            value = float(vectors[row, component])
+            raise InputError(
+                f"the vector in row {row + 1} has {value:g} as number {component + 1}, which is missing or too far "
+                "from those the model was fitted on: correct or remove it"
+            )
+        return scaled
 
     @property
     def factor(self) -> Tensor:

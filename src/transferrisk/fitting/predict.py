@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from ..data.checks import listed
 from ..errors import DataWarning, InputError, warn
 from ..files import check_target, whole_file
 from .model import Model
-from .stream import ROWS, Part, parts
+from .stream import ROWS, Part, beginning, parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,10 @@ def predict(
     score, told, rows = _Score(model.class_names), set[str](), 0
     with _writer(output) as write:
         for part in parts(model, given, asked or Options(), identity, size):
-            chances = model.probabilities(part.inputs)
+            try:
+                chances = model.probabilities(part.inputs)
+            except InputError as error:
+                raise InputError(f"{beginning(given, rows + 1)}: {error}") from None
             write(_frame(part, chances, model.class_names, columns))
             score.add(part, chances)
             for note in part.notes:
@@ -144,10 +148,17 @@ def _csv(file: Any, separator: str) -> Iterator[Write]:
 
     def write(frame: pd.DataFrame) -> None:
         nonlocal first
-        frame.to_csv(file, sep=separator, index=False, header=first, lineterminator="\n")
+        quoting = csv.QUOTE_NONNUMERIC if _has_returns(frame) else csv.QUOTE_MINIMAL
+        frame.to_csv(file, sep=separator, index=False, header=first, lineterminator="\n", quoting=quoting)
         first = False
 
     yield write
+
+
+def _has_returns(frame: pd.DataFrame) -> bool:
+    """Whether a carriage return is in it, which is not quoted by itself and ends a line for most readers."""
+    texts = [frame[name].astype(str) for name in frame.select_dtypes(exclude="number")]
+    return any("\r" in name for name in frame) or any(bool(t.str.contains("\r", regex=False).any()) for t in texts)
 
 
 @contextmanager

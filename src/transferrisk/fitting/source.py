@@ -165,5 +165,6 @@ def _plain(data: EnvironmentSet) -> EnvironmentSet:
 
 def _holds_lists(path: Path) -> bool:
     """Whether a Parquet file has a column of lists, named as embeddings are."""
-    schema = opened_parquet(path).schema_arrow
-    return any(name in schema.names and parquet.is_list(schema.field(name).type) for name in parquet.LISTS)
+    return any(
+        field.name in parquet.LISTS and parquet.is_list(field.type) for field in opened_parquet(path).schema_arrow
+    )

@@ -17,6 +17,7 @@ from ..data.archives import DAMAGED, because
 from ..data.checks import existing_file, known_name, listed
 from ..data.columns import Categorical, Date
 from ..data.root import expanded
+from ..data.sets.npz import array_of
 from ..data.sets.parquet import vectors_of
 from ..data.tabular import PARQUET, parquet_parts, read_frames, read_header
 from ..data.values import as_name, blank
@@ -88,7 +89,7 @@ def _table(encoder: TableEncoder, path: Path, asked: Options, identity: str | No
         try:
             encoded = encoder.encode(frame[[name for name in header if name not in aside]])
         except InputError as error:
-            raise InputError(f"{path}{f', from row {first} on' if first > 1 else ''}: {error}") from None
+            raise InputError(f"{beginning(path, first)}: {error}") from None
         kept = _kept(frame, identity)
         yield Part(encoded.features, kept, *_known(frame, asked), tuple(f"{path}: {note}" for note in encoded.notes))
         first += len(frame)
@@ -108,7 +109,7 @@ def _parquet(encoder: VectorEncoder, path: Path, asked: Options, identity: str |
         _refuse_odd(vectors, path, first)
         frame = table.select(list(dict.fromkeys(map(str, others)))).to_pandas(ignore_metadata=True)
         kept = _kept(frame, identity)
-        yield Part(_encoded(encoder, vectors, path), kept, *_known(frame, asked))
+        yield Part(_encoded(encoder, vectors, path, first), kept, *_known(frame, asked))
         first += len(vectors)
 
 
@@ -124,8 +125,8 @@ def _npz(encoder: VectorEncoder, path: Path, asked: Options, identity: str | Non
             if identity is not None:
                 known_name(identity, archive.files, path, "array", "id")
             wanted = [n for n in (asked.label, asked.environment, identity) if n in archive.files]
-            vectors = archive[features]
-            others = {str(name): archive[name] for name in wanted}
+            vectors = array_of(archive, features, path)
+            others = {str(name): array_of(archive, str(name), path) for name in wanted}
     except InputError:
         raise
     except DAMAGED as error:
@@ -136,11 +137,12 @@ def _npz(encoder: VectorEncoder, path: Path, asked: Options, identity: str | Non
     if vectors.ndim != 2 or not len(vectors) or vectors.dtype.kind not in "fiub":
         raise InputError(f"{path}: array {features!r} is {vectors.dtype} {vectors.shape}: numbers (n, d) are needed")
     for start in range(0, len(vectors), size):
-        part = torch.from_numpy(np.ascontiguousarray(vectors[start : start + size], dtype=np.float32))
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            part = torch.from_numpy(np.ascontiguousarray(vectors[start : start + size], dtype=np.float32))
         _refuse_odd(part, path, start + 1)
         frame = pd.DataFrame({name: values[start : start + size] for name, values in others.items()})
         kept = _kept(frame, identity)
-        yield Part(_encoded(encoder, part, path), kept, *_known(frame, asked))
+        yield Part(_encoded(encoder, part, path, start + 1), kept, *_known(frame, asked))
 
 
 def _kept(frame: pd.DataFrame, identity: str | None) -> dict[str, Any]:
@@ -148,11 +150,16 @@ def _kept(frame: pd.DataFrame, identity: str | None) -> dict[str, Any]:
     return {} if identity is None else {identity: frame[identity].reset_index(drop=True).convert_dtypes()}
 
 
-def _encoded(encoder: VectorEncoder, vectors: Tensor, path: Path) -> Tensor:
+def _encoded(encoder: VectorEncoder, vectors: Tensor, path: Path, first: int) -> Tensor:
     try:
         return encoder.encode(vectors)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{beginning(path, first)}: {error}") from None
+
+
+def beginning(path: Path | str, first: int) -> str:
+    """The part of a file in which a message counts rows from 1."""
+    return f"{path}, from row {first} on" if first > 1 else str(path)
 
 
 def _refuse_odd(vectors: Tensor, path: Path, first: int) -> None:

@@ -83,13 +83,20 @@ def fit_rows(
 
 
 def probabilities(model: Classifier, data: EnvironmentSet, chunk: int = 4096) -> Tensor:
-    """Of each class, (n, C) float64, on the CPU."""
+    """Of each class, (n, C) float64, on the CPU; what is too large for the network's arithmetic is refused."""
     size = max(1, min(chunk, 2**25 // max(1, data.batch(slice(0, 1)).numel())))
     parts = [torch.empty(0, len(data.class_names), dtype=torch.float64)]
     with evaluation_mode(model):
         starts = range(0, len(data), size)
         parts += [model(data.batch(slice(start, start + size))).double().softmax(1) for start in starts]
-    return torch.cat(parts)
+    found = torch.cat(parts)
+    whole = found.isfinite().all(1)
+    if not whole.all():
+        raise InputError(
+            f"row {int(whole.int().argmin()) + 1} has no probabilities, since it lies too far from the rows that were "
+            "trained on: correct or remove it"
+        )
+    return found
 
 
 class _Kept:

@@ -59,14 +59,15 @@ def _read(path: Path, keys: dict[str, str]) -> dict[str, NDArray[Any]]:
         with np.load(path, allow_pickle=False) as archive:
             for option, key in keys.items():
                 known_name(key, archive.files, path, "array", option)
-            return {option: _array(archive, key, path) for option, key in keys.items()}
+            return {option: array_of(archive, key, path) for option, key in keys.items()}
     except InputError:
         raise
     except DAMAGED as error:
         raise InputError(f"{path} is damaged ({because(error)}): write it with numpy.savez") from None
 
 
-def _array(archive: Any, key: str, path: Path) -> NDArray[Any]:
+def array_of(archive: Any, key: str, path: Path) -> NDArray[Any]:
+    """An array of an open NPZ file, never of Python objects."""
     try:
         array = archive[key]
     except MemoryError as error:
