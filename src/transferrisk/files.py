@@ -63,6 +63,14 @@ def check_target(path: Path) -> None:
     _check_folder(Path(os.path.realpath(path)).parent)
 
 
+def keep_apart(output: Path, *read: Path) -> None:
+    """Refuse to write over a file that is read, by whatever name."""
+    for path in read:
+        if output.exists() and path.exists() and output.samefile(path):
+            name = "" if output == path else f" as {path}"
+            raise InputError(f"{output} is read{name}, and is not replaced: choose another output")
+
+
 def prepare_folder(folder: Path, *files: str) -> None:
     """Create the folder where these files will go; what stands in the way is told now, not after hours of work."""
     _check_folder(folder)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from transferrisk.cli import _run
 from transferrisk.fitting.source import set_name
 
 
@@ -60,6 +63,12 @@ def test_fit_and_predict(run_trm, visits, tmp_path):
     assert json.loads(out)["accuracy"] == pytest.approx(right.to_dict())
     assert len(pd.read_parquet("p.parquet")) == 150
 
+    for command, name in ((("predict", "model", "visits.csv"), "link.csv"), (("export", "model"), "link.onnx")):
+        (tmp_path / name).symlink_to(tmp_path / "model" / "schema.json")
+        code, out, err = run_trm(*command, "--output", name)
+        assert (code, out) == (2, "")
+        assert err == f"trm: {name} is read as model/schema.json, and is not replaced: choose another output\n"
+
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     for command in (("predict", "model", "visits.csv", "--output", "q.csv"), ("export", "model", "--output", "m.onnx")):
         code, out, err = run_trm(*command)
@@ -110,6 +119,38 @@ def test_what_cannot_be_fitted_is_one_line(run_trm, visits, tmp_path, arguments,
     assert told in err
     assert err.count("\n") == 1
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "way_out"),
+    [
+        (
+            ("fit", "visits.csv", *NAMED, "--output", "m"),
+            "transferrisk.fitting.source.read",
+            "use fewer --workers, a sm",
+        ),
+        (("predict", "m", "visits.csv", "--output", "p.csv"), "transferrisk.fitting.load", "use a lower --chunk-rows"),
+        (("export", "m", "--output", "m.onnx"), "transferrisk.fitting.load", "end other programs"),
+    ],
+)
+def test_full_memory_is_one_line(run_trm, visits, tmp_path, monkeypatch, command, where, way_out):
+    monkeypatch.setattr(where, lambda *_: torch.empty(10**15))
+    before = sorted(tmp_path.iterdir())
+    code, out, err = run_trm(*command)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"trm: memory is full (tried to allocate 4000000000000000 bytes): {way_out}")
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_other_errors_stay_what_they_are(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr("transferrisk.fitting.load", fail)
+    monkeypatch.setattr(sys, "argv", ["trm", "predict", "m", "visits.csv", "--output", "p.csv"])
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        _run()  # not main, which leaves its signal handlers where an error is not told
 
 
 def test_a_bare_path_is_taken_by_its_kind(visits, tmp_path, monkeypatch):

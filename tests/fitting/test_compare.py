@@ -14,8 +14,9 @@ from sklearn.linear_model import LogisticRegression
 from transferrisk.data import EnvironmentSet
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
+from transferrisk.fitting import compare as comparing
 from transferrisk.fitting.choice import choose
-from transferrisk.fitting.compare import Comparison, Trial, Tried, standard_error, summarise
+from transferrisk.fitting.compare import Comparison, Trial, Tried, standard_error, summarise, worst_standard_error
 from transferrisk.fitting.defaults import FEWEST_STEPS, MOST_STEPS, config_for, filled, settings_for
 from transferrisk.fitting.facts import wilson
 from transferrisk.fitting.fit import settings_by_algorithm
@@ -26,7 +27,7 @@ from transferrisk.fitting.trial import Recipe
 def comparison(means, noise, held="environments"):
     """Two environments around each mean."""
     accuracy = {name: {"a": mean - 0.01, "b": mean + 0.01} for name, mean in means.items()}
-    return Comparison(held, ("a", "b"), 0, accuracy, {"a": 9, "b": 9}, noise, (0,), {})
+    return Comparison(held, ("a", "b"), 0, accuracy, {"a": 9, "b": 9}, noise, noise, (0,), {})
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,47 @@ def test_rows_held_out_decide_nothing_about_transfer():
     assert "says nothing about new environments" in choice.why
 
 
-def test_standard_error_is_the_larger_of_places_and_rows():
-    one = {"a": torch.ones(100), "b": torch.ones(100)}
-    other = {"a": torch.ones(100), "b": torch.cat([torch.ones(80), torch.zeros(20)])}
-    places = np.std([0.0, 0.2], ddof=1) / np.sqrt(2)
-    assert standard_error(one, other) == pytest.approx(places)
-    both = {name: torch.cat([torch.ones(80), torch.zeros(20)]) for name in "ab"}
-    rows = np.sqrt(2 * 0.2 * 0.8 / 100) / 2
-    assert standard_error(one, both) == pytest.approx(rows)
+def shares(*accuracies, rows=100):
+    """Of each environment, so many rows of which the first came out right."""
+    return {name: torch.arange(rows) < round(share * rows) for name, share in zip("abc", accuracies, strict=False)}
+
+
+def compared(**shares):
+    """Of each algorithm, whether the rows came out right, by one seed."""
+    tried = [Tried(name, 0, right, ((1,), (0.5,))) for name, right in shares.items()]
+    return summarise(tried, "environments", tuple(next(iter(shares.values()))), 0)
+
+
+def test_a_gain_in_one_environment_alone_is_a_gain():
+    choice = choose(compared(erm=shares(0.55, 0.80, 0.80), trm=shares(0.85, 0.80, 0.80)))
+    assert choice.algorithm == "trm"
+    assert choice.why == "highest mean accuracy of 81.7 % in environments it was not trained on"
+
+
+def test_the_simpler_one_has_to_keep_up_in_the_worst_environment():
+    best = compared(erm=shares(0.70, 0.90, 0.80), trm=shares(0.80, 0.80, 0.81))
+    choice = choose(best)
+    assert best.mean("trm") - best.mean("erm") < best.noise["erm"]
+    assert choice.algorithm == "trm"
+    assert (
+        "erm is simpler and within the standard error of it, but trm has 10.00 points more in the worst" in choice.why
+    )
+    choice = choose(compared(erm=shares(0.79, 0.80, 0.80), trm=shares(0.80, 0.79, 0.81)))
+    assert choice.algorithm == "erm"
+    assert "trm has 0.33 points more, within the standard error of 0.57, and 0.00 points more in the w" in choice.why
+
+
+def test_standard_errors_are_over_pairs_of_rows():
+    one, other, rows = shares(1, 1), shares(1, 0.8), {"a": 100, "b": 100}
+    found = compared(one=one, other=other)
+    assert found.noise == {"one": 0, "other": pytest.approx(np.sqrt(0.2 * 0.8 / 100) / 2)}
+    one, other = ({name: right.double() for name, right in found.items()} for found in (one, other))
+    assert standard_error(one, other, rows) == pytest.approx(np.sqrt(0.2 * 0.8 / 100) / 2)
+    one = {name: right.double() for name, right in shares(0.9, 0.6).items()}
+    assert worst_standard_error(one, other, rows) == pytest.approx(np.sqrt(0.2 * 0.8 / 100))  # 20 of 100 differ
+    other = {name: right.double() for name, right in shares(0.5, 0.8).items()}
+    apart = np.sqrt((0.6 * 0.4 + 0.5 * 0.5) / 100)  # not the same environment, so the rows are no pairs
+    assert worst_standard_error(one, other, rows) == pytest.approx(apart)
 
 
 def test_wilson():
@@ -78,6 +112,21 @@ def test_seeds_are_averaged_row_by_row():
     assert found.accuracy == {"erm": {"a": pytest.approx(0.5), "b": 1.0}}
     assert (found.rows, found.seeds) == ({"a": 3, "b": 1}, (0, 1))
     assert found.noise["erm"] == 0
+
+
+def test_rows_drawn_again_by_another_seed_are_no_more_rows():
+    def found(seeds):
+        tried = [
+            Tried(algorithm, seed, shares(*accuracies), ((1,), (0.5,)))
+            for seed in range(seeds)
+            for algorithm, accuracies in (("erm", (0.7, 0.8)), ("trm", (0.9, 0.8)))
+        ]
+        return summarise(tried, "rows", ("a", "b"), 0)
+
+    once, thrice = found(1), found(3)
+    assert thrice.rows == once.rows == {"a": 100, "b": 100}
+    assert thrice.noise == pytest.approx(once.noise)
+    assert thrice.accuracy == {name: pytest.approx(accuracy) for name, accuracy in once.accuracy.items()}
 
 
 def test_the_encoding_knows_nothing_of_what_is_held_out(tmp_path):
@@ -144,10 +193,21 @@ def test_a_trial_is_the_same_in_another_process(tmp_path):
     assert here.curve == there.curve
 
 
+def test_the_final_model_is_tested_on_nothing(tmp_path, monkeypatch):
+    table(90).to_csv(tmp_path / "small.csv", index=False)
+    asked = []
+    monkeypatch.setattr(comparing, "correct", lambda *_: asked.append(1))
+    trial = Trial(read(str(tmp_path / "small.csv"), ASKED), Recipe("mlp:4", epochs=1, device="cpu"), "erm", {}, None, 0)
+    assert comparing.final(trial, lambda *_: None).curve[0]
+    assert asked == []
+
+
 def test_small_environments_are_named(tmp_path):
     frame = pd.concat([table(90), table(4, sites=1).assign(site="tiny")])
     frame.to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=r"fewer than 10 rows: 'tiny' \(4 rows\): merge .* --drop-small"):
+    with pytest.raises(
+        InputError, match=r"fewer than 10 rows: 'tiny' \(4 rows\): merge .* drop_small \(--drop-small\)"
+    ):
         read(str(tmp_path / "t.csv"), ASKED)
     with pytest.warns(UserWarning, match="'tiny' .* left out"):
         source = read(str(tmp_path / "t.csv"), ASKED, drop_small=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from rows import table
+from rows import ASKED, table
 
 from transferrisk.data import Options
 from transferrisk.errors import InputError
@@ -60,6 +60,22 @@ def test_each_difference_is_told_once(fitted, tmp_path):
     assert done.right == {}
 
 
+def test_columns_that_differ_by_a_digit_are_each_told(tmp_path):
+    names = ["k1", "k2", "k's"]
+    old = table(90)[["x0", "site", "outcome"]].assign(**{name: ["a", "b", "c"] * 30 for name in names})
+    old.to_csv(tmp_path / "old.csv", index=False)
+    model = fit(tmp_path / "old.csv", ASKED, Plan(algorithm="erm", compared=False, epochs=1, device="cpu")).model
+    new = old.head(12).assign(**{name: ["z (1)", "y", "x", None] * 3 for name in names})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.warns(UserWarning) as told:  # noqa: PT030  # what they say is looked at below
+        predict(model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=5)
+    lines = [str(warning.message) for warning in told]
+    assert len(lines) == 6
+    for name in names:
+        assert sum(f"column {name!r} has 4 rows of categories not seen before" in line for line in lines) == 1
+        assert sum(f"column {name!r} has 1 missing value, where none was" in line for line in lines) == 1
+
+
 def test_labels_the_model_does_not_know_are_wrong(fitted, tmp_path):
     new = table(12).assign(outcome="perhaps").drop(columns="site")
     new.to_csv(tmp_path / "new.csv", index=False)
@@ -94,8 +110,24 @@ def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
         predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=10)
     assert (tmp_path / "out.csv").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(InputError, match=r"identity='prediction' \(--id\): a column of the predictions has that name"):
+        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", identity="prediction")
     with pytest.raises(InputError, match="is no table by its name"):
         predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.xls")
+
+
+def test_the_samples_are_never_replaced(fitted, tmp_path):
+    file = tmp_path / "new.csv"
+    table(12).to_csv(file, index=False)
+    before = file.read_bytes()
+    (tmp_path / "link.csv").symlink_to(file)
+    (tmp_path / "hard.csv").hardlink_to(file)
+    for given in (str(file), f"table:{file}"):
+        for output in ("new.csv", "link.csv", "hard.csv"):
+            with pytest.raises(InputError, match=rf"{output} is read( as .*new\.csv)?, and is not replaced"):
+                predict(fitted.model, given, tmp_path / output)
+    assert file.read_bytes() == before
+    assert predict(fitted.model, str(file), tmp_path / "other.csv").rows == 12
 
 
 def test_whole_numbers_to_keep_stay_whole_beside_missing_ones(fitted, tmp_path):

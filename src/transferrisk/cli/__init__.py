@@ -7,6 +7,14 @@ import sys
 import warnings
 from typing import Any, NoReturn
 
+SMALLER = {
+    "fit": "use fewer --workers, a smaller --backbone, a lower --size of images, or --device cpu where it is the GPU's",
+    "predict": "use a lower --chunk-rows, or give the samples in several files",
+    "audit": "use fewer rows, a lower --bootstrap, or for images --lazy or a lower --size",
+    "demo": "use fewer --workers",
+}
+"""What to ask of a command that needed more memory than there is."""
+
 
 class Interrupted(BaseException):
     """Ctrl-C. Not a KeyboardInterrupt, which typer would answer for us, differently in each version."""
@@ -63,6 +71,14 @@ def _run() -> int:
         if isinstance(abort.__cause__, EOFError):  # typer takes it for an end of the user's answers; we ask nothing
             raise abort.__cause__ from None
         raise Interrupted from None
+    except (MemoryError, RuntimeError) as error:
+        from ..training.troubles import full_memory
+
+        full = full_memory(error)
+        if full is None:
+            raise
+        command = sys.argv[1] if len(sys.argv) > 1 else ""
+        return _tell(f"{full}: {SMALLER.get(command, 'end other programs, or use a machine with more of it')}")
 
 
 def _show_warning(

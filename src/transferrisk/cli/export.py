@@ -21,11 +21,14 @@ def export(
 
     Example: trm export model --output model.onnx
     """
+    from ..files import keep_apart
     from ..fitting import load
     from ..fitting.export import PROBABILITIES
     from ..fitting.export import export as export_model
+    from ..fitting.folder import FILES
 
     fitted = load(model)
+    keep_apart(output, *(model / name for name in FILES))
     inputs = export_model(fitted, output)
     if as_json:
         told = [{"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in inputs]

@@ -49,13 +49,16 @@ def predict(
     """
     from ..data import Options
     from ..errors import InputError
+    from ..files import keep_apart
     from ..fitting import load
+    from ..fitting.folder import FILES
     from ..fitting.predict import predict as predict_samples
     from .show import task_progress
 
     if output == "-" and as_json:
         raise InputError("--json and --output - would both write to standard output: name a file")
     fitted = load(model)
+    keep_apart(Path(output), *(model / name for name in FILES))
     asked = Options(
         label=label,
         environment=environment,

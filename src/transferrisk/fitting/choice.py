@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..algorithms import available
 from .compare import Comparison
 
 ORDER = ("erm", "reweight", "groupdro", "vrex", "irm", "fish", "mldg", "trm-direct", "trm")
@@ -18,7 +17,7 @@ class Choice:
 
 
 def choose(comparison: Comparison) -> Choice:
-    """The simplest of those whose mean accuracy is within one standard error of the best one's.
+    """The simplest of those within one standard error of the best, in mean accuracy and in the worst environment.
 
     Where no environment could be held out, TRM if it took part: it is the one that looks at transfer while training.
     """
@@ -36,18 +35,37 @@ def choose(comparison: Comparison) -> Choice:
             f"with two environments none can be held out; {best} is the most accurate on held-out rows, which says "
             "nothing about new environments",
         )
-    close = [n for n in names if comparison.mean(best) - comparison.mean(n) <= comparison.noise[n]]
-    simplest = min(
-        close, key=lambda name: (ORDER.index(name) if name in ORDER else len(available()), names.index(name))
-    )
-    reached = f"mean accuracy of {100 * comparison.mean(simplest):.1f} % in environments it was not trained on"
+    simpler = sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), names.index(name)))
+    near = [name for name in simpler if _gap(comparison, name) <= comparison.noise[name]]
+    taken = next(name for name in near if _worst_gap(comparison, name) <= comparison.worst_noise[name])
+    reached = f"mean accuracy of {100 * comparison.mean(taken):.1f} % in environments it was not trained on"
     if len(names) == 1:
-        return Choice(simplest, f"no other was compared; {reached}")
-    if simplest == best:
+        return Choice(taken, f"no other was compared; {reached}")
+    if taken != best:
+        return Choice(
+            taken,
+            f"{reached}; {best} has {100 * _gap(comparison, taken):.2f} points more, within the standard error of "
+            f"{100 * comparison.noise[taken]:.2f}, and {_worst(comparison, taken)}, within "
+            f"{100 * comparison.worst_noise[taken]:.2f}, so the simpler one is taken",
+        )
+    if near[0] == best:
         return Choice(best, f"highest {reached}")
-    gap = 100 * (comparison.mean(best) - comparison.mean(simplest))
     return Choice(
-        simplest,
-        f"{reached}; {best} has {gap:.2f} points more, within its standard error of "
-        f"{100 * comparison.noise[simplest]:.2f}, so the simpler one is taken",
+        best,
+        f"highest {reached}; {near[0]} is simpler and within the standard error of it, but {best} has "
+        f"{_worst(comparison, near[0])}, beyond the standard error of {100 * comparison.worst_noise[near[0]]:.2f}",
     )
+
+
+def _gap(comparison: Comparison, name: str) -> float:
+    return comparison.mean(comparison.best) - comparison.mean(name)
+
+
+def _worst_gap(comparison: Comparison, name: str) -> float:
+    return comparison.worst(comparison.best) - comparison.worst(name)
+
+
+def _worst(comparison: Comparison, name: str) -> str:
+    """By how much the best one's worst environment is ahead of this one's."""
+    gap = _worst_gap(comparison, name)
+    return f"{100 * abs(gap):.2f} points {'more' if gap >= 0 else 'less'} in the worst environment"

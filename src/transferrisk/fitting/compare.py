@@ -17,7 +17,7 @@ from ..data.splits import VALIDATION, hold_out
 from ..experiments.executors import run_jobs
 from ..training import OnStep
 from .source import Source
-from .trial import Outcome, Recipe, fit_rows
+from .trial import Outcome, Recipe, correct, fit_rows
 
 Held = Literal["environments", "rows"]
 OnTrials = Callable[[int, int], None]
@@ -48,11 +48,12 @@ class Trial:
 
     def __call__(self, on_step: OnStep) -> Tried:
         rows, tested = self.split()
-        outcome = fit_rows(self.source, self.algorithm, self.given, rows, tested, self.recipe, self.seed, on_step)
+        outcome = fit_rows(self.source, self.algorithm, self.given, rows, self.recipe, self.seed, on_step)
+        right = correct(outcome, self.source, tested)
         index = self.source.samples.environments[tested]
         names = self.source.samples.environment_names
-        right = {names[e]: outcome.correct[index == e] for e in index.unique().tolist()}
-        return Tried(self.algorithm, self.seed, right, outcome.curve)
+        by_name = {names[e]: right[index == e] for e in index.unique().tolist()}
+        return Tried(self.algorithm, self.seed, by_name, outcome.curve)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Comparison:
     left_out     how many more there are that were not held out
     accuracy     algorithm -> environment -> share of rows that came out right, over all seeds
     rows         environment -> how many rows were tested on, each seed
-    noise        algorithm -> standard error of its difference in mean accuracy to the best
+    noise        algorithm -> standard error of its difference in mean accuracy to the best, over the rows tested on
+    worst_noise  likewise of its difference in worst accuracy
     """
 
     held: Held
@@ -82,6 +84,7 @@ class Comparison:
     accuracy: Mapping[str, Mapping[str, float]]
     rows: Mapping[str, int]
     noise: Mapping[str, float]
+    worst_noise: Mapping[str, float]
     seeds: tuple[int, ...]
     curves: Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
 
@@ -111,6 +114,7 @@ class Comparison:
                     "worst_accuracy": self.worst(name),
                     "accuracy": dict(accuracy),
                     "standard_error_of_difference_to_best": self.noise[name],
+                    "standard_error_of_worst_difference_to_best": self.worst_noise[name],
                 }
                 for name, accuracy in self.accuracy.items()
             },
@@ -152,8 +156,8 @@ def compare(
 def summarise(tried: Sequence[Tried], held: Held, environments: tuple[str, ...], left_out: int) -> Comparison:
     right: dict[str, dict[str, list[Tensor]]] = {}
     for one in tried:
-        for name, correct in one.right.items():
-            right.setdefault(one.algorithm, {}).setdefault(name, []).append(correct.double())
+        for name, values in one.right.items():
+            right.setdefault(one.algorithm, {}).setdefault(name, []).append(values.double())
     # Of each row, the share of seeds by which it came out right; where rows are drawn by seed, one after the other.
     shares = {
         algorithm: {
@@ -164,30 +168,44 @@ def summarise(tried: Sequence[Tried], held: Held, environments: tuple[str, ...],
     }
     accuracy = {a: {name: float(share.mean()) for name, share in found.items()} for a, found in shares.items()}
     best = max(accuracy, key=lambda a: sum(accuracy[a].values()))
+    seeds = tuple(dict.fromkeys(one.seed for one in tried))
+    # Rows that one seed after the other draws are the same again and again: they count as those of one.
+    repeats = 1 if held == "environments" else len(seeds)
+    rows = {name: len(share) // repeats for name, share in shares[best].items()}
     return Comparison(
         held,
         environments,
         left_out,
         accuracy,
-        {name: len(share) for name, share in shares[best].items()},
-        {algorithm: standard_error(shares[best], found) for algorithm, found in shares.items()},
-        tuple(dict.fromkeys(one.seed for one in tried)),
+        rows,
+        {algorithm: standard_error(shares[best], found, rows) for algorithm, found in shares.items()},
+        {algorithm: worst_standard_error(shares[best], found, rows) for algorithm, found in shares.items()},
+        seeds,
         {one.algorithm: one.curve for one in reversed(tried)},
     )
 
 
-def standard_error(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
-    """Of the difference in mean accuracy, the larger of two: that over environments, and that over the rows in them.
+def standard_error(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Mapping[str, int]) -> float:
+    """Of the difference in mean accuracy over these environments, in which other rows might have been drawn.
 
-    The first tells how the difference varies from place to place; with few places that agree by chance it can be too
-    small, so the second is its lower bound. Rows are compared in pairs.
+    Rows are compared in pairs. How the difference varies between environments does not count: an algorithm that gains
+    in one alone, which is what it is for, would have a standard error as large as its gain.
     """
-    differences = [one[name] - other[name] for name in one]
-    means = torch.stack([difference.mean() for difference in differences])
-    E = len(means)
-    between = float(means.std() / E**0.5) if E > 1 else 0.0
-    variances = [difference.var(correction=0) / len(difference) for difference in differences]
-    return max(between, float(torch.stack(variances).sum().sqrt() / E))
+    variances = [_variance(one[name] - other[name], rows[name]) for name in one]
+    return float(sum(variances) ** 0.5 / len(variances))
+
+
+def worst_standard_error(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Mapping[str, int]) -> float:
+    """Of the difference in the accuracy of the worst environment, in pairs of rows where it is the same one."""
+    first, second = (min(shares, key=lambda name: float(shares[name].mean())) for shares in (one, other))
+    if first == second:
+        return float(_variance(one[first] - other[first], rows[first]) ** 0.5)
+    return float((_variance(one[first], rows[first]) + _variance(other[second], rows[second])) ** 0.5)
+
+
+def _variance(values: Tensor, rows: int) -> float:
+    """Of the mean of so many rows."""
+    return float(values.var(correction=0)) / rows
 
 
 def _drawn(names: tuple[str, ...], most: int, seed: int) -> tuple[str, ...]:
@@ -207,11 +225,11 @@ def _run(
 
 
 def final(trial: Trial, on_step: Callable[[int, int, int], None]) -> Outcome:
-    """The algorithm on all rows, in this process, and how it does on them."""
+    """The algorithm on all rows, in this process; none is left to test it on."""
     rows = torch.arange(len(trial.source.samples))
 
     def job(step: OnStep) -> Outcome:
-        return fit_rows(trial.source, trial.algorithm, trial.given, rows, rows, trial.recipe, trial.seed, step)
+        return fit_rows(trial.source, trial.algorithm, trial.given, rows, trial.recipe, trial.seed, step)
 
     if trial.source.kind == "images":
         return job(lambda done, total: on_step(0, done, total))

@@ -44,28 +44,49 @@ def check_output(folder: Path, force: bool) -> None:
     if others:
         raise InputError(f"{folder} holds other things than a model, such as {others[0]}: choose another output")
     if there and not force:
-        raise InputError(f"{folder} holds a model already: choose another output, or replace it with --force")
+        raise InputError(f"{folder} holds a model already: choose another output, or replace it with force (--force)")
 
 
 def write_folder(folder: Path, model: Model, write_rest: Callable[[Path], None], force: bool = False) -> None:
-    """The model's folder. It is made beside its place under a hidden name and renamed when all files are in it."""
+    """The model's folder. Its files are made under a hidden name, and take their place when all of them are there."""
     check_output(folder, force)
-    with new_folders(folder.parent):
-        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name[:100]}."))
-        old = made.with_name(f"{made.name}.old")
+    place = Path(os.path.realpath(folder))
+    there = place.exists()
+    with new_folders(place.parent):
+        made = Path(tempfile.mkdtemp(dir=place if there else place.parent, prefix=f".{place.name[:100]}."))
         try:
             write_model(made, model)
             write_rest(made)
-            os.chmod(made, 0o755)
-            if folder.exists():
-                folder.rename(old)
-            made.rename(folder)
-        except BaseException:
-            if old.exists() and not folder.exists():
-                old.rename(folder)
+            if there:
+                _move_in(made, place)
+            else:
+                os.chmod(made, 0o755)
+                made.rename(place)
+        finally:
             shutil.rmtree(made, ignore_errors=True)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def _move_in(made: Path, place: Path) -> None:
+    """The files to a folder that is there and stays, since one that is a mount or where the user stands cannot move.
+
+    The schema, without which a folder is no model, goes first and comes last. What fails brings the old files back.
+    """
+    old = made / "old"
+    old.mkdir()
+    others = [name for name in FILES if name != SCHEMA]
+    try:
+        for name in (SCHEMA, *others):
+            if (place / name).exists():
+                (place / name).rename(old / name)
+        for name in (*others, SCHEMA):
+            (made / name).rename(place / name)
+    except BaseException:
+        for name in (*others, SCHEMA):
+            if not (made / name).exists():
+                (place / name).unlink(missing_ok=True)
+            if (old / name).exists():
+                (old / name).rename(place / name)
+        raise
 
 
 def write_model(folder: Path, model: Model) -> None:

@@ -1,24 +1,16 @@
-"""The page about a fit."""
+"""The page about a fit.
+
+It shows no transfer matrix of the final features: they are trained on all rows, on which any labels can be fitted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Generator
-
-from ..data import EnvironmentSet
-from ..reports import Bar, Bars, Curves, Heatmap, Page, Section, Table, write_page
-from ..training import held_out_transfer_matrix
+from ..reports import Bar, Bars, Curves, Page, Section, Table, write_page
 from .facts import columns_of, how_compared, ranked, settings_of, wilson
 from .fit import Fitted
-
-MOST_ROWS = 1000  # of an environment, for the transfer matrix
-MOST_ENVIRONMENTS = 20
-RIDGE = 1e-3
 
 
 def write_report(path: Path, fitted: Fitted, command: str = "") -> None:
@@ -31,7 +23,7 @@ def page_of(fitted: Fitted, command: str = "") -> Page:
     if fitted.comparison is not None:
         lead.append(how_compared(fitted.comparison))
         sections += [_table(fitted), _bars(fitted)]
-    sections += [_curves(fitted), *_matrix(fitted), _columns(fitted)]
+    sections += [_curves(fitted), _columns(fitted)]
     title = f"{fitted.source.label}: a model for new environments"
     return Page(title, tuple(lead), tuple(sections), settings_of(fitted), command)
 
@@ -73,33 +65,6 @@ def _curves(fitted: Fitted) -> Curves:
         note="The algorithms minimise different things, so the heights of their curves do not compare. Of each "
         "compared algorithm, the first training is shown.",
     )
-
-
-def _matrix(fitted: Fitted) -> list[Section]:
-    """How well a predictor fitted on one environment's features does on another's, with the final features."""
-    source = fitted.source
-    names = source.samples.environment_names
-    if len(names) > MOST_ENVIRONMENTS:
-        return []
-    data = _some(fitted)
-    values: NDArray[np.float64] = held_out_transfer_matrix(fitted.model.network, data, RIDGE).double().numpy()
-    note = (
-        "Loss of the best linear predictor for one environment's features in another, on rows it was not fitted on; up "
-        f"to {MOST_ROWS} rows of each."
-    )
-    return [
-        Heatmap("Transfer of the final features", names, names, values, note=note, corner="fitted on ↓ tested on →")
-    ]
-
-
-def _some(fitted: Fitted) -> EnvironmentSet:
-    samples = fitted.source.samples
-    generator = Generator().manual_seed(70_000 + fitted.plan.seed)
-    rows = []
-    for e in range(len(samples.environment_names)):
-        members = (samples.environments == e).nonzero().flatten()
-        rows.append(members[torch.randperm(len(members), generator=generator)[:MOST_ROWS]])
-    return fitted.source.take(fitted.model.encoder, torch.cat(rows))
 
 
 def _columns(fitted: Fitted) -> Table:

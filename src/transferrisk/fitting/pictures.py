@@ -40,7 +40,9 @@ def parts_of_images(
 ) -> Iterator[Part]:
     """The column `path` goes with the predictions in any case."""
     if identity not in (None, "path"):
-        raise InputError(f"--id {identity}: predictions of images are told apart by their path; leave it out")
+        raise InputError(
+            f"identity={identity!r} (--id): predictions of images are told apart by their path; leave it out"
+        )
     whole = path.is_dir() or is_archive(path)
     pictures = _in_folder(path, model.class_names) if whole else list(_listed(path, asked))
     size = max(1, BYTES // (3 * encoder.height * encoder.width))
@@ -100,7 +102,9 @@ def _records(path: Path, column: str) -> Iterator[dict[str, str | None]]:
     known = read_header(path)
     if column not in known:
         hint = did_you_mean(column, known)
-        raise InputError(f"{path} has no column {column!r}: {hint}choose from {listed(map(repr, known))} with --path")
+        raise InputError(
+            f"{path} has no column {column!r}: {hint}choose from {listed(map(repr, known))} with path (--path)"
+        )
     for frame in read_frames(path, ROWS, known):
         missing = {name: blank(frame[name]) for name in known}
         for i, values in enumerate(frame.astype(object).itertuples(index=False)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,9 +17,9 @@ from ..data import Options
 from ..data.archives import because
 from ..data.checks import listed
 from ..errors import DataWarning, InputError, warn
-from ..files import check_target, whole_file
+from ..files import check_target, keep_apart, whole_file
 from .model import Model
-from .stream import ROWS, Part, beginning, parts
+from .stream import ROWS, Part, beginning, parts, path_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,9 +56,10 @@ def predict(
     """
     columns = [f"probability_{name}" for name in model.class_names]
     if identity in (PREDICTION, *columns):
-        raise InputError(f"--id {identity}: a column of the predictions has that name; rename yours")
+        raise InputError(f"identity={identity!r} (--id): a column of the predictions has that name; rename yours")
     if output is not None:
         check_target(output)
+        keep_apart(output, path_of(given))
     score, told, rows = _Score(model.class_names), set[str](), 0
     with _writer(output) as write:
         for part in parts(model, given, asked or Options(), identity, size):
@@ -69,10 +69,9 @@ def predict(
                 raise InputError(f"{beginning(given, rows + 1)}: {error}") from None
             write(_frame(part, chances, model.class_names, columns))
             score.add(part, chances)
-            for note in part.notes:
-                kind = re.sub(r"\(.*\)|\d+|s\b", "", note)
-                if kind not in told:
-                    told.add(kind)
+            for about, note in part.notes.items():
+                if about not in told:
+                    told.add(about)
                     warn(note, DataWarning)
             rows += len(chances)
             if on_rows is not None:
@@ -176,7 +175,9 @@ def _parquet(path: Path) -> Iterator[Write]:
         try:
             writer.write_table(table.cast(writer.schema))
         except pa.ArrowInvalid as error:
-            raise InputError(f"--id has values of different types ({because(error)}): write .csv instead") from None
+            raise InputError(
+                f"the column to keep has values of different types ({because(error)}): write .csv instead"
+            ) from None
 
     try:
         yield write

@@ -149,7 +149,7 @@ def _large_enough(source: Source, drop_small: bool) -> Source:
         return source
     line = f"{source.name}: environments with fewer than {FEWEST} rows: {listed(small)}"
     if not drop_small:
-        raise InputError(f"{line}: merge them with others, or go on without them with --drop-small")
+        raise InputError(f"{line}: merge them with others, or go on without them with drop_small (--drop-small)")
     left = [name for name, size in source.sizes.items() if size >= FEWEST]
     if len(left) < 2:
         raise InputError(f"{line}; without them {len(left)} would be left, and two are needed: merge some")

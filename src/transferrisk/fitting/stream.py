@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from ..data.archives import DAMAGED, because
 from ..data.checks import existing_file, known_name, listed
 from ..data.columns import Categorical, Date
 from ..data.root import expanded
+from ..data.schema import Encoded, Schema
 from ..data.sets.npz import array_of
 from ..data.sets.parquet import vectors_of
 from ..data.tabular import PARQUET, parquet_parts, read_frames, read_header
@@ -39,20 +40,25 @@ class Part:
     inputs        as the network takes them, (n, ...)
     kept          columns that go with the predictions
     labels        where the file has them, likewise the environments
-    notes         what was met that the model's schema had not seen
+    notes         what was met that the model's schema had not seen, by what is the same in each part of a file
     """
 
     inputs: Tensor
     kept: dict[str, Any] = field(default_factory=dict)
     labels: Names | None = None
     environments: Names | None = None
-    notes: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def path_of(given: str) -> Path:
+    """Of new.csv as of table:new.csv."""
+    base, colon, argument = given.partition(":")
+    return expanded(argument if colon and base in ("table", "npz", "parquet", "folder", "manifest") else given)
 
 
 def parts(model: Model, given: str, asked: Options, identity: str | None, size: int = ROWS) -> Iterator[Part]:
     """Of a file or folder, `size` rows at a time; `identity` is the column to keep."""
-    base, colon, argument = given.partition(":")
-    path = argument if colon and base in ("table", "npz", "parquet", "folder", "manifest") else given
+    path = path_of(given)
     asked = replace(
         asked, label=asked.label or model.origin.label, environment=asked.environment or model.origin.environment
     )
@@ -67,7 +73,7 @@ def parts(model: Model, given: str, asked: Options, identity: str | None, size: 
     from .pictures import parts_of_images
 
     assert isinstance(encoder, ImageEncoder)
-    return parts_of_images(model, encoder, expanded(path), asked, identity)
+    return parts_of_images(model, encoder, path, asked, identity)
 
 
 def _table(encoder: TableEncoder, path: Path, asked: Options, identity: str | None, size: int) -> Iterator[Part]:
@@ -91,8 +97,18 @@ def _table(encoder: TableEncoder, path: Path, asked: Options, identity: str | No
         except InputError as error:
             raise InputError(f"{beginning(path, first)}: {error}") from None
         kept = _kept(frame, identity)
-        yield Part(encoded.features, kept, *_known(frame, asked), tuple(f"{path}: {note}" for note in encoded.notes))
+        yield Part(encoded.features, kept, *_known(frame, asked), _notes(encoded, schema, path))
         first += len(frame)
+
+
+def _notes(encoded: Encoded, schema: Schema, path: Path) -> dict[str, str]:
+    """Of a column, all that differs between parts is how many rows there are of a kind, and which values."""
+    found = {}
+    for note in encoded.notes:
+        start = next((s for column in schema.columns if note.startswith(s := f"column {column.name!r} has ")), None)
+        kind = note if start is None else start + note.removeprefix(start).split()[1].rstrip("s")  # "3 rows of ..."
+        found[kind] = f"{path}: {note}"
+    return found
 
 
 def _parquet(encoder: VectorEncoder, path: Path, asked: Options, identity: str | None, size: int) -> Iterator[Part]:

@@ -1,4 +1,4 @@
-"""One training: on some of a source's rows, tested on others."""
+"""One training on some of a source's rows, and the test of it on others."""
 
 from __future__ import annotations
 
@@ -39,14 +39,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """
-    correct  of the tested rows (m,): whether each was classified rightly
-    curve    (steps, losses) of the training, a point for each part of it
-    """
+    """`curve` is (steps, losses) of the training, a point for each part of it."""
 
     encoder: Encoder
     model: Classifier
-    correct: Tensor
     curve: tuple[tuple[int, ...], tuple[float, ...]]
     config: TrainingConfig
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -57,12 +53,11 @@ def fit_rows(
     algorithm: str,
     given: Mapping[str, Any],
     rows: Tensor,
-    tested: Tensor,
     recipe: Recipe,
     seed: int,
     on_step: OnStep | None = None,
 ) -> Outcome:
-    """Train on `rows`, whose statistics alone the encoding knows, and say which of the `tested` rows come out right."""
+    """Train on `rows`, whose statistics alone the encoding knows."""
     try:
         encoder = source.learn(rows)
     except InputError as error:
@@ -77,9 +72,13 @@ def fit_rows(
     model = kept.model.cpu()
     model.autocast = None
     model.eval()
-    wanted = source.take(encoder, tested)
-    correct = probabilities(model, wanted).argmax(1) == wanted.labels
-    return Outcome(encoder, model, correct, losses.curve(), config, settings)
+    return Outcome(encoder, model, losses.curve(), config, settings)
+
+
+def correct(outcome: Outcome, source: Source, rows: Tensor) -> Tensor:
+    """Whether each of these rows is classified rightly (m,)."""
+    wanted = source.take(outcome.encoder, rows)
+    return probabilities(outcome.model, wanted).argmax(1) == wanted.labels
 
 
 def probabilities(model: Classifier, data: EnvironmentSet, chunk: int = 4096) -> Tensor:

@@ -23,18 +23,25 @@ def in_one_line(standing: Callable[[], str] | str, batch_size: int | None = None
             raise
         message = " ".join(str(error).split())
         stands = standing if isinstance(standing, str) else standing()
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _says(message, _MEMORY):
-            where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+        if full := full_memory(error):
             now = "" if batch_size is None else f" (now {batch_size})"
             raise TransferRiskError(
-                f"{where} is full{_amount(message)}: use a lower --batch-size{now}, a smaller --backbone or --lazy; "
-                f"{stands}"
+                f"{full}: use a lower --batch-size{now}, a smaller --backbone or --lazy; {stands}"
             ) from None
         if torch.distributed.is_initialized() and _says(message, _LOST):
             raise TransferRiskError(
                 f"another process of this run has ended: see what it says, then use --resume; {stands}"
             ) from None
         raise
+
+
+def full_memory(error: BaseException) -> str | None:
+    """Which memory is full, if that is what the error says."""
+    message = " ".join(str(error).split())
+    if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and not _says(message, _MEMORY):
+        return None
+    where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+    return f"{where} is full{_amount(message)}"
 
 
 def _says(message: str, words: tuple[str, ...]) -> bool:
