@@ -21,6 +21,7 @@ import pandas as pd
 from shared import download_wheel, trm
 
 REQUIREMENT = "nannyml==0.13.1"
+SHA256 = "cf5f4a33489834ae6773cb1baa33a0f98c0a3ee6ed9b43049478b25ce22fe869"
 PARTS = "nannyml/datasets/data/employment_MA_{}.pq"
 NOT_FEATURES = ["id", "prediction", "predicted_probability"]
 
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
     asked = parser.parse_args(arguments)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    people = survey(download_wheel(REQUIREMENT, asked.folder))
+    people = survey(download_wheel(REQUIREMENT, SHA256, asked.folder))
     if asked.rows is not None:
         people = people.sample(asked.rows, random_state=0)
     past, following = asked.folder / "past.parquet", asked.folder / "next.parquet"

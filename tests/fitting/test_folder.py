@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 
@@ -10,9 +11,9 @@ import numpy as np
 import pytest
 from rows import table
 
+from transferrisk import fitting
 from transferrisk.errors import InputError
-from transferrisk.fitting import load, save
-from transferrisk.fitting import save as saving
+from transferrisk.fitting import load, save, write
 from transferrisk.fitting.folder import FILES
 
 
@@ -58,9 +59,7 @@ def test_what_fails_leaves_nothing_behind(fitted, folder, tmp_path, monkeypatch)
     def fail(*_):
         raise KeyboardInterrupt
 
-    import importlib
-
-    monkeypatch.setattr(importlib.import_module(saving.__module__), "write_report", fail)
+    monkeypatch.setattr(write, "write_report", fail)
     with pytest.raises(KeyboardInterrupt):
         save(fitted, tmp_path / "new" / "model")
     kept = (folder / "schema.json").read_bytes()
@@ -137,3 +136,9 @@ def test_damage_is_one_line(folder, name, damage, told):
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="is no folder"):
         load(folder / "nowhere")
+
+
+def test_functions_of_the_package_hide_none_of_its_modules():
+    modules = {module.name for module in pkgutil.iter_modules(fitting.__path__)}
+    assert "compare" in modules
+    assert not modules & set(fitting.__all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -63,10 +64,26 @@ def compared(erm, trm, erm_risk=0.5, trm_risk=0.5):
         ([0.5, 0.7], [0.5002, 0.7001], "no difference over 2 seeds."),
         ([0.5], [0.6], "10.0 points more on the one seed."),
         ([0.5], [0.5], "no difference on the one seed."),
+        ([0.5, 0.6, 0.1], [0.6, 0.72], "TRM gets 66.0 % right where ERM gets 55.0 %: 11.0 points more, ahead on 2 of 2 "
+         "seeds that both have."),
+        ([0.5], [0.5, 0.9], "no difference on the one seed that both have."),
     ],
 )  # fmt: skip
 def test_verdict_says_who_wins_by_how_much_and_whether_to_believe_it(erm, trm, said):
     assert said in compared(erm, trm)
+
+
+def test_seeds_are_paired_by_their_number():
+    """In whatever order the runs came, and with several runs of one seed."""
+    matrix = [[0.1, 0.5], [0.5, 0.1]]
+    accuracies = {"erm": {2: 0.5, 0: 0.9, 1: 0.7}, "trm": {0: 0.92, 1: 0.73, 2: 0.54}}
+    runs = [record(name, seed, value, matrix) for name, mine in accuracies.items() for seed, value in mine.items()]
+    assert "TRM gets 73.0 % right where ERM gets 70.0 %: 3.0 points more, ahead on 3 of 3" in verdict(summarise(runs))
+    runs[3:4] = [replace(runs[3], test={"new": Scores(x, 0.5)}, settings={"ridge": x}) for x in (0.91, 0.93)]
+    assert "3.0 points more, ahead on 3 of 3 seeds." in verdict(summarise(runs))
+    apart = [record("erm", 0, 0.5, matrix), record("erm", 1, 0.7, matrix), record("trm", 2, 0.8, matrix)]
+    assert "80.0 % right where ERM gets 60.0 %: no seed is common to both" in verdict(summarise(apart))
+    assert caption(summarise(apart)) == "Mean ± standard deviation over 1 to 2 seeds"
 
 
 @pytest.mark.parametrize(

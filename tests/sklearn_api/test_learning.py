@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from joblib import Parallel, delayed
 from shifted import sites
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
@@ -15,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from transferrisk.errors import EnvironmentWarning, TransferRiskError
 from transferrisk.sklearn import TransferRiskClassifier
-from transferrisk.sklearn.fitting import Plan
 from transferrisk.sklearn.table import Table, weighted_moments
+from transferrisk.sklearn.training import Plan
 
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 
@@ -100,6 +101,20 @@ def test_early_stopping_keeps_what_is_best_in_the_held_out_site():
     assert fitted.validation_scores_[-1] < max(fitted.validation_scores_)
 
 
+def test_patience_begins_a_while_after_the_penalty_does():
+    X, y, site = sites(60, (0.95, 0.9, 0.1), d=10)
+    stopped = {
+        start: TransferRiskClassifier(
+            "vrex", algorithm_params={"start_epoch": start}, early_stopping=True, n_iter_no_change=1, max_epochs=50,
+            validation_environments=["site 2"], random_state=0,
+        ).fit(X, y, environments=site).n_iter_
+        for start in (0, 20, 50)
+    }  # fmt: skip
+    assert stopped[0] < 20
+    assert 25 <= stopped[20] < 50
+    assert stopped[50] == 50
+
+
 @pytest.mark.parametrize(("asked", "count"), [(1, 1), (2, 2), (0.5, 2), (["site 0", "site 3"], 2)])
 def test_which_environments_are_held_out(asked, count):
     X, y, site = sites(20, (0.9, 0.3, 0.5, 0.6))
@@ -132,6 +147,20 @@ def test_it_tells_how_it_goes_on_when_asked(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 10
     assert lines[-1].startswith("epoch 10 of 10: loss 0.")
+
+
+@pytest.mark.parametrize(("algorithm", "params"), [("fish", {}), ("mldg", {}), ("trm", {"query": "random"})])
+def test_threads_fit_as_one_after_another_would(algorithm, params):
+    X, y, site = sites(20, (0.9, 0.3, 0.6, 0.1))
+
+    def proba(seed):
+        fitted = TransferRiskClassifier(algorithm, algorithm_params=params, max_epochs=20, width=3, random_state=seed)
+        return fitted.fit(X, y, environments=site).predict_proba(X)
+
+    expected, before = [proba(seed) for seed in range(4)], torch.get_rng_state()
+    found = Parallel(n_jobs=4, backend="threading")(delayed(proba)(seed) for seed in range(4))
+    np.testing.assert_array_equal(found, expected)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -111,3 +112,11 @@ def test_a_folder_holds_one_run(tmp_path):
     with pytest.raises(InputError, match="line 2, is of another run"):
         train(small_run("erm"), output=Output(tmp_path, resume=True, say=print))
     assert path.read_bytes().splitlines()[1:] == before.splitlines()[1:]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([0.1, 0.5, math.nan])))
+def test_transfer_risk_is_unknown_where_a_loss_is_in_whatever_order(records, order):
+    matrix = [[math.nan, 0.2, 0.3, 0.4]] + [[0.1] * 4] * 2 + [[*order, 0.9]]
+    assert math.isnan(replace(records[-1], transfer_matrix=matrix).transfer_risk)
+    known = [[math.nan if p == q else 0.1 * (p + 1) for p in range(3)] for q in range(3)]
+    assert replace(records[-1], transfer_matrix=known).transfer_risk == pytest.approx((0.3 + 0.3 + 0.2) / 3)

@@ -60,10 +60,10 @@ def fit(
 
     Example: trm fit visits.csv --label outcome --environment hospital --output model
     """
-    from ..fitting.fit import Plan, fit_source
+    from ..fitting.fitted import Plan, fit_source
     from ..fitting.folder import check_output
-    from ..fitting.save import save
     from ..fitting.source import read
+    from ..fitting.write import save
     from .fit_show import columns, explain, summary
     from .show import console, task_progress
 

@@ -3,7 +3,7 @@
 from .catalogue import DataSet, available, load, load_splits, register
 from .environments import SPLITS, EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from .facts import Facts
-from .loaders import BalancedSampler, WholeSampler
+from .loaders import BalancedSampler, WholeSampler, filled
 from .options import Options
 from .shifts import Shift
 from .splits import leave_out
@@ -21,6 +21,7 @@ __all__ = [
     "TrainingDomainValidation",
     "WholeSampler",
     "available",
+    "filled",
     "leave_out",
     "load",
     "load_splits",

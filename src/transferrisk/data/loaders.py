@@ -11,6 +11,16 @@ from ..errors import InputError
 from .environments import EnvironmentSet
 
 
+def filled(data: EnvironmentSet, size: int) -> EnvironmentSet:
+    """With the samples of environments that have fewer than `size` repeated, all of them as often as it takes."""
+    counts = torch.bincount(data.environments, minlength=len(data.environment_names)).clamp(min=1)
+    times = ((size + counts - 1) // counts).clamp(min=1)  # (E,)
+    if bool((times == 1).all()):
+        return data
+    every = torch.arange(len(data), device=data.environments.device)
+    return data.select(every.repeat_interleave(times[data.environments]))
+
+
 class WholeSampler:
     """Every batch is the whole set, environment after environment, however many samples each has."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import date
 
 from .facts import columns_of, how_compared, ranked, settings_of
-from .fit import Fitted
+from .fitted import Fitted
 
 
 def card(fitted: Fitted, command: str = "") -> str:

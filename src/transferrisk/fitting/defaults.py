@@ -12,8 +12,6 @@ from dataclasses import fields, replace
 from math import ceil
 from typing import Any
 
-import torch
-
 from ..algorithms import get
 from ..data import EnvironmentSet
 from ..training import TrainingConfig
@@ -67,14 +65,3 @@ def settings_for(algorithm: str, given: Mapping[str, Any], config: TrainingConfi
     if "query" in known and environments > MANY_ENVIRONMENTS:
         suggested["query"] = "random"
     return suggested | dict(given)
-
-
-def filled(data: EnvironmentSet, batch: int) -> EnvironmentSet:
-    """The rows of environments smaller than a batch repeated, as often as it takes to fill one."""
-    rows = []
-    for e in range(len(data.environment_names)):
-        members = (data.environments == e).nonzero().flatten()
-        rows.append(members.repeat(ceil(batch / len(members))) if len(members) < batch else members)
-    if sum(map(len, rows)) == len(data):
-        return data
-    return data.select(torch.cat(rows))

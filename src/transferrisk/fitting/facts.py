@@ -10,7 +10,7 @@ from ..data.checks import counted, listed
 from .compare import Comparison
 from .defaults import batch_of
 from .encoders import Encoder, ImageEncoder, TableEncoder, VectorEncoder
-from .fit import Fitted
+from .fitted import Fitted
 
 Z = 1.96  # of a 95 % interval
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..reports import Bar, Bars, Curves, Page, Section, Table, write_page
 from .facts import columns_of, how_compared, ranked, settings_of, wilson
-from .fit import Fitted
+from .fitted import Fitted
 
 
 def write_report(path: Path, fitted: Fitted, command: str = "") -> None:

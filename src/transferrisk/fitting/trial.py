@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, filled
 from ..data.environments import retyped
 from ..errors import InputError
 from ..models import Classifier, build
 from ..training import OnStep, Run, TrainingConfig, train
 from ..training.evaluate import evaluation_mode
-from .defaults import batch_of, config_for, filled, settings_for
+from .defaults import batch_of, config_for, settings_for
 from .encoders import Encoder
 from .source import Source
 

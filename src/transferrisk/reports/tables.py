@@ -64,6 +64,7 @@ class Row:
 
     algorithm: str
     name: str
+    seeds: tuple[int, ...]  # of the runs, as in `values` of the summaries
     test: Summary  # accuracy, mean over test environments
     train: dict[str, Summary]  # accuracy by training environment
     transfer_risk: Summary
@@ -87,6 +88,7 @@ def summarise(records: Sequence[Record], by: Selection = "training_domain") -> l
             Row(
                 algorithm=algorithm,
                 name=NAMES.get(algorithm, algorithm),
+                seeds=tuple(run.seed for run in runs),
                 test=Summary.of([mean_accuracy(run.test) for run in runs]),
                 train={name: _accuracies([run.train for run in runs], name) for name in runs[0].train},
                 transfer_risk=Summary.of([run.transfer_risk for run in runs]),
@@ -104,10 +106,10 @@ def _accuracies(scores: Sequence[dict[str, Scores]], environment: str) -> Summar
 
 def caption(rows: Sequence[Row]) -> str:
     """What the numbers of a table are."""
-    seeds = len(rows[0].test.values)
-    return (
-        f"Mean ± standard deviation over {seeds} seeds" if seeds > 1 else "One seed, so nothing says how much is chance"
-    )
+    fewest, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
+    if most == 1:
+        return "One seed, so nothing says how much is chance"
+    return f"Mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} seeds"
 
 
 def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> str:
@@ -117,9 +119,11 @@ def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> st
         best = max(rows, key=lambda row: row.test.mean)
         return f"{best.name} is the most accurate in the unseen environment, at {best.test.percent()} %."
     a, b = by_name[ours], by_name[baseline]
+    pairs = _by_seed(a, b)
+    x, y = map(statistics.mean, zip(*pairs, strict=True)) if pairs else (a.test.mean, b.test.mean)
     accuracy = (
-        f"In the environment it has not seen, {a.name} gets {100 * a.test.mean:.1f} % right where {b.name} gets "
-        f"{100 * b.test.mean:.1f} %: {_gain(a.test, b.test)}."
+        f"In the environment it has not seen, {a.name} gets {100 * x:.1f} % right where {b.name} gets "
+        f"{100 * y:.1f} %: {_gain(pairs)}{'' if set(a.seeds) == set(b.seeds) or not pairs else ' that both have'}."
     )
     if math.isnan(a.transfer_risk.mean) or math.isnan(b.transfer_risk.mean):
         return accuracy
@@ -130,12 +134,24 @@ def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> st
     )
 
 
-def _gain(ours: Summary, theirs: Summary) -> str:
+def _by_seed(ours: Row, theirs: Row) -> list[tuple[float, float]]:
+    """Test accuracies of both, on each seed that both have; the mean where there are several runs of one."""
+
+    def accuracy(row: Row, seed: int) -> float:
+        return statistics.mean(value for s, value in zip(row.seeds, row.test.values, strict=True) if s == seed)
+
+    common = sorted(set(ours.seeds) & set(theirs.seeds))
+    return [(accuracy(ours, seed), accuracy(theirs, seed)) for seed in common]
+
+
+def _gain(accuracies: Sequence[tuple[float, float]]) -> str:
     """The difference of two accuracies, and what to make of it.
 
     Seeds are compared pair by pair; a mean difference below its own standard error is called chance.
     """
-    pairs = [100 * (x - y) for x, y in zip(ours.values, theirs.values, strict=True)]
+    if not accuracies:
+        return "no seed is common to both, so nothing says how much is chance"
+    pairs = [100 * (x - y) for x, y in accuracies]
     seeds, gain = len(pairs), statistics.mean(pairs)
     over = f"over {seeds} seeds" if seeds > 1 else "on the one seed"
     points = f"{abs(gain):.1f}"

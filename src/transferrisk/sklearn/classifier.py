@@ -16,10 +16,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from ..algorithms import get
 from ..errors import EnvironmentWarning, InputError, warn
-from .fitting import Plan, fit
 from .parameters import check_algorithm, check_options, choose_held_out
 from .saving import load_classifier, save_classifier
 from .table import Table, as_tensor, encode_environments
+from .training import Plan, fit
 
 _CHUNK = 2**16  # rows that are classified at a time
 
@@ -64,8 +64,8 @@ class TransferRiskClassifier(
     weight_decay : float, default=1e-4
     early_stopping : bool, default=False
         Hold environments out, look at the accuracy there 50 times, stop when it has not improved for
-        `n_iter_no_change` looks, and keep the weights of the best. Needs three environments; with fewer it trains to
-        the end on all of them, and warns.
+        `n_iter_no_change` looks, counted from a while after `start_epoch`, and keep the weights of the best. Needs
+        three environments; with fewer it trains to the end on all of them, and warns.
     validation_environments : int, float or list, default=1
         Which are held out: so many or this share of them, drawn at random, or those listed.
     n_iter_no_change : int, default=10

@@ -14,8 +14,8 @@ from sklearn.utils import check_random_state
 from ..algorithms import configure, get
 from ..errors import InputError
 from ..functional.checks import as_integer, check_count, check_number
-from .fitting import Options
 from .table import Integers
+from .training import Options
 
 REPRESENTATIONS = ("linear", "mlp")
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, filled
 from ..data.environments import retyped
 from ..errors import InputError
 
@@ -101,12 +101,7 @@ def training_set(table: Table, batch_size: int | None, dtype: torch.dtype) -> En
     )
     if batch_size is None:
         return data
-    counts = np.bincount(table.environments, minlength=len(table.names))
-    target = max(-(-len(table) // len(counts)), batch_size)
-    times = np.maximum(-(-target // counts), 1)
-    if (times == 1).all():
-        return data
-    return data.select(torch.from_numpy(np.repeat(np.arange(len(table)), times[table.environments])))
+    return filled(data, max(-(-len(table) // len(table.names)), batch_size))
 
 
 def splits(train: EnvironmentSet, held_out: Table | None, dtype: torch.dtype) -> Splits:

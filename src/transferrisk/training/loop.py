@@ -19,6 +19,7 @@ from .feed import Feed
 from .output import Output
 from .plain import plain
 from .records import Record, mean_accuracy
+from .rounding import rounding_kept
 from .signals import Stop, Stopped, stop_asked
 from .state import TrainState, start
 from .step import make_step
@@ -32,6 +33,7 @@ OnRecord = Callable[[Record], None]
 LOOK_EVERY = 50  # steps between two looks at the loss on a GPU, which has to be waited for
 
 
+@rounding_kept()
 def train(
     run: Run,
     on_step: OnStep | None = None,
@@ -44,7 +46,7 @@ def train(
 
     With an `output` folder, its state is saved there and an interrupted run goes on, bit for bit on a CPU; SIGINT and
     SIGTERM then finish the step, save, and raise `Stopped`. Loss or weights that are no numbers raise a DivergedError,
-    and are never saved.
+    and are never saved. Torch's precision of products is afterwards as it was.
     """
     config, engine = run.config, Engine.of(run)
     with engine.together():

@@ -60,9 +60,12 @@ class Record:
 
     @property
     def transfer_risk(self) -> float:
-        """Mean over Q of the worst loss of Q's predictor elsewhere (eq. 1); nan where it was not measured."""
+        """Mean over Q of the worst loss of Q's predictor elsewhere (eq. 1); nan where any of them was not measured."""
         rows = [[loss for p, loss in enumerate(row) if p != q] for q, row in enumerate(self.transfer_matrix)]
-        return sum(max(row, default=math.nan) for row in rows) / len(rows) if rows else math.nan
+        # Of nan and a number, max takes whichever comes first.
+        if not rows or not all(rows) or any(math.isnan(loss) for row in rows for loss in row):
+            return math.nan
+        return sum(map(max, rows)) / len(rows)
 
     @property
     def run(self) -> tuple[str, int, str | None, str, tuple[str, ...], str]:

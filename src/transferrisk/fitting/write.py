@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..files import write_atomically
 from .card import card
-from .fit import Fitted
+from .fitted import Fitted
 from .folder import CARD, COMPARISON, REPORT, write_folder
 from .page import write_report
 

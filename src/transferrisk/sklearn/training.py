@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ DECAY_AT = 0.8
 RIDGE = 1e-2  # with the default of 1e-3, steps at this rate are unstable where rows are many
 DENSE = 300  # rows of a Hessian up to which it is factored
 EVALUATIONS = 50
+
+_ALONE = Lock()
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,10 @@ class _Enough(Exception):
 def fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> Fitted:
     """Train on the table; with environments held out, keep the weights that are best there.
 
-    Torch's own generators are left as they were.
+    Torch's own generators are left as they were. Algorithms draw from them, so that threads fit one after another:
+    the same seed then gives the same model, whatever else is fitted meanwhile.
     """
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if options.device != "cpu" else []):
+    with _ALONE, torch.random.fork_rng(range(torch.cuda.device_count()) if options.device != "cpu" else []):
         return _fit(table, held_out, plan, options)
 
 
@@ -98,6 +102,9 @@ def _fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> 
     dtype = torch.float64 if plan.batch_size is None and options.device == "cpu" else torch.float32
     model = build_model(table, options, dtype)
     found = Fitted(model)
+    chosen = settings(table, plan, options)
+    # A penalty shows its effect a while after it is switched on.
+    patient_until = chosen.get("start_epoch", WARM_UP * plan.epochs) + WARM_UP * plan.epochs
     best: dict[str, Tensor] = {}
     standing = [(-1.0, 0.0)]  # (accuracy, -loss) of the best so far
     waited = 0
@@ -116,7 +123,7 @@ def _fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> 
         if reached > standing[0]:
             standing[0], waited = reached, 0
             best.update(copy.deepcopy(model.state_dict()))
-        elif record.epoch >= 2 * WARM_UP * plan.epochs:  # a penalty shows its effect a while after it is switched on
+        elif record.epoch >= patient_until:
             waited += 1
             if waited >= options.patience:
                 raise _Enough
@@ -138,7 +145,7 @@ def _fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> 
         parts,
         config,
         options.seed,
-        settings(table, plan, options),
+        chosen,
         device=options.device,
         precision="fp32",
     )
@@ -151,7 +158,7 @@ def _fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> 
 
 
 def build_model(table: Table, options: Options, dtype: torch.dtype) -> Classifier:
-    """Initial weights, of torch's usual range, come from the seed alone, also where several threads fit at once."""
+    """Initial weights, of torch's usual range, come from the seed alone."""
     d, width = table.rows.shape[1], options.width
     generator = torch.Generator().manual_seed(options.seed)
     layer = nn.Linear(d, width) if options.representation == "linear" else MLP(d, width)
