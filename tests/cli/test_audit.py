@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from transferrisk import audit
+from transferrisk import audit, fitting
+from transferrisk.data import Options, load_splits
 
 
 def data(n=150, d=3):
@@ -103,7 +106,8 @@ def test_bad_rows_can_be_left_out(run_trm, tmp_path):
     ("arguments", "message"),
     [
         (("nothing.npz",), "does not exist"),
-        (("notes.txt",), "told by its ending"),
+        (("notes.txt",), "does not exist"),
+        (("real.txt",), "no kind of data that is known"),
         (("embeddings.npz",), "has no array 'labels'"),
         (("embeddings.npz", *NAMED, "--output", "page.pdf"), "does not end in .html"),
         (("embeddings.npz", *NAMED, "--ridge", "0"), "ridge=0.0"),
@@ -115,6 +119,7 @@ def test_bad_rows_can_be_left_out(run_trm, tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_writes_nothing(run_trm, embeddings, tmp_path, arguments, message):
+    (tmp_path / "real.txt").write_text("a note")
     before = sorted(tmp_path.iterdir())
     code, out, err = run_trm("audit", *arguments)
     assert (code, out) == (2, "")
@@ -131,3 +136,78 @@ def test_many_environments_have_a_line_each(run_trm, tmp_path):
     code, out, _ = run_trm("audit", "many.npz", *FAST)
     assert code == 0
     assert "Worst other" in out
+
+
+TRAINED = ("--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu", "--quiet")
+
+
+def test_rows_that_a_model_was_trained_on_are_left_out(run_trm, embeddings, tmp_path):
+    given = ("--data", f"npz:{embeddings}", *NAMED, "--test-env", "C", "--seed", "3")
+    code, _, err = run_trm("train", *given, *TRAINED, "--output", "run")
+    assert code == 0, err
+    with np.load(embeddings) as arrays:
+        held = {**arrays}
+    names = {"label": "y", "environment": "site"}
+    splits = load_splits(f"npz:{embeddings}", Options(seed=3, **names), "C")
+    unseen = [len(splits.training_domain.only([name])) for name in ("A", "B")] + [len(splits.test)]
+    shutil.copy(embeddings, tmp_path / "copy.npz")
+    through = ("--model", "run/last.safetensors", *FAST, "--json")
+    for name in ("embeddings.npz", "copy.npz"):  # known by its content too
+        code, out, err = run_trm("audit", name, *NAMED, *through)
+        assert code == 0, err
+        assert np.sum(json.loads(out)["counts"], 1).tolist() == unseen
+    np.savez(tmp_path / "new.npz", **held | {"features": held["features"] + 1})
+    code, out, err = run_trm("audit", "new.npz", *NAMED, *through)
+    assert code == 0, err
+    assert np.sum(json.loads(out)["counts"]) == 150
+    np.savez(embeddings, **held | {"features": held["features"] + 1})
+    code, out, err = run_trm("audit", "embeddings.npz", *NAMED, *through)
+    assert (code, out) == (2, "")
+    assert "was trained on npz:embeddings.npz, and what of it cannot be told" in err
+
+
+def test_a_model_is_audited_on_the_draw_that_it_was_trained_on(run_trm):
+    code, _, err = run_trm("train", "--data", "gaussian", "--seed", "2", *TRAINED, "--output", "run")
+    assert code == 0, err
+    through = ("--model", "run/last.safetensors", *FAST, "--json")
+    code, out, err = run_trm("audit", "gaussian", *through)
+    assert code == 0, err
+    splits = load_splits("gaussian", Options(seed=2))
+    assert np.sum(json.loads(out)["counts"]) == len(splits.training_domain) + len(splits.test)
+
+
+def test_samples_that_a_model_was_finetuned_on_are_left_out(run_trm, embeddings):
+    given = ("--data", f"npz:{embeddings}", *NAMED, "--test-env", "C")
+    assert run_trm("train", *given, *TRAINED, "--output", "run")[0] == 0
+    further = ("--init", "run/last.safetensors", "--finetune-samples", "6")
+    code, _, err = run_trm("train", *given, *TRAINED, *further, "--output", "tuned")
+    assert code == 0, err
+    sizes = []
+    for run in ("run", "tuned"):
+        code, out, err = run_trm("audit", embeddings, *NAMED, "--model", f"{run}/last.safetensors", *FAST, "--json")
+        assert code == 0, err
+        sizes.append(np.sum(json.loads(out)["counts"], 1).tolist())
+    assert sizes[1] == [*sizes[0][:2], sizes[0][2] - 6]
+
+
+def test_a_fitted_models_features_of_new_rows(run_trm, tmp_path):
+    features, labels, sites = data(n=300)
+    kind = np.where(np.arange(300) % 2, "odd", "even")
+    frame = pd.DataFrame(features, columns=["u", "v", "w"]).assign(kind=kind, label=labels, site=sites)
+    frame[:150].to_csv(tmp_path / "old.csv", index=False)
+    frame[150:].to_csv(tmp_path / "new.csv", index=False)
+    asked = ("--label", "label", "--environment", "site", "--algorithm", "erm", "--backbone", "mlp:4", "--epochs", "2")
+    code, _, err = run_trm("fit", "old.csv", *asked, "--no-compare", "--device", "cpu", "--output", "model")
+    assert code == 0, err
+    code, out, err = run_trm("audit", "new.csv", "--model", "model", *FAST, "--json")
+    assert code == 0, err
+    model = fitting.load(tmp_path / "model")
+    rows = model.encoder.encode(pd.read_csv(tmp_path / "new.csv")).features
+    with torch.no_grad():
+        expected = audit(model.network.featurise(rows), labels[150:], sites[150:], ridge=0.01, folds=3, bootstrap=20)
+    np.testing.assert_allclose(json.loads(out)["loss"]["value"], expected.loss.value, atol=1e-5)
+    np.savez(tmp_path / "vectors.npz", features=features, labels=labels, environments=sites)
+    for name, message in (("old.csv", "all rows of table:old.csv"), ("vectors.npz", "takes tables")):
+        code, out, err = run_trm("audit", name, "--model", "model", *FAST)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err

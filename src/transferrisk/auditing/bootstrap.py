@@ -2,6 +2,7 @@
 
 Samples of an environment are drawn again with replacement, the same draw for all predictors, so that differences
 between predictors keep their pairing. Predictors are not fitted again: the intervals speak of the test, not of the fit.
+Samples are drawn one by one: where several belong together, as those of a patient do, intervals are too narrow.
 """
 
 from __future__ import annotations
@@ -43,6 +44,32 @@ class Estimate:
         if np.ndim(self.value):
             return f"{self.value} ({self.low} to {self.high})"
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def largest_deviations(value: Floats, draws: Floats) -> Floats:
+    """max_i |draws_i - value_i| / s_i in each draw, (B,), s_i the deviation of draws_i; value (N,), draws (B, N).
+
+    What does not vary between draws counts as no deviation.
+    """
+    scale = draws.std(0)
+    varies = scale > 0
+    if not varies.any():
+        return np.zeros(len(draws))
+    found: Floats = (np.abs(draws - value)[:, varies] / scale[varies]).max(1)
+    return found
+
+
+def after_choice(value: Any, draws: Floats, deviations: Floats, confidence: float) -> Estimate:
+    """Value (...) +- c s, for values some of which are named because of what they came out as; draws (B, ...).
+
+    c is the quantile of the largest deviation of all that could have been named, so that all their intervals hold at
+    once, and whichever is named holds too (Westfall and Young's max-t).
+    """
+    half = np.quantile(deviations, confidence) * draws.std(0)
+    low, high = value - half, value + half
+    if np.ndim(value) == 0:
+        return Estimate(float(value), float(low), float(high))
+    return Estimate(np.asarray(value), low, high)
 
 
 def resampled_means(values: Tensor, draws: int, generator: torch.Generator) -> Floats:

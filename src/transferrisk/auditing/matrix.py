@@ -15,7 +15,6 @@ GRID = (1e-1, 1e-2, 1e-3, 1e-4)
 """Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
 
 _CHUNK = 1 << 20  # numbers of rows that are worked on at once
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,22 @@ def fit_without(samples: Samples, ridge: float, start: Tensor) -> Fits:
 
 
 def fit_chosen(samples: Samples, environment: int, ridge: float | None) -> tuple[Tensor, float]:
-    """`fit_folds` on one environment, and its ridge: unless given, the one with the least held-out loss there."""
+    """`fit_folds` on one environment, and its ridge: unless given, the one with the least held-out loss there.
+
+    The ridge is nan where that cannot be known, as of an environment whose samples all lie in one fold.
+    """
     if ridge is not None:
         return fit_folds(samples, [environment], ridge).value, ridge
-    best, start, chosen = torch.inf, None, (torch.empty(0), GRID[0])
+    best, start, chosen = torch.inf, None, None
     for candidate in GRID:
         start = fit_folds(samples, [environment], candidate, start).value
         own = held_out(samples, start.unsqueeze(0), [environment]).loss
         mean = float(own[:, samples.environment(environment)].nanmean())
-        if not mean >= best:
+        if mean < best:
             best, chosen = mean, (start, candidate)
+    if chosen is None:
+        assert start is not None
+        return start, torch.nan
     return chosen
 
 

@@ -91,7 +91,7 @@ def _percent(share: float) -> Shown:
 def _environments(audit: Audit) -> Table:
     rows: list[list[Entry]] = [
         [str(name), int(audit.counts[e].sum()), int((audit.counts[e] > 0).sum()), float(audit.irm.value[e]),
-         f"{audit.ridges[e]:g}", audit.remarks.get(name, "")]
+         f"{audit.ridges[e]:g}" if np.isfinite(audit.ridges[e]) else "-", audit.remarks.get(name, "")]
         for e, name in enumerate(audit.environments)
     ]  # fmt: skip
     note = (

@@ -24,7 +24,7 @@ class WorstPair:
     """Where a predictor fitted elsewhere does worst, next to one fitted there; indices into the environments.
 
     The pair with the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P, or by accuracy the one
-    with the largest difference there.
+    with the largest difference there. The intervals of all pairs hold at once, so that of the pair named holds too.
     """
 
     fitted_on: int
@@ -42,11 +42,14 @@ class Audit:
     loss, accuracy      (E, E): the predictor fitted on the row's environment, tested on the column's
     pooled_*            (E,): one predictor for all environments, tested on each
     left_out_*          (E,): the predictor fitted on all other environments, tested on each
+    unseen              (E,): accuracy of the one fitted there less that of the left-out one, on the same samples, a
+                        share; the intervals of all judged environments hold at once, and the others have none
     transfer_risk       mean over Q of the largest M[Q, P], P != Q (the paper's eq. 1)
     mean_transfer_risk  mean over Q of the mean M[Q, P], P != Q (sum-sum)
     irm                 (E,) IRMv1's penalty of the pooled predictor on held-out samples
     counts              (E, C) samples
-    ridges              (E,) with which each environment's predictor was fitted; `pooled_ridge` with which the others
+    ridges              (E,) with which each environment's predictor was fitted, nan where none could be chosen;
+                        `pooled_ridge` with which the others
     judged              (E,) bool; transfer risks and the worst pair leave out environments too small to judge
     remarks             environment -> why it is too small to judge, or what to mind
     """
@@ -59,6 +62,7 @@ class Audit:
     pooled_accuracy: Estimate
     left_out_loss: Estimate
     left_out_accuracy: Estimate
+    unseen: Estimate
     transfer_risk: Estimate
     mean_transfer_risk: Estimate
     irm: Estimate
@@ -102,7 +106,7 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it; None where a number is not known."""
         estimates = ("loss", "accuracy", "pooled_loss", "pooled_accuracy", "left_out_loss", "left_out_accuracy",
-                     "transfer_risk", "mean_transfer_risk", "irm")  # fmt: skip
+                     "unseen", "transfer_risk", "mean_transfer_risk", "irm")  # fmt: skip
         found: dict[str, Any] = {
             "environments": [_plain(name) for name in self.environments],
             "classes": [_plain(name) for name in self.classes],

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..functional import uniform_weights, worst_weights
 from ..functional.checks import check_count, check_number, check_ridge
-from .bootstrap import Estimate, Floats, resampled_means
-from .matrix import Scores, fit_chosen, fit_folds, fit_without, held_out, scores
+from .bootstrap import Estimate, Floats, after_choice, largest_deviations, resampled_means
+from .matrix import GRID, Scores, fit_chosen, fit_folds, fit_without, held_out, scores
 from .report import Audit, WorstPair
 from .samples import Samples, prepare
 from .sentences import remarks_of, sentences
@@ -45,10 +45,12 @@ def audit(
     labels        (n,) numbers, texts or anything else that can be told apart; environments likewise
     ridge         of every predictor; None: each environment's own, by cross-validation with the folds of the audit (its
                   diagonal is the score that was selected by), and for predictors of several environments the geometric
-                  mean of these
+                  mean of those of the judged ones
     folds         how many, dealt out by environment and class; or the fold of each sample, (n,), to keep together what
-                  belongs together
-    bootstrap     draws behind each interval, of which the middle `confidence` is taken; predictors are not refitted
+                  belongs together; the draws of the bootstrap do not, and take samples one by one: where several come
+                  from one patient or one film, true intervals are wider than those given
+    bootstrap     draws behind each interval, of which the middle `confidence` is taken; predictors are not refitted.
+                  Intervals of what is named for being the worst or the best allow for that choice
     standardise   bring every feature to mean 0 and deviation 1 over all samples, so that one ridge suits all
     progress      called with (what, done, total) on the way
 
@@ -69,7 +71,7 @@ def audit(
         ridges = np.array([chosen for _, chosen in fitted])
         single = held_out(samples, own, range(E))
         matrix_seconds = time.perf_counter() - begun
-        shared = float(np.exp(np.log(ridges).mean()))
+        shared = _shared_ridge(samples, ridges)
         pooled = fit_folds(samples, range(E), shared, own.nanmean(0)).value
         tell("fitted on all")
         without = fit_without(samples, shared, pooled.nanmean(0).expand(E, -1, -1)).value
@@ -136,28 +138,47 @@ class _Judge:
         both = np.outer(self.judged, self.judged) & ~np.eye(len(self.judged), dtype=bool)
         if not both.any():
             return None, None
-        lost = np.where(both, self.loss - np.diag(self.loss), -np.inf)
-        missed = np.where(both, np.diag(self.right) - self.right, -np.inf)
+        losses, rights = _above_own(self.losses), -_above_own(self.rights)
+        lost, missed = np.where(both, _above_own(self.loss), -np.inf), np.where(both, -_above_own(self.right), -np.inf)
         places = [np.unravel_index(int(by.argmax()), by.shape) for by in (lost, missed)]
         first, second = ((int(q), int(p)) for q, p in places)
-        worst = self._pair(*first, ridge, own)
-        return worst, worst if second == first else self._pair(*second, ridge, own)
+        by_loss = largest_deviations(lost[both], losses[:, both])
+        by_accuracy = largest_deviations(missed[both], rights[:, both])
 
-    def _pair(self, q: int, p: int, ridge: float, own: Tensor) -> WorstPair:
-        lost = self._estimate(self.loss[q, p] - self.loss[p, p], self.losses[:, q, p] - self.losses[:, p, p])
-        points = self._estimate(self.right[p, p] - self.right[q, p], self.rights[:, p, p] - self.rights[:, q, p])
+        def pair(q: int, p: int) -> WorstPair:
+            excess = after_choice(lost[q, p], losses[:, q, p], by_loss, self.confidence)
+            points = after_choice(missed[q, p], rights[:, q, p], by_accuracy, self.confidence)
+            return WorstPair(q, p, excess, points, *self._helper(q, p, by_accuracy, ridge, own))
+
+        worst = pair(*first)
+        return worst, worst if second == first else pair(*second)
+
+    def _helper(
+        self, q: int, p: int, deviations: Floats, ridge: float, own: Tensor
+    ) -> tuple[int | None, Estimate | None]:
+        """The environment that, added to q's training samples, helps most at p, and what it brings there.
+
+        It is chosen among several, at a pair chosen among many, by whose deviations (B,) its interval is widened too.
+        """
         others = [int(r) for r in np.argsort(self.loss[:, p], kind="stable") if r not in (q, p) and self.judged[r]]
-        helped = [(r, self._with(q, r, p, ridge, own)) for r in others[:_HELPERS]]
-        helper, closed = max(helped, key=lambda found: float(found[1].value), default=(None, None))
-        return WorstPair(q, p, lost, points, helper, closed)
+        others = others[:_HELPERS]
+        if not others:
+            return None, None
+        together = [fit_folds(self.samples, [q, r], ridge, (own[q] + own[r]) / 2).value for r in others]
+        tested = held_out(self.samples, torch.stack([*together, own[q]]), [p]).correct
+        means, draws = (found[..., p] for found in self._means(tested))  # (R + 1,), (B, R + 1)
+        brought, drawn = means[:-1] - means[-1], draws[:, :-1] - draws[:, -1:]
+        deviations = np.maximum(deviations, largest_deviations(brought, drawn))
+        best = int(brought.argmax())
+        return others[best], after_choice(brought[best], drawn[:, best], deviations, self.confidence)
 
-    def _with(self, q: int, r: int, p: int, ridge: float, own: Tensor) -> Estimate:
-        """What adding r to q's training samples brings at p, in accuracy."""
-        start = (own[q] + own[r]) / 2
-        together = fit_folds(self.samples, [q, r], ridge, start).value
-        tested = held_out(self.samples, torch.stack([together, own[q]]), [p]).correct
-        means, draws = self._means(tested)
-        return self._estimate(means[0, p] - means[1, p], draws[:, 0, p] - draws[:, 1, p])
+    def _unseen(self) -> Estimate:
+        """Accuracy that environments lose by not being trained on, (E,): they are compared, so all hold at once."""
+        value = np.diag(self.right) - self.rest[3]
+        draws = np.diagonal(self.rights, axis1=1, axis2=2) - self.rests[:, 3]
+        value, draws = np.where(self.judged, value, np.nan), np.where(self.judged, draws, np.nan)
+        deviations = largest_deviations(value[self.judged], draws[:, self.judged])
+        return after_choice(value, draws, deviations, self.confidence)
 
     def audit(
         self, worst: WorstPair | None, by_accuracy: WorstPair | None, ridges: Floats, pooled_ridge: float
@@ -172,6 +193,7 @@ class _Judge:
             pooled_accuracy=pooled[1],
             left_out_loss=left_out[0],
             left_out_accuracy=left_out[1],
+            unseen=self._unseen(),
             transfer_risk=self._risk(worst_weights),
             mean_transfer_risk=self._risk(uniform_weights),
             irm=self._estimate(self.rest[4] ** 2, self.rests[:, 4] ** 2),
@@ -185,6 +207,19 @@ class _Judge:
             settings={},
             seconds={},
         )
+
+
+def _shared_ridge(samples: Samples, ridges: Floats) -> float:
+    """The geometric mean of the judged environments' ridges; of all that have one where none is judged."""
+    _, judged = remarks_of(samples.environments, samples.classes, samples.counts())
+    known = np.isfinite(ridges)
+    chosen = ridges[judged & known] if (judged & known).any() else ridges[known]
+    return float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
+
+
+def _above_own(matrix: Floats) -> Floats:
+    """M[Q, P] - M[P, P] of (..., E, E)."""
+    return matrix - np.diagonal(matrix, axis1=-2, axis2=-1)[..., None, :]
 
 
 class _Steps:

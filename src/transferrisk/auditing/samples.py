@@ -25,13 +25,11 @@ class Samples:
 
     rows    (n, d), the constant column not appended
     labels  (n,) index into classes
-    order   (n,) where each row stood in what was given
     bounds  (E * folds + 1,) where blocks begin and end
     """
 
     rows: Tensor
     labels: Tensor
-    order: Codes
     bounds: tuple[int, ...]
     folds: int
     environments: tuple[Any, ...]
@@ -78,7 +76,7 @@ def prepare(
         _standardise(rows)
     sizes = np.bincount(places * number + held, minlength=len(names) * number)
     bounds = (0, *np.cumsum(sizes).tolist())
-    return Samples(rows, torch.from_numpy(coded[order]), order, bounds, number, names, classes)
+    return Samples(rows, torch.from_numpy(coded[order]), bounds, number, names, classes)
 
 
 def _vectors(features: Any) -> NDArray[Any]:
@@ -92,7 +90,8 @@ def _vectors(features: Any) -> NDArray[Any]:
     try:
         array = np.asarray(features)
         if array.dtype not in (np.float32, np.float64):
-            array = array.astype(np.float64 if array.dtype == object else np.float32)
+            exact = array.dtype.kind != "f" and np.can_cast(array.dtype, np.float32)
+            array = array.astype(np.float32 if exact or array.dtype == np.float16 else np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"features are not all numbers ({error}): encode texts as numbers first") from None
     if array.ndim != 2 or not array.size:

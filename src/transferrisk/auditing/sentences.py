@@ -97,25 +97,24 @@ def _risk(audit: Audit) -> list[str]:
 
 
 def _left_out(audit: Audit) -> list[str]:
-    """The environment that gains least from the others."""
-    gaps = np.where(audit.judged, np.diag(audit.accuracy.value) - audit.left_out_accuracy.value, -np.inf)
-    if not np.isfinite(gaps).any():
+    """The environment that loses most by not being trained on."""
+    if not np.isfinite(audit.unseen.value).any():
         return []
-    e = int(np.nanargmax(gaps))
-    name, left, own = audit.environments[e], audit.left_out_accuracy[e], audit.accuracy[e, e]
-    if left.high >= own.low and own.high >= left.low:
+    e = int(np.nanargmax(audit.unseen.value))
+    name, left, own, lost = audit.environments[e], audit.left_out_accuracy[e], audit.accuracy[e, e], audit.unseen[e]
+    if lost.low <= 0 <= lost.high:
         return [
             f"no environment is left behind by more than chance: the nearest to it, {name}, gets {_share(left)} right "
             f"with a predictor of the others' samples, {_share(own)} with one of its own."
         ]
-    if left.value >= own.value:
+    if lost.value < 0:
         return [
             f"every environment does better with the others' samples than with its own; {name} gains least, "
             f"{_share(left)} against {_share(own)}."
         ]
     return [
-        f"unseen, {name} fares worst: a predictor fitted on all others gets {_share(left)} right there, one of its "
-        f"own {_share(own)}."
+        f"{name} loses most by being unseen, {_points(lost)} points: a predictor fitted on all others gets "
+        f"{_share(left)} right there, one of its own {_share(own)}."
     ]
 
 

@@ -25,7 +25,11 @@ Data = Annotated[
     str, typer.Argument(metavar="FILE", help="An .npz, .csv, .tsv or .parquet file, or a data set of trm data list.")
 ]
 Model = Annotated[
-    Path | None, typer.Option(help="A checkpoint of trm train, whose features to audit in place of the data's own.")
+    Path | None,
+    typer.Option(
+        help="A checkpoint of trm train or a folder of trm fit, whose features to audit in place of the data's own, on "
+        "rows that it was not trained on."
+    ),
 ]
 Output = Annotated[Path, typer.Option(metavar="FILE", help="The page to write, .html.")]
 Ridge = Annotated[float | None, typer.Option(help="Of every predictor; by cross-validation when not given.")]
@@ -64,7 +68,7 @@ def audit(
         raise InputError(f"{target} does not end in .html, which is what is written: name it so")
     check_target(target)
     with task_progress() as advance:
-        data = read(data_name(name), replace(options, progress=advance), model)
+        data = read(data_name(name, options), replace(options, progress=advance), model)
         found = audit_features(
             data.features,
             data.labels,

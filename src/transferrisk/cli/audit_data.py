@@ -11,14 +11,7 @@ from torch import Tensor
 
 from ..data import EnvironmentSet, Options, Splits
 
-_KINDS = {
-    ".npz": "npz",
-    ".csv": "table",
-    ".csv.gz": "table",
-    ".tsv": "table",
-    ".tsv.gz": "table",
-    ".parquet": "parquet",
-}
+_KINDS = {"table": "tables", "vectors": "vectors", "images": "images"}
 
 
 class Audited(NamedTuple):
@@ -27,61 +20,91 @@ class Audited(NamedTuple):
     environments: list[str]
 
 
-def data_name(given: str) -> str:
-    """The data set of what was given: a bare path is taken by its ending."""
-    from ..data import available
-    from ..data.checks import existing_file
-    from ..errors import InputError
+def data_name(given: str, options: Options) -> str:
+    """The data set of what was given, as `trm fit` takes it; a word that is no file is for the catalogue to answer."""
+    from ..data.root import expanded
+    from ..fitting.source import set_name
 
-    if given.partition(":")[0] in available():
+    if "/" not in given and not Path(given).suffix and not expanded(given).exists():
         return given
-    kind = next((kind for ending, kind in _KINDS.items() if given.lower().endswith(ending)), None)
-    if kind is None:
-        if "/" in given or Path(given).suffix or Path(given).exists():
-            raise InputError(
-                f"{given} is not of a kind that can be told by its ending ({', '.join(_KINDS)}): name it so, or write "
-                "folder:PATH, manifest:FILE or another of trm data list"
-            )
-        return given
-    if kind == "parquet" and not _has_lists(existing_file(given)):
-        kind = "table"
-    return f"{kind}:{given}"
-
-
-def _has_lists(path: Path) -> bool:
-    """Whether a Parquet file holds a column of vectors, and is not a table of single values."""
-    import pyarrow as pa
-
-    from ..data.tabular import opened_parquet
-
-    kinds = [field.type for field in opened_parquet(path).schema_arrow]
-    kinds = [kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind for kind in kinds]
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for kind in kinds for test in tests)
+    return set_name(given, options)
 
 
 def read(name: str, options: Options, model: Path | None) -> Audited:
     """Features, and the names of label and environment of each sample."""
     from ..data import load
     from ..errors import InputError
+
+    if model is not None:
+        return (_through_fitted if model.is_dir() else _through)(model, name, options)
+    parts = _untrained(load(name, options))
+    if parts[0].inputs[:1].dim() != 2:
+        raise InputError(f"data set {name!r} holds images, not features: name a trained model with --model")
+    return _audited(parts, [part.inputs[:] for part in parts])
+
+
+def _through(model: Path, name: str, options: Options) -> Audited:
+    """A checkpoint's features of samples that it was not trained on."""
+    from ..data import load
+    from ..errors import InputError
     from ..training import load_checkpoint
+    from .audit_split import data_of, same_set, split_of
 
-    checkpoint = None if model is None else load_checkpoint(model)
-    if checkpoint is not None and options.size is None:
-        options = replace(options, size=checkpoint.configuration.get("data.size"))
-    parts = _parts(load(name, options))
-    if checkpoint is None:
-        if parts[0].inputs[:1].dim() != 2:
-            raise InputError(f"data set {name!r} holds images, not features: name a trained model with --model")
-        features = [part.inputs[:] for part in parts]
-    else:
-        features = [_featurised(model, checkpoint, part) for part in parts]
-    return Audited(_joined(features), _names(parts, "labels"), _names(parts, "environments"))
+    checkpoint = load_checkpoint(model)
+    asked = checkpoint.configuration
+    same = same_set(name, data_of(asked))
+    if options.size is None:
+        options = replace(options, size=asked.get("data.size"))
+    if same:
+        options = replace(options, seed=asked.get("seed", options.seed))
+    data = load(name, options)
+    split = split_of(data, asked, same)
+    if split is None and same:
+        raise InputError(
+            f"{model} was trained on {name}, and what of it cannot be told: give the options that it was trained with, "
+            "or data that is new to it"
+        )
+    parts = _untrained(data if split is None else split)
+    return _audited(parts, [_featurised(model, checkpoint, part) for part in parts])
 
 
-def _parts(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
-    """All of a set; of one with a test of its own, what is not trained on."""
+def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
+    """The features of a model of `trm fit`, which was trained on every row of its data."""
+    import torch
+
+    from ..errors import InputError
+    from ..fitting import load
+    from ..fitting.source import read as read_source
+    from ..training.evaluate import featurise
+    from .audit_split import same_set
+
+    model = load(folder)
+    origin = model.origin
+    if same_set(name, origin.data):
+        raise InputError(f"{folder} was fitted on all rows of {name}: audit rows that are new to it, in another file")
+    if origin.kind == "images":
+        options = replace(options, size=options.size or model.encoder.shape[-1])
+    elif name.partition(":")[0] == origin.data.partition(":")[0]:
+        known = {"label": origin.label, "environment": origin.environment, **origin.names}
+        filled: dict[str, Any] = {key: getattr(options, key) or value for key, value in known.items()}
+        options = replace(options, **filled)
+    source = read_source(name, options, drop_small=True)
+    if source.kind != origin.kind:
+        raise InputError(f"{name} holds {_KINDS[source.kind]}, and {folder} takes {_KINDS[origin.kind]}: give it such")
+    rows = source.take(model.encoder, torch.arange(len(source.samples)))
+    if rows.inputs[:1].shape[1:] != model.encoder.shape:
+        shape = tuple(rows.inputs[:1].shape[1:])
+        raise InputError(f"{name} holds inputs of shape {shape}: {folder} takes {tuple(model.encoder.shape)} each")
+    return _audited([rows], [featurise(model.network, rows)])
+
+
+def _untrained(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
+    """All of a set; of one that is divided, what is not trained on."""
     return [data.training_domain, data.test] if isinstance(data, Splits) else [data]
+
+
+def _audited(parts: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Audited:
+    return Audited(_joined(features), _names(parts, "labels"), _names(parts, "environments"))
 
 
 def _featurised(model: Any, checkpoint: Any, data: EnvironmentSet) -> Tensor:
