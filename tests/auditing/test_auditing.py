@@ -408,3 +408,14 @@ def test_large_whole_numbers_keep_their_digits(kind):
     given = (1_700_000_000 + np.arange(40)[:, None]).astype(kind)
     kept = prepare(given, np.arange(40) % 2, np.repeat([0, 1], 20), 2, 0, False).rows
     np.testing.assert_array_equal(np.sort(kept.numpy(), 0), given)
+
+
+def test_texts_that_are_numbers_are_in_the_order_of_numbers():
+    features, labels, environments = problem(n=120)
+    names = np.array([1, 2, 10])
+    texts = [prepare(features, names[labels].astype(t), names[environments].astype(t), 3, 0, True) for t in (str, int)]
+    assert texts[0].environments == texts[0].classes == ("1", "2", "10")
+    assert torch.equal(texts[0].rows, texts[1].rows)
+    assert torch.equal(texts[0].labels, texts[1].labels)
+    words = prepare(features, labels, np.array(["1", "10", "b"])[environments], 3, 0, True)
+    assert words.environments == ("1", "10", "b")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from transferrisk import audit, fitting
 from transferrisk.data import Options, load_splits
@@ -114,12 +115,16 @@ def test_bad_rows_can_be_left_out(run_trm, tmp_path):
         (("embeddings.npz", *NAMED, "--confidence", "2"), "confidence=2.0"),
         (("embeddings.npz", *NAMED, "--model", "none.safetensors"), "does not exist"),
         (("embeddings.npz", *NAMED, "--folds", "1"), "--folds"),
-        (("10c-digits",), "name a trained model with --model"),
+        (("10c-digits",), "add --model with a checkpoint or a folder of trm fit"),
+        (("pictures",), "folder:pictures holds images, not features: add --model with a checkpoint or a folder of"),
         (("embedings",), "not known"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_writes_nothing(run_trm, embeddings, tmp_path, arguments, message):
     (tmp_path / "real.txt").write_text("a note")
+    for place in ("A/no", "A/yes", "B/no", "B/yes"):
+        (tmp_path / "pictures" / place).mkdir(parents=True)
+        Image.new("RGB", (6, 6)).save(tmp_path / "pictures" / place / "1.png")
     before = sorted(tmp_path.iterdir())
     code, out, err = run_trm("audit", *arguments)
     assert (code, out) == (2, "")
@@ -211,3 +216,9 @@ def test_a_fitted_models_features_of_new_rows(run_trm, tmp_path):
         code, out, err = run_trm("audit", name, "--model", "model", *FAST)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
+
+
+def test_the_help_says_that_images_need_a_model(run_trm):
+    code, out, _ = run_trm("audit", "--help")
+    assert code == 0
+    assert "Images need one." in " ".join(out.replace("│", " ").split())

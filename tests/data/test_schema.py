@@ -370,3 +370,32 @@ def test_names_are_the_same_however_a_column_is_read(values):
     codes, names = as_codes(series, as_name)
     assert [names[code] for code in codes] == [as_name(value) for value in series.astype(object)]
     assert len(names) == len(values)
+
+
+RISING = np.cumsum(np.random.default_rng(0).integers(1, 9, 40)) + 2**60  # apart in digits that floats do not hold
+
+
+@pytest.mark.parametrize("name", ["id", "patient_id", "PatientID", "subjectid", "Index", "key", "Nr", "number"])
+@pytest.mark.parametrize("values", [RISING, RISING[::-1], [None, *RISING.tolist()]])
+def test_identifiers_with_gaps_are_no_features(name, values):
+    schema = schema_of(x=np.arange(len(values)) % 7, **{name: pd.Series(values, dtype="Int64")})
+    assert [column.name for column in schema.columns] == ["x"]
+    assert schema.dropped == {name: "an identifier by its name, with another number in order in every row"}
+
+
+def test_what_only_may_be_an_identifier_stays_with_a_remark():
+    shuffled = np.random.default_rng(1).permutation(RISING)
+    schema = schema_of(
+        seconds=RISING,
+        id=shuffled,
+        idle=RISING,
+        grid_id=RISING % 7,  # not one for each row
+        paid=(RISING - RISING[0]) + 0.5,
+        index=np.r_[RISING[:-1], RISING[0]],
+    )
+    assert [column.name for column in schema.columns] == ["seconds", "id", "idle", "grid_id", "paid", "index"]
+    remark = "whole numbers, another one in every row: leave it out if they only name the rows"
+    assert schema.remarks == dict.fromkeys(["seconds", "id", "idle"], remark)
+    assert schema_of(id=[3, 5, 9, 20, 21] * 4).remarks == {}
+    few = schema_of(id=np.arange(20) * 3)
+    assert (len(few.columns), few.remarks) == (1, {})

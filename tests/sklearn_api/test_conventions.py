@@ -173,7 +173,13 @@ def test_pickles():
         ({"device": "gpu"}, "device 'gpu' is not known"),
         ({"device": None}, "device=None is no name of a device"),
         ({"random_state": "lucky"}, "cannot be used to seed"),
-        ({"early_stopping": True, "validation_environments": 2}, "give 1 to 1, so that two are left"),
+        ({"early_stopping": True, "validation_environments": 2}, "=2 would hold 2 of 3 environments out: give 1, so"),
+        ({"early_stopping": True, "validation_environments": np.float64(0.9)}, "=0.9 would hold 3 of 3"),
+        ({"early_stopping": True, "validation_environments": np.float64(2.5)}, "=2.5 names no environments"),
+        ({"early_stopping": True, "validation_environments": [np.int64(9)]}, "has 9, which is not among"),
+        ({"width": np.float64(0.0)}, "width=0.0 is not a count"),
+        ({"standardise": np.int64(3)}, "standardise=3 is neither"),
+        ({"algorithm_params": {"ridge": np.str_("low")}}, "ridge='low'"),
         ({"early_stopping": True, "validation_environments": ["site 9"]}, "'site 9', which is not among"),
         ({"early_stopping": True, "validation_environments": ["site 0", "site 1"]}, "leave two or more"),
         ({"early_stopping": True, "validation_environments": "site 0"}, "names no environments"),
@@ -209,3 +215,9 @@ def test_an_algorithm_that_does_not_heed_weights_refuses_them():
             short("unweighted-here").fit(X, y, environments=SITE, sample_weight=np.ones(len(X)))
     finally:
         del _REGISTRY["unweighted-here"]
+
+
+def test_the_range_of_environments_to_hold_out():
+    four = np.arange(len(X)) % 4
+    with pytest.raises(InputError, match="would hold 3 of 4 environments out: give 1 to 2, so that two are left"):
+        short(early_stopping=True, validation_environments=3).fit(X, y, environments=four)

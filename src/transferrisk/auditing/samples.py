@@ -108,8 +108,10 @@ def _vectors(features: Any) -> NDArray[Any]:
 
 
 def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...]]:
-    """Position of each value in the distinct ones, (n,), and those, sorted."""
+    """Position of each value in the distinct ones, (n,), and those, sorted; texts that are all numbers, by value."""
     import pandas as pd
+
+    from ..data.values import in_order
 
     given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if not hasattr(given, "dtype"):
@@ -130,8 +132,10 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
     if (found < 0).any():
         raise InputError(f"{noun} are missing, first in row {int((found < 0).argmax()) + 1}: leave such rows out")
     names = [value.item() if isinstance(value, np.generic) else value for value in distinct]
+    texts = in_order(names) if all(isinstance(name, str) for name in names) else []
+    rank = {text: i for i, text in enumerate(texts)}
     try:
-        ranked = sorted(range(len(names)), key=lambda i: names[i])
+        ranked = sorted(range(len(names)), key=lambda i: rank[names[i]] if rank else names[i])
     except TypeError:
         ranked = sorted(range(len(names)), key=lambda i: (type(names[i]).__name__, str(names[i])))
     position = np.empty(len(names), np.int64)

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 _MOST_COLUMNS = 8  # environments beside each other on a terminal
 
 Data = Annotated[
-    str, typer.Argument(metavar="FILE", help="An .npz, .csv, .tsv or .parquet file, or a data set of trm data list.")
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="An .npz, .csv, .tsv or .parquet file, or a data set of trm data list; with --model also a folder of "
+        "images.",
+    ),
 ]
 Model = Annotated[
     Path | None,
     typer.Option(
         help="A checkpoint of trm train or a folder of trm fit, whose features to audit in place of the data's own, on "
-        "rows that it was not trained on."
+        "rows that it was not trained on. Images need one."
     ),
 ]
 Output = Annotated[Path, typer.Option(metavar="FILE", help="The page to write, .html.")]

@@ -37,9 +37,11 @@ def read(name: str, options: Options, model: Path | None) -> Audited:
 
     if model is not None:
         return (_through_fitted if model.is_dir() else _through)(model, name, options)
+    if name.partition(":")[0] == "folder":
+        options = replace(options, lazy=True)  # of pictures that are refused below, one is enough to decode
     parts = _untrained(load(name, options))
     if parts[0].inputs[:1].dim() != 2:
-        raise InputError(f"data set {name!r} holds images, not features: name a trained model with --model")
+        raise InputError(f"{name} holds images, not features: add --model with a checkpoint or a folder of trm fit")
     return _audited(parts, [part.inputs[:] for part in parts])
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEPT = MANY - 1  # categories of a column with more than MANY; the rest counts as one
+FEW = 20  # rows; in no more than these, whole numbers may all differ by chance
 MOSTLY = 0.9  # share of numbers from which a text among them is worth a word
+IDENTIFIER = re.compile(r"\s*(.*id|index|key|nr|number)\s*", re.IGNORECASE)  # as columns that name rows are called
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 
 
@@ -28,7 +30,8 @@ def infer_column(series: pd.Series, name: str) -> tuple[Column | None, str]:
     if absent.all():
         return None, "every value is missing"
     if kind == "numeric":
-        return _numeric(as_numbers(series, name), name, missing)
+        column, remark = _numeric(as_numbers(series, name), name, missing)
+        return (column, remark) if column is None else _unless_identifier(column, series)
     if kind == "boolean":
         values = as_truth(series, name)
         true, false = int((values == 1).sum()), int((values == 0).sum())
@@ -59,6 +62,16 @@ def _numeric(values: Floats, name: str, missing: bool) -> tuple[Column | None, s
     if len(values) > MANY and (steps == 1).all():
         return None, "it counts the rows"
     return Numeric(name, scaling, missing), ""
+
+
+def _unless_identifier(column: Column, series: pd.Series) -> tuple[Column | None, str]:
+    """Whole numbers that all differ may name the rows; they do where they rise or fall throughout and are called so."""
+    given = series[~blank(series)]  # as it was read: long identifiers differ in digits that a float does not hold
+    if len(given) <= FEW or not given.is_unique or (as_numbers(given, column.name) % 1 != 0).any():
+        return column, ""
+    if IDENTIFIER.fullmatch(column.name) and (given.is_monotonic_increasing or given.is_monotonic_decreasing):
+        return None, "an identifier by its name, with another number in order in every row"
+    return column, "whole numbers, another one in every row: leave it out if they only name the rows"
 
 
 def _date(days: Floats, name: str, missing: bool) -> tuple[Column | None, str]:

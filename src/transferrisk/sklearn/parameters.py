@@ -22,10 +22,11 @@ REPRESENTATIONS = ("linear", "mlp")
 
 def check_options(parameters: Mapping[str, Any], algorithm: str) -> Options:
     """The parameters of `get_params`, for training with this algorithm."""
+    parameters = {name: _plain(value) for name, value in parameters.items()}
     settings = parameters["algorithm_params"]
     if settings is not None and not isinstance(settings, Mapping):
         raise InputError(f"algorithm_params={settings!r} is no dict: give settings by name, or None")
-    settings = dict(settings or {})
+    settings = {name: _plain(value) for name, value in (settings or {}).items()}
     configure(parameters["algorithm"], **settings)
     if parameters["representation"] not in REPRESENTATIONS:
         known = " or ".join(map(repr, REPRESENTATIONS))
@@ -81,25 +82,33 @@ def draw_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
+def _plain(value: Any) -> Any:
+    """A value of NumPy as Python's, which is told as it was written."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def choose_held_out(asked: Any, names: NDArray[Any], seed: int) -> Integers:
     """Numbers of the environments to hold out: so many, a share of them, or those that are named."""
     E = len(names)
+    asked = asked.tolist() if isinstance(asked, np.ndarray) else _plain(asked)
     count = as_integer(asked)
     if isinstance(asked, float | np.floating) and 0 < asked < 1:
         count = max(1, round(asked * E))
     if count is not None:
         if not 1 <= count <= E - 2:
+            most = "1" if E == 3 else f"1 to {E - 2}"
             raise InputError(
-                f"validation_environments={asked!r} would hold {count} of {E} environments out: give 1 to {E - 2}, so "
-                "that two are left to train on"
+                f"validation_environments={asked!r} would hold {count} of {E} environments out: give {most}, so that "
+                "two are left to train on"
             )
         return np.sort(np.random.default_rng(seed).permutation(E)[:count])
-    if isinstance(asked, str) or not isinstance(asked, Sequence | np.ndarray) or not len(asked):
+    if isinstance(asked, str) or not isinstance(asked, Sequence) or not len(asked):
         raise InputError(
             f"validation_environments={asked!r} names no environments: give their number, a share between 0 and 1, or "
             "a list of them"
         )
     values = names.tolist()
+    asked = [_plain(value) for value in asked]
     unknown = [value for value in asked if value not in values]
     if unknown:
         raise InputError(f"validation_environments has {unknown[0]!r}, which is not among environments: {values[:10]}")
