@@ -63,6 +63,14 @@ def test_fit_and_predict(run_trm, visits, tmp_path):
     assert json.loads(out)["accuracy"] == pytest.approx(right.to_dict())
     assert len(pd.read_parquet("p.parquet")) == 150
 
+    code, out, err = run_trm("predict", "model", "visits.csv", "--output", "q.csv", "--label", "outcom")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "has no column 'outcom': did you mean 'outcome'?" in err
+    visits.assign(outcome="unheard of").to_csv(tmp_path / "other.csv", index=False)
+    code, out, err = run_trm("predict", "model", "other.csv", "--output", "p.csv")
+    assert (code, out, err.count("\n")) == (0, "150 predictions: p.csv\n", 1)
+    assert "no accuracy" in err
+
     for command, name in ((("predict", "model", "visits.csv"), "link.csv"), (("export", "model"), "link.onnx")):
         (tmp_path / name).symlink_to(tmp_path / "model" / "schema.json")
         code, out, err = run_trm(*command, "--output", name)

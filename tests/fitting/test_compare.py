@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from transferrisk.fitting import Plan, fit
 from transferrisk.fitting import compare as comparing
 from transferrisk.fitting.choice import choose
 from transferrisk.fitting.compare import Comparison, Trial, Tried, standard_error, summarise, worst_standard_error
-from transferrisk.fitting.defaults import FEWEST_STEPS, MOST_STEPS, config_for, settings_for
+from transferrisk.fitting.defaults import FEWEST_ON_IMAGES, FEWEST_STEPS, MOST_STEPS, config_for, settings_for
 from transferrisk.fitting.facts import wilson
 from transferrisk.fitting.fitted import settings_by_algorithm
 from transferrisk.fitting.source import read
@@ -216,6 +217,36 @@ def test_small_environments_are_named(tmp_path):
     assert encoded.inputs.shape[0] == len(source.frame) == 90
 
 
+def test_exact_ties_are_called_so():
+    why = choose(comparison({"trm": 0.9, "erm": 0.9}, {"erm": 0, "trm": 0})).why
+    assert why == (
+        "mean accuracy of 90.0 % in environments it was not trained on, tied with trm; the simpler one is taken"
+    )
+    assert choose(comparison({"erm": 0.9, "trm": 0.9}, {"erm": 0, "trm": 0})).why == why
+    for order in (("erm", "groupdro"), ("groupdro", "erm")):
+        choice = choose(comparison(dict.fromkeys(order, 0.9), dict.fromkeys(order, 0), "rows"))
+        assert choice.algorithm == "erm"
+        assert "tied with groupdro; the simpler one is taken" in choice.why
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.89, False), (0.9, True), (0.95, True)])
+def test_a_choice_no_better_than_the_most_frequent_class_says_so(share, told):
+    found = comparison({"erm": 0.9, "trm": 0.8}, {"erm": 0, "trm": 0})
+    why = choose(replace(found, frequent={"a": share - 0.02, "b": share + 0.02})).why
+    assert ("its mean is no better than always saying the most frequent class" in why) == told
+    guess = f", which reaches {100 * share:.1f} %"
+    assert (guess in why) == told
+
+
+def test_the_most_frequent_class_is_that_of_the_other_environments():
+    environments, labels = (
+        torch.tensor([0] * 5 + [1] * 4 + [2] * 4),
+        torch.tensor([0] * 5 + [1, 1, 1, 0] + [1, 1, 1, 0]),
+    )
+    data = EnvironmentSet(torch.zeros(13, 1), labels, environments, ("a", "b", "c"), ("no", "yes"))
+    assert comparing.most_frequent(data, ("c", "a", "b")) == {"c": 0.25, "a": 0.0, "b": 0.25}
+
+
 def vectors(*sizes):
     environments = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     names = tuple(f"e{i}" for i in range(len(sizes)))
@@ -233,6 +264,20 @@ def test_steps_depend_on_the_rows_not_on_the_smallest_environment(sizes):
     counts = filled(data, config.batch_size).group_counts().sum(1)
     assert counts.min() >= config.batch_size
     assert filled(data, 1) is data
+
+
+@pytest.mark.parametrize("side", [32, 96])
+def test_few_images_are_trained_on_for_as_long_as_a_network_needs(side):
+    def steps(count, epochs):
+        environments = torch.arange(3).repeat_interleave(count)
+        inputs = torch.zeros(1, dtype=torch.uint8).expand(3 * count, 3, side, side)
+        data = EnvironmentSet(inputs, torch.arange(3 * count) % 2, environments, ("x", "y", "z"), ("a", "b"))
+        config = config_for(data, epochs, False)
+        return config.epochs * (max(count, config.batch_size) // config.batch_size)
+
+    assert steps(50, None) == FEWEST_ON_IMAGES
+    assert steps(50, 10) == (10 if side == 32 else 16)  # 10 passes over 150 images, in steps of 150 or of 96
+    assert steps(128 * 40, None) == (400 if side == 32 else 50 * 160)  # the paper's passes, which are enough
 
 
 def test_settings_go_to_those_that_have_them():

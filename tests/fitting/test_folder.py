@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rows import table
 from transferrisk import fitting
 from transferrisk.errors import InputError
 from transferrisk.fitting import load, save, write
+from transferrisk.fitting.card import card
 from transferrisk.fitting.folder import FILES
 
 
@@ -28,16 +30,23 @@ def test_a_model_read_again_says_the_same(fitted, folder):
 
 
 def test_card_and_page_tell_what_was_done(fitted, folder):
-    card = (folder / "card.md").read_text()
-    assert "**Chosen: erm**, asked for." in card
-    assert "| site A | 134 |" in card
-    assert re.search(r"\| version \| not used \| 0 \| constant \|", card)
-    assert "`trm fit visits.csv`" in card
-    assert "How it does in a new environment was not measured." in card
+    content = (folder / "card.md").read_text()
+    assert "**Chosen: erm**, asked for." in content
+    assert "| site A | 134 |" in content
+    assert re.search(r"\| version \| not used \| 0 \| constant \|", content)
+    assert "`trm fit visits.csv`" in content
+    assert "How it does in a new environment was not measured." in content
     page = (folder / "report.html").read_text()
     assert "Transfer of" not in page  # all rows were trained on, so none is left to measure it on
     assert "site B" in page
     assert json.loads((folder / "comparison.json").read_text())["comparison"] is None
+
+
+def test_names_with_commas_can_be_told_apart(fitted):
+    samples = replace(fitted.source.samples, class_names=("no, never", "yes"))
+    other = replace(fitted, source=replace(fitted.source, samples=samples))
+    assert "classes 'no, never', yes." in card(other)
+    assert "For telling 'no, never', yes apart" in card(other)
 
 
 def test_other_things_are_never_replaced(fitted, folder, tmp_path):

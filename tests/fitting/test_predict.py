@@ -77,11 +77,22 @@ def test_columns_that_differ_by_a_digit_are_each_told(tmp_path):
 
 
 def test_labels_the_model_does_not_know_are_wrong(fitted, tmp_path):
-    new = table(12).assign(outcome="perhaps").drop(columns="site")
+    new = table(12).drop(columns="site")
+    new["outcome"] = ["perhaps"] * 7 + [None] * 2 + ["no"] * 3
     new.to_csv(tmp_path / "new.csv", index=False)
-    with pytest.warns(UserWarning, match="labels the model does not know count as wrong: 'perhaps'"):
+    told = "new.csv: 2 rows without a label left out of the accuracy; labels the model does not know count as wrong: 'p"
+    with pytest.warns(UserWarning, match=told):
+        done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=8)
+    guesses = pd.read_csv(tmp_path / "out.csv")["prediction"]
+    assert done.right == {"all rows": ((guesses[9:] == "no").sum(), 10)}
+
+
+def test_without_a_label_the_model_knows_there_is_no_accuracy(fitted, tmp_path):
+    table(12).assign(outcome=["perhaps", None] * 6).to_csv(tmp_path / "new.csv", index=False)
+    told = "no accuracy, since the model knows none of the labels 'perhaps', but 'no', 'yes'"
+    with pytest.warns(UserWarning, match=told) as lines:
         done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv")
-    assert done.right == {"all rows": (0, 12)}
+    assert (len(lines), done.rows, done.right) == (1, 12, {})
 
 
 @pytest.mark.parametrize(
@@ -99,6 +110,18 @@ def test_what_cannot_be_predicted_leaves_no_file(fitted, tmp_path, change, told)
     with pytest.raises(InputError, match=told):
         predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.parquet", identity="code")
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+@pytest.mark.parametrize("option", ["label", "environment"])
+def test_a_name_that_was_given_has_to_be_there(fitted, tmp_path, option):
+    new = table(30).rename(columns={"outcome": "result", "site": "place"})
+    new.to_csv(tmp_path / "new.csv", index=False)
+    wanted, near = {"label": ("resultt", "result"), "environment": ("plaze", "place")}[option]
+    with pytest.raises(InputError, match=f"has no column '{wanted}': did you mean '{near}'.* with --{option}"):
+        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", Options(**{option: wanted}))
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+    with pytest.warns(UserWarning, match="columns not used"):
+        assert predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv").right == {}
 
 
 def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
@@ -152,6 +175,8 @@ def test_embeddings(tmp_path, kind):
     else:
         pd.DataFrame({"embedding": list(x), "label": labels, "environment": sites}).to_parquet(file)
     fitted = fit(file, None, Plan(("erm",), compared=False, algorithm="erm", device="cpu"))
+    with pytest.raises(InputError, match=r"has no (array|column) 'labelz': did you mean 'labels?'"):
+        predict(fitted.model, str(file), tmp_path / "none.csv", Options(label="labelz"))
     assert fitted.model.encoder.mean == pytest.approx(x.astype(np.float64).mean(0), rel=1e-6)
     assert fitted.model.encoder.factor[5] == 0
     done = predict(fitted.model, str(file), tmp_path / "out.csv", size=50)
@@ -185,6 +210,9 @@ def test_images_in_folders_and_manifests(tmp_path):
     pd.DataFrame(rows, columns=["path", "label", "environment"]).to_csv(tmp_path / "list.csv", index=False)
     again = predict(fitted.model, str(tmp_path / "list.csv"), tmp_path / "list_out.csv")
     assert again.right == done.right
+    for listing, told in (("list.csv", "has no column 'sites': choose from"), ("pictures", "has folders and no col")):
+        with pytest.raises(InputError, match=told):
+            predict(fitted.model, str(tmp_path / listing), tmp_path / "none.csv", Options(environment="sites"))
     listed = pd.read_csv(tmp_path / "list_out.csv")
     assert listed["prediction"].tolist() == found["prediction"].tolist()
     (tmp_path / "pictures" / "a" / "cat" / "bad.png").write_bytes(b"no image")

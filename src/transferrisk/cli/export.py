@@ -39,6 +39,7 @@ def export(
     from rich.table import Table
     from rich.text import Text
 
+    from ..fitting.facts import named
     from .show import console
 
     table = Table(title="Inputs", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
@@ -47,6 +48,6 @@ def export(
     for row in inputs:
         table.add_row(*map(Text, row))
     console.print(table)
-    classes = ", ".join(fitted.class_names)
+    classes = named(fitted.class_names)
     console.print(Text(f"Output: {PROBABILITIES}, float32 (n, {len(fitted.class_names)}), of {classes}"))
     console.print(Text(f"Model: {output}"), soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from .facts import columns_of, how_compared, ranked, settings_of
+from .facts import columns_of, how_compared, named, ranked, settings_of
 from .fitted import Fitted
 
 
@@ -14,7 +14,7 @@ def card(fitted: Fitted, command: str = "") -> str:
     from .. import __version__
 
     samples, source = fitted.source.samples, fitted.source
-    classes = ", ".join(samples.class_names)
+    classes = named(samples.class_names)
     counts = samples.group_counts().tolist()
     parts = [
         f"# Model of {_text(source.label)}",

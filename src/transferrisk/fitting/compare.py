@@ -7,12 +7,13 @@ Then a fifth of each environment's rows is held out instead, which says nothing 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
 
+from ..data import EnvironmentSet
 from ..data.splits import VALIDATION, hold_out
 from ..experiments.executors import run_jobs
 from ..training import OnStep
@@ -76,6 +77,7 @@ class Comparison:
     rows         environment -> how many rows were tested on, each seed
     noise        algorithm -> standard error of its difference in mean accuracy to the best, over the rows tested on
     worst_noise  likewise of its difference in worst accuracy
+    frequent     environment -> accuracy of always saying the most frequent class of the rows trained on; {}: not known
     """
 
     held: Held
@@ -87,6 +89,7 @@ class Comparison:
     worst_noise: Mapping[str, float]
     seeds: tuple[int, ...]
     curves: Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
+    frequent: Mapping[str, float] = field(default_factory=dict)
 
     def mean(self, algorithm: str) -> float:
         """Over the environments, each counting the same."""
@@ -108,6 +111,7 @@ class Comparison:
             "environments_not_held_out": self.left_out,
             "rows": dict(self.rows),
             "seeds": list(self.seeds),
+            "accuracy_of_most_frequent_class": dict(self.frequent),
             "algorithms": {
                 name: {
                     "mean_accuracy": self.mean(name),
@@ -150,7 +154,15 @@ def compare(
 
     for position, result in _run(trials, workers, on_step):
         tried |= {position: result}
-    return summarise([tried[i] for i in range(len(trials))], held, chosen, len(names) - len(chosen))
+    summary = summarise([tried[i] for i in range(len(trials))], held, chosen, len(names) - len(chosen))
+    return replace(summary, frequent=most_frequent(source.samples, chosen)) if held == "environments" else summary
+
+
+def most_frequent(samples: EnvironmentSet, held_out: Sequence[str]) -> dict[str, float]:
+    """Accuracy, in each environment held out, of always saying the most frequent class of the others."""
+    counts = samples.group_counts()
+    rows = {name: counts[samples.environment_names.index(name)] for name in held_out}
+    return {name: float(own[(counts.sum(0) - own).argmax()] / own.sum()) for name, own in rows.items()}
 
 
 def summarise(tried: Sequence[Tried], held: Held, environments: tuple[str, ...], left_out: int) -> Comparison:

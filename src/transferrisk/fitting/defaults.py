@@ -1,8 +1,9 @@
 """How a model is trained where nothing else is asked for.
 
 Vectors are given one hidden layer, so that the transfer risk has features to shape, and a number of steps that depends
-on the number of rows rather than on the smallest environment: an epoch of `BalancedSampler` ends with that one. An
-environment smaller than a batch has its rows repeated until it fills one.
+on the number of rows rather than on the smallest environment: an epoch of `BalancedSampler` ends with that one. Images
+are passed over as often as in the paper, and more often where that would be a handful of steps. An environment
+smaller than a batch has its rows repeated until it fills one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..training.protocols import default_backbone, side
 
 PASSES = 10  # over the rows of a table, within these bounds
 FEWEST_STEPS, MOST_STEPS = 300, 1000
+FEWEST_ON_IMAGES = 100  # steps, which take longer
 BATCH, SMALLEST_BATCH, LARGEST_STEP = 128, 16, 2048  # samples of an environment, and of all of them together
 SMALL_TABLE = 5000  # rows below which weights decay more
 WARM_UP = 0.4  # share of the steps on the empirical risk alone, for algorithms with a penalty
@@ -46,8 +48,8 @@ def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> Train
         usual = PASSES
     batch = min(usual_batch, largest, max(SMALLEST_BATCH, LARGEST_STEP // environments))
     steps = ceil((epochs or usual) * count / (environments * batch))
-    if epochs is None and not side(data):
-        steps = min(max(steps, FEWEST_STEPS), MOST_STEPS)
+    if epochs is None:
+        steps = max(steps, FEWEST_ON_IMAGES) if side(data) else min(max(steps, FEWEST_STEPS), MOST_STEPS)
     smallest = max(int(data.group_counts().sum(1).min()), batch)
     return replace(config, batch_size=batch, epochs=ceil(steps / (smallest // batch)), evaluations=1)
 

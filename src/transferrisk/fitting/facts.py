@@ -15,6 +15,11 @@ from .fitted import Fitted
 Z = 1.96  # of a 95 % interval
 
 
+def named(names: Sequence[str]) -> str:
+    """All of them; those with a comma are quoted, so that one can tell where each ends."""
+    return ", ".join(repr(name) if "," in name else name for name in names)
+
+
 def wilson(share: float, count: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share of so many."""
     centre = share + Z * Z / (2 * count)

@@ -15,7 +15,7 @@ from ..data.checks import listed
 from ..errors import InputError
 from ..experiments.executors import cores
 from ..models import available as networks
-from .choice import Choice, choose
+from .choice import Choice, beside_a_guess, choose
 from .compare import Comparison, Trial, compare, final
 from .defaults import backbone_for
 from .model import Model, Origin
@@ -151,5 +151,5 @@ def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> di
 
 def _choice(plan: Plan, comparison: Comparison | None, first: str) -> Choice:
     if plan.algorithm is not None:
-        return Choice(plan.algorithm, "asked for")
+        return Choice(plan.algorithm, "asked for" + (beside_a_guess(comparison, plan.algorithm) if comparison else ""))
     return Choice(first, "the default; nothing was compared") if comparison is None else choose(comparison)

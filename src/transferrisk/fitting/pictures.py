@@ -20,7 +20,7 @@ from ..errors import DataWarning, InputError, warn
 from ..files import readable
 from .encoders import ImageEncoder
 from .model import Model
-from .stream import ROWS, Part
+from .stream import ROWS, Part, Typed, all_there
 
 BYTES = 1 << 26  # of decoded images at a time
 
@@ -36,7 +36,7 @@ class Picture:
 
 
 def parts_of_images(
-    model: Model, encoder: ImageEncoder, path: Path, asked: Options, identity: str | None
+    model: Model, encoder: ImageEncoder, path: Path, asked: Options, typed: Typed, identity: str | None
 ) -> Iterator[Part]:
     """The column `path` goes with the predictions in any case."""
     if identity not in (None, "path"):
@@ -44,7 +44,10 @@ def parts_of_images(
             f"identity={identity!r} (--id): predictions of images are told apart by their path; leave it out"
         )
     whole = path.is_dir() or is_archive(path)
-    pictures = _in_folder(path, model.class_names) if whole else list(_listed(path, asked))
+    if whole and typed:
+        option, name = next(iter(typed.items()))
+        raise InputError(f"{option}={name!r} (--{option}): {path} has folders and no columns; leave it out")
+    pictures = _in_folder(path, model.class_names) if whole else list(_listed(path, asked, typed))
     size = max(1, BYTES // (3 * encoder.height * encoder.width))
     for start in range(0, len(pictures), size):
         yield _decoded(pictures[start : start + size], encoder.height, path, asked.skip_bad)
@@ -69,10 +72,12 @@ def _in_folder(path: Path, classes: Sequence[str]) -> list[Picture]:
     ]
 
 
-def _listed(path: Path, asked: Options) -> Iterator[Picture]:
+def _listed(path: Path, asked: Options, typed: Typed) -> Iterator[Picture]:
     """Those of a table or of JSON lines, whose column of paths has to be there."""
     column = asked.path or "path"
+    known: dict[str, None] = {}  # a JSON line may lack what others have
     for row, record in enumerate(_records(path, column), start=1):
+        known |= dict.fromkeys(record)
         name = record.get(column)
         if not name:
             raise InputError(f"{path}: row {row} has no {column}: write one")
@@ -83,6 +88,7 @@ def _listed(path: Path, asked: Options) -> Iterator[Picture]:
             raise InputError(f"{path}: row {row}: {name[:100]} does not exist: correct the path") from None
         entry = Entry(path.parent, name, status.st_size, status.st_mtime_ns)
         yield Picture(entry, name, record.get(str(asked.label)), record.get(str(asked.environment)))
+    all_there(typed, None, list(known), path, "column")
 
 
 def _records(path: Path, column: str) -> Iterator[dict[str, str | None]]:

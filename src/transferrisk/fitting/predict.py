@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..data import Options
 from ..data.archives import because
-from ..data.checks import listed
+from ..data.checks import counted, listed
 from ..errors import DataWarning, InputError, warn
 from ..files import check_target, keep_apart, whole_file
 from .model import Model
@@ -34,7 +34,7 @@ ALL = "all rows"
 class Predicted:
     """
     rows   how many were predicted
-    right  environment -> (how many came out right, of how many), where the file has labels
+    right  environment -> (how many came out right, of how many), where the file has labels, one of which is known
     """
 
     rows: int
@@ -76,12 +76,9 @@ def predict(
             rows += len(chances)
             if on_rows is not None:
                 on_rows(rows)
-    if score.unknown:
-        warn(
-            f"{given}: labels the model does not know count as wrong: {listed(map(repr, sorted(score.unknown)))}",
-            DataWarning,
-        )
-    return Predicted(rows, dict(sorted(score.right.items())))
+    if note := score.note():
+        warn(f"{given}: {note}", DataWarning)
+    return Predicted(rows, dict(sorted(score.right.items())) if score.known else {})
 
 
 class _Score:
@@ -91,16 +88,31 @@ class _Score:
         self.class_names = np.array(class_names, dtype=object)
         self.right: dict[str, tuple[int, int]] = {}
         self.unknown: set[str] = set()
+        self.known = self.unlabelled = 0  # rows
+
+    def note(self) -> str:
+        """What is to be known beside the accuracy; "" where there is nothing."""
+        unknown = listed(map(repr, sorted(self.unknown)))
+        if not self.known:
+            knows = listed(map(repr, self.class_names))
+            return f"no accuracy, since the model knows none of the labels {unknown}, but {knows}" if unknown else ""
+        left = f"{counted(self.unlabelled, 'row')} without a label left out of the accuracy" if self.unlabelled else ""
+        wrong = f"labels the model does not know count as wrong: {unknown}" if unknown else ""
+        return "; ".join(filter(None, (left, wrong)))
 
     def add(self, part: Part, chances: NDArray[np.float64]) -> None:
         if part.labels is None:
+            self.unlabelled += len(chances)
             return
         guesses = self.class_names[chances.argmax(1)]
         environments = part.environments or [ALL] * len(guesses)
         for guess, label, environment in zip(guesses, part.labels, environments, strict=True):
             if label is None:
+                self.unlabelled += 1
                 continue
-            if label not in self.class_names:
+            if label in self.class_names:
+                self.known += 1
+            else:
                 self.unknown.add(label)
             name = environment or "(no environment)"
             right, count = self.right.get(name, (0, 0))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 ROWS = 50_000  # of a table at a time
 Names = Sequence[str | None]
 """Of classes or environments, a sample each; None: not given."""
+Typed = Mapping[str, str]
+"""Option -> the name the user gave with it: unlike the model's own, it has to be there."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +61,25 @@ def path_of(given: str) -> Path:
 def parts(model: Model, given: str, asked: Options, identity: str | None, size: int = ROWS) -> Iterator[Part]:
     """Of a file or folder, `size` rows at a time; `identity` is the column to keep."""
     path = path_of(given)
-    asked = replace(
-        asked, label=asked.label or model.origin.label, environment=asked.environment or model.origin.environment
-    )
+    typed = {option: name for option in ("label", "environment") if (name := getattr(asked, option)) is not None}
+    asked = replace(asked, **({"label": model.origin.label, "environment": model.origin.environment} | typed))
     encoder = model.encoder
     if isinstance(encoder, TableEncoder):
-        return _table(encoder, existing_file(path), asked, identity, size)
+        return _table(encoder, existing_file(path), asked, typed, identity, size)
     if isinstance(encoder, VectorEncoder):
         file = existing_file(path)
         if file.name.lower().endswith(PARQUET):
-            return _parquet(encoder, file, asked, identity, size)
-        return _npz(encoder, file, asked, identity, size)
+            return _parquet(encoder, file, asked, typed, identity, size)
+        return _npz(encoder, file, asked, typed, identity, size)
     from .pictures import parts_of_images
 
     assert isinstance(encoder, ImageEncoder)
-    return parts_of_images(model, encoder, path, asked, identity)
+    return parts_of_images(model, encoder, path, asked, typed, identity)
 
 
-def _table(encoder: TableEncoder, path: Path, asked: Options, identity: str | None, size: int) -> Iterator[Part]:
+def _table(
+    encoder: TableEncoder, path: Path, asked: Options, typed: Typed, identity: str | None, size: int
+) -> Iterator[Part]:
     schema = encoder.schema
     header = read_header(path)
     wanted = [column.name for column in schema.columns]
@@ -85,8 +88,7 @@ def _table(encoder: TableEncoder, path: Path, asked: Options, identity: str | No
             f"{path} has none of the columns the model takes ({listed(map(repr, wanted))}), but "
             f"{listed(map(repr, header))}: name another file"
         )
-    if identity is not None:
-        known_name(identity, header, path, "column", "id")
+    all_there(typed, identity, header, path, "column")
     texts = {column.name for column in schema.columns if isinstance(column, Categorical | Date)}
     texts |= {name for name in (asked.label, asked.environment, identity) if name and name not in wanted}
     aside = {name for name in (asked.label, asked.environment, identity) if name and name not in wanted}
@@ -101,6 +103,12 @@ def _table(encoder: TableEncoder, path: Path, asked: Options, identity: str | No
         first += len(frame)
 
 
+def all_there(typed: Typed, identity: str | None, known: Sequence[str], path: Path, noun: str) -> None:
+    """Refuses what the user named and a file does not have."""
+    for option, name in (dict(typed) | ({} if identity is None else {"id": identity})).items():
+        known_name(name, known, path, noun, option)
+
+
 def _notes(encoded: Encoded, schema: Schema, path: Path) -> dict[str, str]:
     """Of a column, all that differs between parts is how many rows there are of a kind, and which values."""
     found = {}
@@ -111,13 +119,14 @@ def _notes(encoded: Encoded, schema: Schema, path: Path) -> dict[str, str]:
     return found
 
 
-def _parquet(encoder: VectorEncoder, path: Path, asked: Options, identity: str | None, size: int) -> Iterator[Part]:
+def _parquet(
+    encoder: VectorEncoder, path: Path, asked: Options, typed: Typed, identity: str | None, size: int
+) -> Iterator[Part]:
     header = read_header(path)
     features = encoder.columns if asked.features is None else tuple(asked.features.split(","))
     for name in features:
         known_name(name, header, path, "column", "features")
-    if identity is not None:
-        known_name(identity, header, path, "column", "id")
+    all_there(typed, identity, header, path, "column")
     others = [name for name in (asked.label, asked.environment, identity) if name in header and name not in features]
     first = 1
     for table in parquet_parts(path, [*features, *dict.fromkeys(map(str, others))], size):
@@ -129,7 +138,9 @@ def _parquet(encoder: VectorEncoder, path: Path, asked: Options, identity: str |
         first += len(vectors)
 
 
-def _npz(encoder: VectorEncoder, path: Path, asked: Options, identity: str | None, size: int) -> Iterator[Part]:
+def _npz(
+    encoder: VectorEncoder, path: Path, asked: Options, typed: Typed, identity: str | None, size: int
+) -> Iterator[Part]:
     import pandas as pd
 
     if not zipfile.is_zipfile(path):
@@ -138,8 +149,7 @@ def _npz(encoder: VectorEncoder, path: Path, asked: Options, identity: str | Non
     try:
         with np.load(path, allow_pickle=False) as archive:
             known_name(features, archive.files, path, "array", "features")
-            if identity is not None:
-                known_name(identity, archive.files, path, "array", "id")
+            all_there(typed, identity, archive.files, path, "array")
             wanted = [n for n in (asked.label, asked.environment, identity) if n in archive.files]
             vectors = array_of(archive, features, path)
             others = {str(name): array_of(archive, str(name), path) for name in wanted}

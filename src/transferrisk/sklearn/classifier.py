@@ -138,7 +138,7 @@ class TransferRiskClassifier(
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise InputError(f"y holds one class only, {classes[0]!r}: a classifier needs two or more")
+            raise InputError(f"y holds one class only, {classes[:1].tolist()[0]!r}: a classifier needs two or more")
         alone = np.zeros(len(X), dtype=np.int64)
         names, index = (np.array(["all"]), alone) if environments is None else encode_environments(environments, X)
         weights = None
@@ -153,7 +153,11 @@ class TransferRiskClassifier(
         present, index = np.unique(index, return_inverse=True)  # those without weight are gone
         names = names[present]
         if len(names) < 2 and algorithm != "erm":
-            said = "no environments were given" if environments is None else f"{names[0]!r} is the only environment"
+            said = (
+                "no environments were given"
+                if environments is None
+                else f"{names[:1].tolist()[0]!r} is the only environment"
+            )
             warn(
                 f"{said}: {algorithm} needs two or more, so the empirical risk is minimised; give environments, or "
                 'ask for algorithm="erm"',
