@@ -101,7 +101,7 @@ def test_odd_images_are_read(trm, tmp_path, kind):
     assert (code, err) == (0, "")
 
 
-TABLE = "x,y,label,site\n" + "".join(f"{i},{i * i % 7},{'yn'[i % 2]},{'abc'[i % 3]}\n" for i in range(30))
+TABLE = "x,y,label,site\n" + "".join(f"{i}.5,{i * i % 7},{'yn'[i % 2]},{'abc'[i % 3]}\n" for i in range(30))
 WITH = ("--label", "label", "--environment", "site")
 
 
@@ -112,8 +112,8 @@ WITH = ("--label", "label", "--environment", "site")
         (TABLE, ("--environment", "site"), "label"),
         (TABLE.replace(",y,", ",n,"), WITH, "'n' alone"),
         (TABLE.replace(",b\n", ",a\n").replace(",c\n", ",a\n"), WITH, "1 environment"),
-        (TABLE.replace("\n7,", "\ninf,"), WITH, "row 8"),
-        (TABLE.replace("\n7,0,y,b", "\n7,0,,b").replace("\n7,0,n,b", "\n7,0,,b"), WITH, "row 8"),
+        (TABLE.replace("\n7.5,", "\ninf,"), WITH, "row 8"),
+        (TABLE.replace("\n7.5,0,y,b", "\n7.5,0,,b").replace("\n7.5,0,n,b", "\n7.5,0,,b"), WITH, "row 8"),
         ("x,y\n", WITH, "label"),
         ("", WITH, "is empty"),
         (TABLE + "1,2,3,4,5,6\n", WITH, "line 32"),
