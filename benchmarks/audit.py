@@ -167,7 +167,8 @@ def main() -> None:
         print(f"{name:<34} {value if isinstance(value, list) else f'{value:.4g}'}")
     if asked.json:
         with open(asked.json, "w") as file:
-            json.dump(vars(asked) | figures, file, indent=2)
+            settings = {name: value for name, value in vars(asked).items() if name != "json"}
+            json.dump(settings | figures, file, indent=2)
 
 
 if __name__ == "__main__":
