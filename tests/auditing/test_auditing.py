@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss
 
 import transferrisk
 from transferrisk import audit
+from transferrisk.auditing import fits
 from transferrisk.auditing.bootstrap import Estimate, after_choice, largest_deviations, resampled_means
 from transferrisk.auditing.fits import fit
 from transferrisk.auditing.folds import assign_folds
@@ -172,6 +173,29 @@ def test_fits_of_many_parts_are_the_exact_predictors(largest, monkeypatch):
         rows = torch.cat([X[i::3] for i in range(3) if included[k, i]])
         labels = torch.cat([y[i::3] for i in range(3) if included[k, i]])
         torch.testing.assert_close(found.value[k], optimal_predictor(rows, labels, 3, 1e-3), atol=1e-4, rtol=1e-4)
+
+
+def test_the_curvature_of_logits_is_the_hessians_and_spares_iterations(monkeypatch):
+    X, y, _ = problem(n=4000, d=40, E=1, C=4, seed=3, shift=0)
+    rows, labels = torch.tensor(standardised(X)), torch.tensor(y)
+    blocks = [(rows[k::4], labels[k::4]) for k in range(4)]
+    included, gram = ~torch.eye(4, dtype=torch.bool), torch.eye(41, dtype=torch.float64)
+    refined = fit(blocks, included, 4, 1e-3, gram)
+    monkeypatch.setattr(fits, "_REFINED_AFTER", -1)
+    assert refined.iterations < fit(blocks, included, 4, 1e-3, gram).iterations
+
+    monkeypatch.setattr(fits, "_ROWS_PER_DIRECTION", 10**6)  # all rows
+    W = refined.value[:1]
+    basis, hessian = fits._Task(blocks, included[:1], torch.tensor([3000.0]), 1e-3).curvature(W)
+    Z = torch.nn.functional.pad(torch.cat([block[0] for block in blocks[1:]]), (0, 1), value=1.0)
+    y = torch.cat([block[1] for block in blocks[1:]])
+
+    def loss(a):
+        V = W[0] + a @ basis[0]
+        return torch.nn.functional.cross_entropy(Z @ V.T, y) + 0.5e-3 * V.square().sum()
+
+    true = torch.autograd.functional.hessian(loss, W.new_zeros(4, basis.shape[1])).view_as(hessian[0])
+    torch.testing.assert_close(hessian[0], true)
 
 
 def test_the_ridge_is_the_one_with_the_least_held_out_loss_at_home():

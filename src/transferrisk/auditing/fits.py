@@ -10,12 +10,15 @@ Differs from the exact predictors of `functional`, which solve small batches to 
    side by side in one product with it, chunk by chunk, so that a chunk is read while it is in the cache.
 2. H_0 is about the inverse of the Hessian at W = 0, (1/C) Z^T Z / n + ridge, with one Z^T Z for all problems: the first
    step is nearly Newton's, and correlated features, which slow BFGS alone, cost little.
-3. It stops where half of g^T H g, the decrease the quadratic model still promises, is below the tolerance, and the last
+3. Where a predictor is sure, the loss is flat along changes of its own logits, which slows BFGS as well. After a few
+   iterations H_0 is exact there: on the combinations of the rows of W and the constant, a few for each class.
+4. It stops where half of g^T H g, the decrease the quadratic model still promises, is below the tolerance, and the last
    step's decrease below a few times that: the model alone promises too little where H has not seen enough yet.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +34,9 @@ Block = tuple[Tensor, Tensor]
 _CHUNK = 1 << 20  # numbers of rows that are worked on at once
 _MEMORY = 15  # pairs of steps and changes of the gradient
 _LARGEST_FACTOR = 4096  # columns; above, H_0 is diagonal
+_REFINED_AFTER = 6  # iterations; by then W points about where it will end
+_LARGEST_REFINED = 16  # classes; above, the curvature of their logits costs more than it saves
+_ROWS_PER_DIRECTION = 32  # rows that this curvature is estimated from
 _LAST = 4  # tolerances that the last step may have brought
 _PATIENCE = 4  # iterations without a decrease beyond rounding
 
@@ -75,7 +81,7 @@ def fit(
         return Fits(value, objective, converged, 0)
     x = gram.new_zeros(len(active), num_classes, D) if start is None else start[active].nan_to_num(0)
     task = _Task(blocks, included[active], sizes[active], ridge)
-    f, g = task.evaluate(x)
+    f, g = task.at_zero(x) if start is None else task.evaluate(x)
     inverse = _Inverse(gram, num_classes, ridge)
     best, idle, fallen = f.clone(), torch.zeros_like(f), torch.full_like(f, torch.inf)
     iterations = 0
@@ -101,6 +107,8 @@ def fit(
         idle = torch.where(f < best - rounding, 0, idle + 1)
         best = torch.minimum(best, f)
         iterations += 1
+        if iterations == _REFINED_AFTER and num_classes <= _LARGEST_REFINED:
+            inverse.refine(*task.curvature(x))
     if not bool(converged.all()):
         warn(
             f"a predictor of the audit was not fitted to tolerance after {iterations} iterations: raise ridge, or "
@@ -148,6 +156,45 @@ class _Task:
         gradient /= per_problem(self.sizes, x).to(x.dtype)
         return total / self.sizes + penalty, gradient.add_(x, alpha=self.ridge)
 
+    def at_zero(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`evaluate` for x = 0, where every class is as likely: all problems share the sums of each block's rows."""
+        K, C, D = x.shape
+        sums = x.new_zeros(len(self.blocks), C, D)  # of rows by class
+        for block, (rows, labels) in enumerate(self.blocks):
+            sums[block, :, -1] = torch.bincount(labels, minlength=C)
+            sums[block, :, :-1] = torch.nn.functional.one_hot(labels, C).to(x.dtype).mT @ rows
+        by_class = (self.included.to(x.dtype) @ sums.flatten(1)).view(K, C, D)
+        gradient = (by_class.mean(1, keepdim=True) - by_class) / per_problem(self.sizes, x).to(x.dtype)
+        return torch.full((K,), math.log(C), dtype=torch.float64), gradient
+
+    def curvature(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Directions (K, b, D), orthonormal, that hold the rows of x, and about the Hessian of classes x these.
+
+        The Hessian (K, C b, C b) is a mean over evenly spaced rows, for it needs few.
+        """
+        K, C, D = x.shape
+        constant = x.new_zeros(K, 1, D).index_fill_(2, torch.tensor(D - 1), 1.0)
+        basis = torch.linalg.qr(torch.cat([x[:, :-1], constant], 1).mT)[0].mT.contiguous()
+        b = basis.shape[1]
+        hessian, used = x.new_zeros(K, C * b, C * b), x.new_zeros(K)
+        stride = max(1, int(self.sizes.max()) // (_ROWS_PER_DIRECTION * C * b))
+        for block, (rows, _) in enumerate(self.blocks):
+            those, some = self.included[:, block].nonzero().flatten(), rows[::stride]
+            probabilities = torch.softmax(_products(x[those], some), 1)
+            parts = _products(basis[those], some)
+            weighted = (probabilities.unsqueeze(2) * parts.unsqueeze(1)).flatten(1, 2)  # (., C b, m)
+            hessian[those] -= weighted @ weighted.mT
+            own = (weighted @ parts.mT).unflatten(1, (C, b))  # (., C, b, b)
+            torch.diagonal(hessian.view(K, C, b, C, b), dim1=1, dim2=3)[those] += own.permute(0, 2, 3, 1)
+            used[those] += len(some)
+        hessian /= per_problem(used.clamp(min=1), hessian)
+        return basis, hessian + self.ridge * torch.eye(C * b, dtype=x.dtype)
+
+
+def _products(weights: Tensor, rows: Tensor) -> Tensor:
+    """(K, C, m) of weights (K, C, D), bias last, with m rows."""
+    return torch.baddbmm(weights[:, :, -1:], weights[:, :, :-1], rows.mT.expand(len(weights), -1, -1))
+
 
 def _to_residual(logits: Tensor, labels: Tensor) -> Tensor:
     """Make logits (C, K, m) of m rows into S - Y, in place, and return the sum of their cross-entropies, (K,)."""
@@ -189,10 +236,16 @@ class _Inverse:
             self.first = num_classes * torch.cholesky_inverse(factor)
         else:
             self.first = num_classes / (gram.diagonal() + ridge * num_classes)
+        self.refined: tuple[Tensor, Tensor] | None = None  # directions (K, b, D), inverse Hessian (K, C b, C b)
+
+    def refine(self, basis: Tensor, hessian: Tensor) -> None:
+        """H_0 is the inverse of this Hessian (K, C b, C b) on classes x directions (K, b, D), as before off them."""
+        self.refined = basis, torch.cholesky_inverse(torch.linalg.cholesky(hessian))
 
     def only(self, keep: Tensor) -> _Inverse:
         self.scale = None if self.scale is None else self.scale[keep]
         self.pairs = [(s[keep], y[keep], r[keep]) for s, y, r in self.pairs]
+        self.refined = None if self.refined is None else (self.refined[0][keep], self.refined[1][keep])
         return self
 
     def product(self, vector: Tensor) -> Tensor:
@@ -203,8 +256,6 @@ class _Inverse:
             q = q - per_problem(part, q) * y
             parts.append(part)
         q = self._first(q)
-        if self.scale is not None:
-            q = q * per_problem(self.scale, q)
         for (s, y, r), part in zip(self.pairs, reversed(parts), strict=True):
             q = q + per_problem(part - r * euclidean(y, q), q) * s
         return q
@@ -212,13 +263,33 @@ class _Inverse:
     def learn(self, step: Tensor, change: Tensor) -> None:
         """A pair whose curvature is lost in rounding says nothing and is left out."""
         curvature = euclidean(step, change)
-        image = euclidean(change, self._first(change))
         sizes = (euclidean(step, step) * euclidean(change, change)).sqrt()
         good = curvature > 8 * torch.finfo(step.dtype).eps * sizes
-        before = torch.ones_like(curvature) if self.scale is None else self.scale
-        self.scale = torch.where(good, curvature / torch.where(good, image, 1), before)
         inverse = torch.where(good, 1 / torch.where(good, curvature, 1), 0)
         self.pairs = [*self.pairs, (step, change, inverse)][-_MEMORY:]
+        step, change = self._off(step)[0], self._off(change)[0]
+        curvature, image = euclidean(step, change), euclidean(change, self._plain(change))
+        before = torch.ones_like(curvature) if self.scale is None else self.scale
+        good = good & (curvature > 0) & (image > 0)
+        self.scale = torch.where(good, curvature / torch.where(good, image, 1), before)
 
     def _first(self, vector: Tensor) -> Tensor:
+        rest, on = self._off(vector)
+        out = self._off(self._plain(rest))[0]
+        if self.scale is not None:
+            out = out * per_problem(self.scale, out)
+        if self.refined is not None and on is not None:
+            basis, inverse = self.refined
+            out = out + (inverse @ on.flatten(1).unsqueeze(2)).view_as(on) @ basis
+        return out
+
+    def _off(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The vector without its components along the refined directions, and these components (K, C, b)."""
+        if self.refined is None:
+            return vector, None
+        basis, _ = self.refined
+        on = vector @ basis.mT
+        return torch.baddbmm(vector, on, basis, alpha=-1), on
+
+    def _plain(self, vector: Tensor) -> Tensor:
         return vector * self.first if self.first.dim() == 1 else vector @ self.first
