@@ -109,6 +109,21 @@ def test_groupdro_weights_are_the_closed_form(out):
     torch.testing.assert_close(loss, expected)
 
 
+def test_groupdro_may_take_classes_within_environments_as_groups(out):
+    algorithm = create("groupdro", Setting(4, 3), weights_lr=0.7, groups="environments-classes").double()
+    assert algorithm.weights.shape == (12,)
+    losses = F.cross_entropy(out.logits, out.labels, reduction="none")
+    groups = [(out.environments == e) & (out.labels == c) for e in range(4) for c in range(3)]
+    there = torch.tensor([bool(group.any()) for group in groups])
+    risks = torch.stack([losses[group].mean() if group.any() else losses.new_zeros(()) for group in groups])
+    q = torch.where(there, (0.7 * risks).exp(), 0) / 12
+    share = there.double().sum() / 12  # of the groups that are there, which they share among themselves
+    expected = (q / q.sum() * risks).sum()
+    logs = algorithm.objective(out, penalised=True)
+    torch.testing.assert_close(logs["loss"], expected)
+    torch.testing.assert_close(algorithm.weights[there].sum(), share)
+
+
 def test_groupdro_after_many_steps_is_exponential_in_the_summed_risks(out):
     algorithm = create("groupdro", Setting(4, 3), weights_lr=0.1).double()
     risks = risks_by_loop(out)

@@ -1,19 +1,19 @@
 """Group distributionally robust optimisation, online (Sagawa et al., algorithm 1).
 
-Groups are environments. Their weights q take one step of exponentiated gradient on the batch's risks, and
-then weigh them: q_e <- q_e exp(rate R_e), normalised; loss = sum_e q_e R_e. An environment absent from the batch
-keeps its weight and the others share the loss.
+Groups are environments or, as in appendix C.4, environments and labels together. Their weights q take one step of
+exponentiated gradient on the batch's risks, and then weigh them: q_g <- q_g exp(rate R_g), normalised; loss = sum_g
+q_g R_g. A group absent from the batch keeps its weight and the others share the loss.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from ..functional import exponentiated_gradient
+from ..functional import environment_means, exponentiated_gradient
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
 from .fields import check_fields
 from .registry import register
@@ -22,6 +22,7 @@ from .registry import register
 @dataclass(frozen=True)
 class GroupDROConfig(Config):
     weights_lr: float = 0.01
+    groups: Literal["environments", "environments-classes"] = "environments"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -32,14 +33,17 @@ class GroupDRO(Algorithm[GroupDROConfig]):
     config_type = GroupDROConfig
     weighted = True
     grid: ClassVar[Grid] = {"weights_lr": (1e-3, 1e-2, 1e-1)}
-    weights: Tensor  # (E,)
+    weights: Tensor  # (E,), or (E C,)
 
     def __init__(self, setting: Setting, config: GroupDROConfig | None = None) -> None:
         super().__init__(setting, config)
-        self.register_buffer("weights", torch.full((setting.num_environments,), 1 / setting.num_environments))
+        self.by_class = self.config.groups == "environments-classes"
+        count = setting.num_environments * (setting.num_classes if self.by_class else 1)
+        self.register_buffer("weights", torch.full((count,), 1 / count))
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
-        risks, present = out.environment_risks(self.setting.num_environments)
+        groups = out.environments * self.setting.num_classes + out.labels if self.by_class else out.environments
+        risks, present = environment_means(out.cross_entropies, groups, len(self.weights), out.weights)
         if self.training:
             moved = exponentiated_gradient(self.weights, risks.detach(), self.config.weights_lr, present)
             self.weights.copy_(moved)
