@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from transferrisk.errors import InputError
-from transferrisk.files import prepare_folder, write_atomically
+from transferrisk.files import owned, prepare_folder, whole_file, write_atomically
 
 
 def test_writes_and_replaces(tmp_path):
@@ -57,3 +59,23 @@ def test_folders_that_were_not_there_are_gone_after_a_failure(tmp_path, monkeypa
     with pytest.raises(OSError, match="No space left"):
         write_atomically(tmp_path / "there" / "a" / "b" / "c.txt", "new")
     assert [p.name for p in tmp_path.rglob("*")] == ["there"]
+
+
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
+    killed = """
+import os, pathlib, signal, sys
+from transferrisk.files import whole_file
+for name in ("a [1].csv", "b.csv"):
+    whole = whole_file(pathlib.Path(sys.argv[1]) / name)
+    whole.__enter__().write_text("half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", killed, tmp_path], check=False)
+    running = tmp_path / f"{owned('a [1].csv')}xyz"
+    running.write_text("of a process that is not done")
+    with whole_file(tmp_path / "a [1].csv") as temporary:
+        temporary.write_text("whole")
+    left = {path.name for path in tmp_path.iterdir()} - {"a [1].csv", running.name}
+    assert [name[:7] for name in left] == [".b.csv."]  # of another target
+    assert running.exists()
+    assert (tmp_path / "a [1].csv").read_text() == "whole"

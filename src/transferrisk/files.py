@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import InputError
+
+_OWNER = f"{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # processes are numbered by machine
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -36,11 +40,17 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file beside the target to write to, however long it gets; it takes the target's name when all went well."""
+    """A file beside the target to write to, however long it gets; it takes the target's name when all went well.
+
+    What processes that were killed had written for the same target is removed.
+    """
     target = Path(os.path.realpath(path))
     _refuse_other_than_file(target)
     with new_folders(target.parent):
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        start = f".{target.name[:100]}."
+        with suppress(OSError):
+            remove_abandoned(other for other in target.parent.iterdir() if other.name.startswith(start))
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=owned(target.name))
         os.close(handle)
         temporary = Path(name)
         try:
@@ -52,6 +62,31 @@ def whole_file(path: Path) -> Iterator[Path]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def owned(name: str) -> str:
+    """How the hidden name of a file begins that this process writes, which others can tell when it was killed."""
+    return f".{name[:100]}.{_OWNER}{os.getpid()}."
+
+
+def remove_abandoned(hidden: Iterable[Path]) -> None:
+    """Those of the files whose names begin as `owned` says, of processes of this machine that run no more."""
+    for path in hidden:
+        process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
+        if f".{_OWNER}" in path.name and process.isdigit() and not _runs(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    if os.name != "posix":  # elsewhere, asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
 
 
 def check_target(path: Path) -> None:

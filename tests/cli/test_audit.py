@@ -40,6 +40,8 @@ def test_a_file_of_embeddings(run_trm, embeddings, tmp_path):
     assert (code, err) == (0, "")
     found = audit(*data(), ridge=0.01, folds=3, bootstrap=20)
     assert f"{100 * found.accuracy.value[0, 2]:.1f}" in out
+    (row,) = (line.split() for line in out.splitlines() if line.strip().startswith("most frequent"))
+    assert row[2:] == [f"{100 * share:.1f}" for share in found.majority]
     assert " ".join(found.sentences[0].split()) in " ".join(out.split())
     assert "Report: audit.html" in out
     page = (tmp_path / "audit.html").read_text()
@@ -74,6 +76,28 @@ def test_tables_and_vectors_are_told_apart_by_the_file(run_trm, tmp_path):
     np.testing.assert_allclose(found[0], found[2], atol=1e-3)  # a table's own scaling is not undone exactly
     code, _, _ = run_trm("audit", "lists.parquet", *FAST)
     assert code == 0
+
+
+def test_lists_in_a_column_of_any_name(run_trm, tmp_path):
+    features, labels, sites = data()
+    columns = {"emb": pa.array(list(features)), "label": pa.array(labels), "environment": pa.array(sites)}
+    pq.write_table(pa.table(columns), tmp_path / "emb.parquet")
+    pq.write_table(pa.table(columns).slice(0, 140), tmp_path / "new.parquet")
+    np.savez(tmp_path / "emb.npz", features=features, labels=labels, environments=sites)
+    named = ("--label", "label", "--environment", "environment")
+    losses = []
+    for given in (("emb.npz",), ("emb.parquet", "--features", "emb", *named)):
+        code, out, _ = run_trm("audit", *given, *FAST, "--json")
+        assert code == 0
+        losses.append(json.loads(out)["loss"]["value"])
+    assert losses[0] == losses[1]
+    quick = ("--output", "m", "--epochs", "1", "--no-compare", "--device", "cpu")
+    code, out, _ = run_trm("fit", "emb.parquet", "--features", "emb", *named, *quick)
+    assert code == 0
+    assert "vectors, standardised" in out
+    assert run_trm("audit", "new.parquet", "--model", "m", *named, *FAST)[0] == 0
+    assert run_trm("predict", "m", "new.parquet", "--output", "p.csv")[0] == 0
+    assert run_trm("data", "check", "parquet:emb.parquet", "--features", "emb", *named)[0] == 0
 
 
 def test_a_trained_models_features(run_trm, tmp_path):
@@ -140,7 +164,20 @@ def test_many_environments_have_a_line_each(run_trm, tmp_path):
     np.savez(tmp_path / "many.npz", features=features, labels=labels, environments=sites)
     code, out, _ = run_trm("audit", "many.npz", *FAST)
     assert code == 0
-    assert "Worst other" in out
+    assert "Worst other Most frequent" in " ".join(out.split())
+    assert "*" not in out
+
+
+@pytest.mark.parametrize("number", [3, 10])
+def test_environments_that_cannot_be_judged_have_a_star(run_trm, tmp_path, number):
+    features, labels, _ = data(n=400)
+    sites = np.append(np.arange(396) % number, [99] * 4)
+    np.savez(tmp_path / "few.npz", features=features, labels=labels, environments=sites)
+    code, out, _ = run_trm("audit", "few.npz", *FAST)
+    assert code == 0
+    assert out.count("99 *") == (2 if number == 3 else 1)  # a row and a column, or a row
+    assert "(99 *)" not in out
+    assert out.index("* cannot be judged, so its numbers mean nothing") < out.index("too small to judge")
 
 
 TRAINED = ("--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu", "--quiet")
@@ -212,7 +249,14 @@ def test_a_fitted_models_features_of_new_rows(run_trm, tmp_path):
         expected = audit(model.network.featurise(rows), labels[150:], sites[150:], ridge=0.01, folds=3, bootstrap=20)
     np.testing.assert_allclose(json.loads(out)["loss"]["value"], expected.loss.value, atol=1e-5)
     np.savez(tmp_path / "vectors.npz", features=features, labels=labels, environments=sites)
-    for name, message in (("old.csv", "all rows of table:old.csv"), ("vectors.npz", "takes tables")):
+    frame[:150].assign(site=sites[150:]).to_csv(
+        tmp_path / "copy.csv", index=False
+    )  # the same rows, wherever they belong
+    for name, message in (
+        ("old.csv", "all rows of table:old.csv"),
+        ("copy.csv", "all rows of table:copy.csv"),
+        ("vectors.npz", "takes tables"),
+    ):
         code, out, err = run_trm("audit", name, "--model", "model", *FAST)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err

@@ -85,6 +85,30 @@ def test_fit_and_predict(run_trm, visits, tmp_path):
     assert not (tmp_path / "q.csv").exists()
 
 
+def test_many_columns_are_few_lines(run_trm, visits, tmp_path):
+    random = np.random.default_rng(1)
+    more = pd.DataFrame(random.normal(size=(150, 200)), columns=[f"gene{i}" for i in range(200)])
+    pd.concat([more, visits], axis=1).to_csv("wide.csv", index=False)
+    quick = ("--epochs", "1", "--device", "cpu", "--no-compare", "--algorithm", "erm")
+    code, out, err = run_trm("fit", "wide.csv", *NAMED, "--output", "model", *quick)
+    assert (code, err) == (0, "")
+    assert out.count("gene") == 19
+    assert "unit      not used" in out  # what there is a remark on comes first
+    assert "\nand 184 more columns: see model/card.md\n" in out
+    for name in ("card.md", "report.html"):
+        assert all(f"gene{i}" in (tmp_path / "model" / name).read_text() for i in range(200))
+
+
+@pytest.mark.parametrize(
+    "command", [("fit", "x.csv", "--output", "m"), ("audit", "x.csv"), ("data", "show", "table:x.csv")]
+)
+def test_another_separator_is_told(run_trm, visits, command):
+    visits.to_csv("x.csv", index=False, sep=";")
+    code, out, err = run_trm(*command, *NAMED)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "its separators are semicolons; save it with commas" in err
+
+
 def test_json_and_an_algorithm_of_ones_own(run_trm, visits):
     code, out, err = run_trm(
         "fit", "visits.csv", *NAMED, "--output", "m", *QUICK, "--no-compare", "--algorithm", "vrex", "--json"
@@ -180,3 +204,6 @@ def test_a_bare_path_is_taken_by_its_kind(visits, tmp_path, monkeypatch):
     }.items():
         assert set_name(given, Options()) == name
     assert set_name("visits.csv", Options(path="file")) == "manifest:visits.csv"
+    pd.DataFrame({"emb": [[1.0]], "embedding": [[1.0]], "age": 1.0, "label": [0]}).to_parquet("own.parquet")
+    assert set_name("own.parquet", Options(features="emb")) == "parquet:own.parquet"
+    assert set_name("own.parquet", Options(features="age")) == "table:own.parquet"

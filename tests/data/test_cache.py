@@ -15,6 +15,7 @@ import pytest
 import torch
 from drawn import picture, sites, write_folder, write_tar
 
+from transferrisk import files
 from transferrisk.data import cache as module
 from transferrisk.data.cache import decoded
 from transferrisk.data.containers import entries
@@ -183,8 +184,8 @@ def test_half_written_arrays_of_ended_processes_are_removed(folder, cache):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (cache / "decoded").mkdir()
-    abandoned = cache / "decoded" / f".abc.npy.{module._OWNER}{ended.pid}.xyz"
-    running = cache / "decoded" / f".abc.npy.{module._OWNER}{os.getpid()}.xyz"
+    abandoned = cache / "decoded" / f".abc.npy.{files._OWNER}{ended.pid}.xyz"
+    running = cache / "decoded" / f".abc.npy.{files._OWNER}{os.getpid()}.xyz"
     elsewhere = cache / "decoded" / f".abc.npy.00000000-{ended.pid}.xyz"
     for path in (abandoned, running, elsewhere):
         path.write_bytes(b"half")

@@ -76,6 +76,38 @@ def test_columns_that_differ_by_a_digit_are_each_told(tmp_path):
         assert sum(f"column {name!r} has 1 missing value, where none was" in line for line in lines) == 1
 
 
+def told_of(model, frame, tmp_path, size=7):
+    """What is said of a table that is predicted in parts."""
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        done = predict(model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=size)
+    assert done.rows == len(frame)
+    return [str(warning.message).removeprefix(f"{tmp_path / 'new.csv'}: ") for warning in told]
+
+
+def test_numbers_in_other_units_are_told_with_all_their_rows(fitted, tmp_path):
+    old, new = table(400), table(60, seed=2)
+    assert told_of(fitted.model, old, tmp_path) == []  # of the rows trained on, none is outside
+    new["income"] *= 1000
+    (line,) = told_of(fitted.model, new, tmp_path)
+    low, high = old["income"].min(), old["income"].max()
+    assert line.startswith(
+        f"column 'income' lies far outside {low:g} to {high:g}, all that was trained on, in 54 of 60"
+    )
+    assert line.endswith(f"reaching {new['income'].max():g}: check its units")
+    (line,) = told_of(fitted.model, table(60, seed=2).assign(x1=old["x1"].min() - 0.01), tmp_path)
+    assert line.startswith("column 'x1' lies outside ")  # by little, but all of them
+    assert "in 60 of 60 rows" in line
+
+
+def test_many_columns_in_other_units_share_a_line(fitted, tmp_path):
+    new = table(60, seed=2)
+    new[["x0", "x1", "x2", "x3", "shortcut", "income"]] *= 1e6
+    (line,) = told_of(fitted.model, new, tmp_path)
+    assert line.startswith("6 columns have numbers outside of all that were trained on, in up to 60 of 60 rows: 'x0', ")
+
+
 def test_labels_the_model_does_not_know_are_wrong(fitted, tmp_path):
     new = table(12).drop(columns="site")
     new["outcome"] = ["perhaps"] * 7 + [None] * 2 + ["no"] * 3

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 from whole_page import HOSTILE, whole_page
 
-from transferrisk.reports import render
+from transferrisk.reports import Group, Heatmap, Page, render
 from transferrisk.reports.numbers import MINUS, NOTHING
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="pip install selenium")
@@ -198,6 +199,28 @@ def test_page_is_no_wider_than_the_screen(page, file, width):
         return [...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll') && !e.closest('svg')
             && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80));""")
     assert outside == []
+
+
+def test_a_map_of_twelve_environments_needs_no_scrolling(page, tmp_path):
+    values = np.random.default_rng(0).random((12, 12))
+    names = [f"University hospital {i}" for i in range(12)]
+    maps = [Heatmap(title, names, names, values, low=values / 2, high=2 * values) for title in ("Loss", "More")]
+    (tmp_path / "twelve.html").write_text(render(Page("Twelve", (), [Group("Maps", maps)], {}, "")), encoding="utf-8")
+    page.get((tmp_path / "twelve.html").as_uri())
+    for region in page.find_elements(By.CLASS_NAME, "scroll"):
+        assert page.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", region)
+        assert not region.find_element(By.XPATH, "following-sibling::p").is_displayed()
+    cell = page.find_element(By.CSS_SELECTOR, ".heat td")
+    page.execute_script("arguments[0].focus()", cell)
+    interval = cell.find_element(By.TAG_NAME, "small").rect  # in the cell, and below the value
+    value = page.execute_script(
+        """
+        const range = document.createRange(); range.selectNode(arguments[0].firstChild);
+        return range.getBoundingClientRect().bottom + scrollY;""",
+        cell,
+    )
+    assert value <= interval["y"] + 1
+    assert interval["y"] + interval["height"] <= cell.rect["y"] + cell.rect["height"]
 
 
 def test_what_is_wider_than_a_phone_can_be_scrolled_by_keyboard(page, file):

@@ -96,6 +96,18 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path):
         short().fit(X, y, environments=SITE).save(tmp_path / "file")
 
 
+def test_a_folder_with_other_things_is_left_alone(tmp_path):
+    fitted = short().fit(X, y, environments=SITE)
+    fitted.save(tmp_path / "own")
+    (tmp_path / "own" / f".{FILE}.half").write_text("")
+    fitted.save(tmp_path / "own")  # replaces what `save` wrote
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "schema.json").write_text("{}")
+    with pytest.raises(InputError, match=r"holds other things than a classifier, such as schema\.json: choose another"):
+        fitted.save(tmp_path / "model")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["schema.json"]
+
+
 def test_what_cannot_be_loaded(tmp_path):
     with pytest.raises(InputError, match="holds no classifier"):
         TransferRiskClassifier.load(tmp_path / "nowhere")

@@ -9,7 +9,7 @@ import numpy as np
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Sentences, Shown, Table, write_page
 from ..reports.sections import Entry
 from .bootstrap import Estimate
-from .report import Audit
+from .report import NOT_JUDGED, Audit
 
 _PAIRS = 10  # listed, of the worst
 _CORNER = "fitted on ↓ tested on →"
@@ -32,12 +32,11 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
 
 
 def _maps(audit: Audit) -> Group:
-    names = [str(name) for name in audit.environments]
-    loss, right = audit.loss, audit.accuracy
+    names, loss, right = audit.marked_names, audit.loss, audit.accuracy
     note = (
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
         "outside of one fold, and tested in the environment in the column, on that fold."
-    )
+    ) + _star(audit)
     maps = [
         Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
         Heatmap(
@@ -48,9 +47,13 @@ def _maps(audit: Audit) -> Group:
     return Group("Transfer matrices", maps, note)
 
 
+def _star(audit: Audit) -> str:
+    return "" if audit.judged.all() else f" {NOT_JUDGED}."
+
+
 def _bars(audit: Audit) -> Bars:
     groups = {
-        str(name): [
+        name: [
             bar
             for bar in (
                 _bar("fitted there", audit.accuracy[p, p]),
@@ -59,10 +62,10 @@ def _bars(audit: Audit) -> Bars:
             )
             if np.isfinite(bar.value)
         ]
-        for p, name in enumerate(audit.environments)
+        for p, name in enumerate(audit.marked_names)
     }
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are."
+    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{_star(audit)}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 
@@ -71,9 +74,8 @@ def _bar(name: str, found: Estimate) -> Bar:
 
 
 def _pairs(audit: Audit) -> Table:
-    E, M, A = len(audit.environments), audit.loss.value, audit.accuracy.value
-    pairs = [(M[q, p] - M[p, p], q, p) for q in range(E) for p in range(E) if q != p]
-    pairs = sorted((pair for pair in pairs if np.isfinite(pair[0])), reverse=True)
+    M, A, judged = audit.loss.value, audit.accuracy.value, np.flatnonzero(audit.judged)
+    pairs = sorted(((M[q, p] - M[p, p], q, p) for q in judged for p in judged if q != p), reverse=True)
     rows: list[list[Entry]] = [
         [str(audit.environments[q]), str(audit.environments[p]), float(M[q, p]), float(M[p, p]),
          _percent(A[q, p]), _percent(A[p, p])]
@@ -90,13 +92,14 @@ def _percent(share: float) -> Shown:
 
 def _environments(audit: Audit) -> Table:
     rows: list[list[Entry]] = [
-        [str(name), int(audit.counts[e].sum()), int((audit.counts[e] > 0).sum()), float(audit.irm.value[e]),
-         f"{audit.ridges[e]:g}" if np.isfinite(audit.ridges[e]) else "-", audit.remarks.get(name, "")]
+        [str(name), int(audit.counts[e].sum()), int((audit.counts[e] > 0).sum()), _percent(audit.majority[e]),
+         float(audit.irm.value[e]), f"{audit.ridges[e]:g}" if np.isfinite(audit.ridges[e]) else "-",
+         audit.remarks.get(name, "")]
         for e, name in enumerate(audit.environments)
     ]  # fmt: skip
     note = (
         "IRMv1's penalty is that of the predictor fitted on all environments, on held-out samples. Predictors of "
         f"several environments have the ridge {audit.pooled_ridge:.2g}."
     )
-    columns = ["Environment", "Samples", "Classes", "IRMv1 penalty", "Ridge", "To mind"]
+    columns = ["Environment", "Samples", "Classes", "Most frequent class, %", "IRMv1 penalty", "Ridge", "To mind"]
     return Table("Environments", columns, rows, digits=5, note=note)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
+MAJORITY = "most frequent"  # what guessing the most frequent class gives
+NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,23 @@ class Audit:
     seconds: Mapping[str, float]
     sentences: tuple[str, ...] = field(default=())
 
+    @property
+    def majority(self) -> Floats:
+        """(E,) share of each environment's most frequent class: the accuracy of guessing it always."""
+        found: Floats = self.counts.max(1) / self.counts.sum(1)
+        return found
+
+    @property
+    def marked_names(self) -> list[str]:
+        """The environments as texts, with a star where they cannot be judged, which `NOT_JUDGED` explains."""
+        return [f"{name}{'' if judged else ' *'}" for name, judged in zip(self.environments, self.judged, strict=True)]
+
     def to_frame(self) -> pd.DataFrame:
         """One row a predictor and environment it was tested on."""
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
-        samples = self.counts.sum(1)
+        samples, majority = self.counts.sum(1), self.majority
         for p, place in enumerate(self.environments):
             own = bool(self.judged[p])
             tests = [
@@ -96,7 +109,7 @@ class Audit:
                     "fitted_on": name, "tested_on": place,
                     "loss": loss.value, "loss_low": loss.low, "loss_high": loss.high,
                     "accuracy": right.value, "accuracy_low": right.low, "accuracy_high": right.high,
-                    "samples": int(samples[p]), "ridge": float(ridge), "judged": judged,
+                    "samples": int(samples[p]), "majority": float(majority[p]), "ridge": float(ridge), "judged": judged,
                     "remark": self.remarks.get(place, ""),
                 }
                 for name, loss, right, ridge, judged in tests
@@ -114,6 +127,7 @@ class Audit:
             "worst_pair": self._pair(self.worst),
             "worst_pair_by_accuracy": self._pair(self.worst_by_accuracy),
             "counts": self.counts.tolist(),
+            "majority": self.majority.tolist(),
             "ridges": _numbers(self.ridges),
             "pooled_ridge": self.pooled_ridge,
             "judged": self.judged.tolist(),
@@ -144,13 +158,16 @@ class Audit:
         write(self, Path(path), command, data)
 
     def __str__(self) -> str:
-        names = [str(name)[:14] for name in self.environments]
+        pairs = zip(map(str, self.environments), self.judged, strict=True)
+        names = [name[:14] if judged else f"{name[:12]} *" for name, judged in pairs]
         head = "accuracy, %"
-        width = max(len(head), *(len(name) for name in names), len("all others"))
+        width = max(len(head), *(len(name) for name in names), len(MAJORITY))
         lines = [f"{head:<{width}}  " + " ".join(f"{name:>14}" for name in names)]
         rows = [*zip(names, self.accuracy.value, strict=True), ("all", self.pooled_accuracy.value)]
-        for name, values in [*rows, ("all others", self.left_out_accuracy.value)]:
+        rows += [("all others", self.left_out_accuracy.value), (MAJORITY, self.majority)]
+        for name, values in rows:
             lines.append(f"{name:<{width}}  " + " ".join(f"{100 * v:>14.1f}" for v in values))
+        lines += [] if self.judged.all() else [NOT_JUDGED]
         return "\n".join([*lines, f"transfer risk {self.transfer_risk}"])
 
     __repr__ = __str__

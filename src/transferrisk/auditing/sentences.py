@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.checks import listed
 from .bootstrap import Estimate
 from .report import Audit, WorstPair
 
@@ -41,7 +42,7 @@ def remarks_of(
 
 def sentences(audit: Audit) -> tuple[str, ...]:
     """The findings, the most telling first."""
-    lines = [*_worst(audit), *_risk(audit), *_left_out(audit)]
+    lines = [*_worst(audit), *_risk(audit), *_left_out(audit), *_guessed(audit)]
     lines += [f"environment {name} {why}." for name, why in audit.remarks.items()]
     return tuple(line[:1].upper() + line[1:] for line in lines)
 
@@ -50,28 +51,51 @@ def _worst(audit: Audit) -> list[str]:
     """Of the worst pair by accuracy, which is what people ask for, and of that by loss where it is another one."""
     if audit.worst is None or audit.worst_by_accuracy is None:
         return ["fewer than two environments are large enough to judge, so transfer between them cannot be told."]
-    lines = [_pair(audit, audit.worst_by_accuracy, "the worst pair")]
+    lines = [_by_accuracy(audit, audit.worst_by_accuracy)]
     if audit.worst is not audit.worst_by_accuracy:
-        lines.append(_pair(audit, audit.worst, "the worst pair by loss"))
+        lines.append(_by_loss(audit, audit.worst))
     return lines
 
 
-def _pair(audit: Audit, worst: WorstPair, which: str) -> str:
-    home, away = audit.environments[worst.fitted_on], audit.environments[worst.tested_on]
-    points, right = worst.points, audit.accuracy.value
-    own, here = right[worst.tested_on, worst.tested_on], right[worst.fitted_on, worst.tested_on]
-    scene = f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
-    if points.low <= 0 <= points.high:
-        return (
-            f"{which} is a predictor fitted on {home} at {away} ({scene}): a difference of {_points(points)} points, "
-            "which is within chance."
-        )
+def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
+    home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
     if points.value < 0:
         return (
-            f"{which} is a predictor fitted on {home} at {away}, with a cross-entropy {worst.excess} above that of one "
-            f"fitted there, though it gets more right ({scene})."
+            "no predictor fitted elsewhere gets fewer right than one fitted there; the nearest to it is that of "
+            f"{home} at {away} ({_scene(audit, worst)})."
         )
-    return f"a predictor fitted on {home} loses {_points(points)} points at {away} ({scene}){_helped(audit, worst)}."
+    if points.low <= 0:
+        return (
+            f"the worst pair is a predictor fitted on {home} at {away} ({_scene(audit, worst)}): a loss of "
+            f"{_points(points)} points, which is within chance."
+        )
+    return (
+        f"a predictor fitted on {home} loses {_points(points)} points at {away} ({_scene(audit, worst)})"
+        f"{_helped(audit, worst)}."
+    )
+
+
+def _by_loss(audit: Audit, worst: WorstPair) -> str:
+    """Its accuracy may rise all the same, where it is right more often and surer when it is wrong."""
+    home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
+    chance = ", which is within chance" if worst.excess.low <= 0 <= worst.excess.high else ""
+    if points.low > 0:
+        right = f"it gets {_points(points)} points fewer right"
+    elif points.high < 0:
+        right = "it gets more right all the same"
+    else:
+        right = "how many it gets right differs by no more than chance"
+    return (
+        f"by cross-entropy the worst pair is a predictor fitted on {home} at {away}: {worst.excess.value:+.3f} "
+        f"({worst.excess.low:+.3f} to {worst.excess.high:+.3f}) beside one fitted there{chance}; {right} "
+        f"({_scene(audit, worst)})."
+    )
+
+
+def _scene(audit: Audit, worst: WorstPair) -> str:
+    right = audit.accuracy.value
+    own, here = right[worst.tested_on, worst.tested_on], right[worst.fitted_on, worst.tested_on]
+    return f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
 
 
 def _helped(audit: Audit, worst: WorstPair) -> str:
@@ -116,6 +140,24 @@ def _left_out(audit: Audit) -> list[str]:
         f"{name} loses most by being unseen, {_points(lost)} points: a predictor fitted on all others gets "
         f"{_share(left)} right there, one of its own {_share(own)}."
     ]
+
+
+def _guessed(audit: Audit) -> list[str]:
+    """Of judged environments where an accuracy is not above that of guessing their most frequent class."""
+    kinds = (
+        ("fitted there", np.diag(audit.accuracy.value)),
+        ("fitted on all", audit.pooled_accuracy.value),
+        ("fitted on all others", audit.left_out_accuracy.value),
+    )
+    places = []
+    for e in np.flatnonzero(audit.judged):
+        most = audit.majority[e]
+        low = [f"{100 * right[e]:.1f} % {kind}" for kind, right in kinds if right[e] <= most]
+        if low:
+            places.append(f"{audit.environments[e]} ({', '.join(low)}; {100 * most:.1f} % are of one class)")
+    if not places:
+        return []
+    return [f"some accuracies are not above what always guessing the most frequent class gives: {listed(places, 5)}."]
 
 
 def _points(share: Estimate) -> str:

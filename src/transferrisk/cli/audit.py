@@ -62,6 +62,7 @@ def audit(
     Example: trm audit embeddings.npz --label y --environment site --output audit.html
     """
     from ..auditing import audit as audit_features
+    from ..auditing.report import NOT_JUDGED
     from ..data.root import expanded
     from ..errors import InputError
     from ..files import check_target, readable
@@ -91,36 +92,45 @@ def audit(
         print(json.dumps(found.to_dict() | {"page": str(target)}, indent=2, allow_nan=False))
         return
     console.print(_table(found))
+    if not found.judged.all():
+        console.print(f"{NOT_JUDGED}\n", highlight=False)
     for sentence in found.sentences:
         console.print(sentence, highlight=False, markup=False)
     console.print(f"\nReport: {readable(target)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(found: Audit) -> Table:
-    """Accuracy by where a predictor was fitted and tested; of many environments, the worst of each."""
+    """Accuracy by where a predictor was fitted and tested; of many environments, the worst of each.
+
+    The share of the most frequent class is what guessing it would give.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    from ..auditing.report import MAJORITY
+
     few = len(found.environments) <= _MOST_COLUMNS
     title = "Accuracy on held-out samples, %" + ("; rows: fitted on, columns: tested on" if few else "")
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    names, values = [str(name) for name in found.environments], found.accuracy.value
+    names, values = found.marked_names, found.accuracy.value
     table.add_column("Fitted on" if few else "Environment")
     if few:
         for name in names:
             table.add_column(Text(name), justify="right")
         rows = [*zip(names, values, strict=True), ("all of them", found.pooled_accuracy.value)]
-        for name, row in [*rows, ("all others", found.left_out_accuracy.value)]:
+        rows += [("all others", found.left_out_accuracy.value), (MAJORITY, found.majority)]
+        for name, row in rows:
             table.add_row(Text(name), *map(_percent, row))
         return table
-    for heading in ("Fitted there", "On all", "On all others", "Worst other"):
+    for heading in ("Fitted there", "On all", "On all others", "Worst other", "Most frequent"):
         table.add_column(heading, justify="right")
+    majority = found.majority
     for p, name in enumerate(names):
-        others = [(values[q, p], q) for q in range(len(names)) if q != p and values[q, p] == values[q, p]]
+        others = [(values[q, p], q) for q in range(len(names)) if q != p and found.judged[q]]
         worst, q = min(others, default=(float("nan"), p))
         row = (values[p, p], found.pooled_accuracy.value[p], found.left_out_accuracy.value[p])
-        table.add_row(Text(name), *map(_percent, row), Text(f"{_percent(worst)} ({names[q]})"))
+        table.add_row(Text(name), *map(_percent, row), Text(f"{_percent(worst)} ({names[q]})"), _percent(majority[p]))
     return table
 
 

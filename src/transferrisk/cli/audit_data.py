@@ -77,13 +77,18 @@ def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     from ..errors import InputError
     from ..fitting import load
     from ..fitting.source import read as read_source
+    from ..training.digests import of_inputs
     from ..training.evaluate import featurise
     from .audit_split import same_set
 
     model = load(folder)
     origin = model.origin
+    base, _, argument = name.partition(":")
+    if base == "table" and origin.data.startswith("parquet:") and options.features is None:
+        name = data_name(argument, replace(options, features=origin.names.get("features")))
+    known_rows = f"{folder} was fitted on all rows of {name}: audit rows that are new to it, in another file"
     if same_set(name, origin.data):
-        raise InputError(f"{folder} was fitted on all rows of {name}: audit rows that are new to it, in another file")
+        raise InputError(known_rows)
     if origin.kind == "images":
         options = replace(options, size=options.size or model.encoder.shape[-1])
     elif name.partition(":")[0] == origin.data.partition(":")[0]:
@@ -97,6 +102,8 @@ def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     if rows.inputs[:1].shape[1:] != model.encoder.shape:
         shape = tuple(rows.inputs[:1].shape[1:])
         raise InputError(f"{name} holds inputs of shape {shape}: {folder} takes {tuple(model.encoder.shape)} each")
+    if of_inputs(rows) == origin.digest:
+        raise InputError(known_rows)
     return _audited([rows], [featurise(model.network, rows)])
 
 

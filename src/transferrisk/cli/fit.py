@@ -64,8 +64,8 @@ def fit(
     from ..fitting.folder import check_output
     from ..fitting.source import read
     from ..fitting.write import save
-    from .fit_show import columns, explain, summary
-    from .show import console, task_progress
+    from .fit_show import explain, show_columns, summary
+    from .show import task_progress
 
     names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
     plan = Plan(
@@ -76,7 +76,7 @@ def fit(
     with task_progress() as advance:
         source = read(name, replace(options, progress=advance), drop_small)
     if not as_json:
-        console.print(columns(source))
+        show_columns(source, output)
     with task_progress() as advance:
         fitted = fit_source(source, plan, options, advance)
         advance("writing the model", 1, 1)

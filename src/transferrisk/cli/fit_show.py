@@ -16,22 +16,29 @@ from ..fitting.folder import CARD, COMPARISON, REPORT, SCHEMA, WEIGHTS
 from ..fitting.source import Source
 from .show import console
 
+MOST = 20  # columns that are printed
+
 
 def _table(title: str) -> Table:
     return Table(title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def columns(source: Source) -> Table:
-    """How each column is taken."""
+def show_columns(source: Source, folder: Path) -> None:
+    """How each column is taken; of many, those first that there is something to say about."""
     table = _table(f"{source.name}: {len(source.samples)} rows, {len(source.sizes)} environments")
     for heading, side in (("Column", "left"), ("Taken as", "left"), ("Features", "right"), ("Remark", "left")):
         table.add_column(heading, justify=side)  # type: ignore[arg-type]  # rich's own words
     table.add_row(Text(source.label), "label", "", f"{len(source.samples.class_names)} classes")
     sizes = source.sizes
     table.add_row(Text(source.environment), "environment", "", f"{min(sizes.values())} to {max(sizes.values())} rows")
-    for name, kind, number, remark in columns_of(source.learn(torch.arange(len(source.samples)))):
+    found = columns_of(source.learn(torch.arange(len(source.samples))))
+    if len(found) > MOST:
+        found.sort(key=lambda column: not column[-1])
+    for name, kind, number, remark in found[:MOST]:
         table.add_row(Text(name), kind, str(number), Text(remark), style="dim" if not number else None)
-    return table
+    console.print(table)
+    if len(found) > MOST:
+        console.print(Text(f"and {len(found) - MOST} more columns: see {folder / CARD}\n"), soft_wrap=True)
 
 
 def explain(fitted: Fitted, folder: Path) -> None:

@@ -18,7 +18,6 @@ import hashlib
 import json
 import math
 import os
-import platform
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,13 +30,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import write_atomically
+from ..files import owned, remove_abandoned, write_atomically
 from .containers import Entry, contents
 from .images import VERSION, BadImageError, decode_all
 from .options import Progress
 from .root import CACHE_VARIABLE, cache_root
 
-_OWNER = f"{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # processes are numbered by machine
 _ELSEWHERE = f"keep decoded images elsewhere with ${CACHE_VARIABLE}, or none with lazy decoding"
 
 Bad = dict[int, str]
@@ -130,8 +128,8 @@ def _new_array(target: Path, shape: tuple[int, ...]) -> Iterator[tuple[BinaryIO,
     """The open file and where the array's bytes begin in it; it gets its name when all went well."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target.parent)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.{_OWNER}{os.getpid()}.")
+        remove_abandoned(target.parent.glob(".*.npy.*"))
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=owned(target.name))
     except OSError as error:
         raise InputError(f"{target.parent} cannot be written to ({error.strerror}): {_ELSEWHERE}") from None
     size = math.prod(shape)
@@ -162,23 +160,3 @@ def _reserve(file: int, size: int) -> None:
         os.posix_fallocate(file, 0, size)
     else:
         os.truncate(file, size)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Half-written arrays of processes of this machine that were killed."""
-    for path in folder.glob(f".*.npy.{_OWNER}*"):
-        process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
-        if process.isdigit() and not _runs(int(process)):
-            path.unlink(missing_ok=True)
-
-
-def _runs(process: int) -> bool:
-    if os.name != "posix":  # elsewhere, asking would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True

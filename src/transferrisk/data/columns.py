@@ -38,6 +38,8 @@ class Scaling:
     median: float
     mean: float
     scale: float  # 0: the column was constant but for missing values
+    low: float | None = None  # the least of them; None: not kept
+    high: float | None = None  # the largest
 
     @classmethod
     def of(cls, values: Floats) -> Self:
@@ -46,8 +48,9 @@ class Scaling:
         filled = np.where(np.isnan(values), median, values)
         largest = float(np.abs(filled).max()) or 1.0
         shares = filled / largest
-        scale = largest * float(shares.std()) if filled.min() < filled.max() else 0.0
-        return cls(median, largest * float(shares.mean()), scale if scale > 1e-290 else 0.0)
+        low, high = float(filled.min()), float(filled.max())
+        scale = largest * float(shares.std()) if low < high else 0.0
+        return cls(median, largest * float(shares.mean()), scale if scale > 1e-290 else 0.0, low, high)
 
     def apply(self, values: Floats, name: str) -> Features:
         """(x - mean) / scale; a quarter of each is taken, so that the difference of large numbers is finite."""

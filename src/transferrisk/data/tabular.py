@@ -24,6 +24,7 @@ from .checks import counted, existing_file
 if TYPE_CHECKING:
     import pandas as pd
 
+NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # of separators
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
 PARQUET = (".parquet", ".pq")
@@ -34,8 +35,8 @@ def read_header(file: Path | str) -> tuple[str, ...]:
     """Names of a table's columns."""
     path = existing_file(file)
     names = opened_parquet(path).schema_arrow.names if _is_parquet(path) else _csv_header(path)[0]
-    if len(names) == 1 and ";" in names[0]:
-        raise InputError(f"{path} has one column, {names[0]!r}: its separators are semicolons; save it with commas")
+    if not _is_parquet(path):
+        _refuse_other_separator(path, names)
     twice = [name for name, count in Counter(names).items() if name and count > 1]
     if twice:
         raise InputError(f"{path} has two columns named {twice[0]!r}: rename one")
@@ -101,6 +102,20 @@ def _separator(path: Path) -> str:
         if path.name.lower().endswith(ending):
             return separator
     raise InputError(f"{path} is not a table by its name: it has to end in {', '.join((*SEPARATORS, *PARQUET))}")
+
+
+def _refuse_other_separator(path: Path, names: Sequence[str]) -> None:
+    """A header that has one or two names, which another separator would divide into three or more."""
+    own = _separator(path)
+    other = max((mark for mark in NAMES if mark != own), key=lambda mark: sum(name.count(mark) for name in names))
+    if len(names) > 2 or sum(name.count(other) for name in names) < 2:
+        return
+    rename = next((f"name it {ending}, or " for ending, mark in SEPARATORS.items() if mark == other), "")
+    found = "one column" if len(names) == 1 else "two columns"
+    raise InputError(
+        f"{path} has {found}, {' and '.join(repr(name[:100]) for name in names)}: its separators are {NAMES[other]}; "
+        f"{rename}save it with {NAMES[own]}"
+    )
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:

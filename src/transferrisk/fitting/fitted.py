@@ -15,6 +15,7 @@ from ..data.checks import listed
 from ..errors import InputError
 from ..experiments.executors import cores
 from ..models import available as networks
+from ..training.digests import of_inputs
 from .choice import Choice, beside_a_guess, choose
 from .compare import Comparison, Trial, compare, final
 from .defaults import backbone_for
@@ -116,8 +117,9 @@ def fit_source(
     trial = Trial(source, recipe, choice.algorithm, given[choice.algorithm], None, plan.seed)
     outcome = final(trial, lambda _, done, total: on_progress(f"{choice.algorithm} on all rows", done, total))
     names = {name: value for name in ("features", "path") if (value := getattr(options, name))}
+    digest = of_inputs(source.take(outcome.encoder, torch.arange(len(source.samples))))
     origin = Origin(
-        source.name, source.kind, source.label, source.environment, names, choice.algorithm, recipe.backbone
+        source.name, source.kind, source.label, source.environment, names, choice.algorithm, recipe.backbone, digest
     )
     model = Model(outcome.encoder, outcome.model, source.samples.class_names, origin)
     return Fitted(model, source, plan, recipe, comparison, choice, outcome)

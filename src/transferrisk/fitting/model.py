@@ -28,6 +28,7 @@ class Origin:
     data     the data set, as in `trm data list`
     kind     table, vectors or images
     names    what else in the file had a name: the array or columns of features, the column of paths
+    digest   of the samples it was trained on, by which they are known again under another name; "": not kept
     """
 
     data: str
@@ -37,6 +38,7 @@ class Origin:
     names: Mapping[str, str] = field(default_factory=dict)
     algorithm: str = ""
     backbone: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ..data.checks import counted, listed
 from ..errors import DataWarning, InputError, warn
 from ..files import check_target, keep_apart, whole_file
 from .model import Model
+from .outside import Outside
 from .stream import ROWS, Part, beginning, parts, path_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def predict(
     if output is not None:
         check_target(output)
         keep_apart(output, path_of(given))
-    score, told, rows = _Score(model.class_names), set[str](), 0
+    score, outside, told, rows = _Score(model.class_names), Outside(model.encoder), set[str](), 0
     with _writer(output) as write:
         for part in parts(model, given, asked or Options(), identity, size):
             try:
@@ -69,6 +70,7 @@ def predict(
                 raise InputError(f"{beginning(given, rows + 1)}: {error}") from None
             write(_frame(part, chances, model.class_names, columns))
             score.add(part, chances)
+            outside.add(part.inputs)
             for about, note in part.notes.items():
                 if about not in told:
                     told.add(about)
@@ -76,7 +78,7 @@ def predict(
             rows += len(chances)
             if on_rows is not None:
                 on_rows(rows)
-    if note := score.note():
+    for note in filter(None, (*outside.notes(), score.note())):
         warn(f"{given}: {note}", DataWarning)
     return Predicted(rows, dict(sorted(score.right.items())) if score.known else {})
 

@@ -94,7 +94,7 @@ def set_name(given: str, options: Options) -> str:
     if lower.endswith(".npz"):
         return f"npz:{given}"
     if lower.endswith(PARQUET):
-        return f"{'parquet' if _holds_lists(existing_file(given)) else 'table'}:{given}"
+        return f"{'parquet' if _holds_lists(existing_file(given), options.features) else 'table'}:{given}"
     if lower.endswith(tuple(SEPARATORS)):
         return f"table:{given}"
     if path.is_dir() or is_archive(path):
@@ -163,8 +163,7 @@ def _plain(data: EnvironmentSet) -> EnvironmentSet:
     )
 
 
-def _holds_lists(path: Path) -> bool:
-    """Whether a Parquet file has a column of lists, named as embeddings are."""
-    return any(
-        field.name in parquet.LISTS and parquet.is_list(field.type) for field in opened_parquet(path).schema_arrow
-    )
+def _holds_lists(path: Path, asked: str | None) -> bool:
+    """Whether the features of a Parquet file are a column of lists: the one asked for, or one named as they are."""
+    names = parquet.LISTS if asked is None else (asked, asked.strip())
+    return any(field.name in names and parquet.is_list(field.type) for field in opened_parquet(path).schema_arrow)

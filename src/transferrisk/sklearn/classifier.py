@@ -205,7 +205,7 @@ class TransferRiskClassifier(
         return self._featurise(X).numpy()
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted classifier to a folder, without pickle; `load` reads it."""
+        """Write the fitted classifier to a folder that holds nothing else, without pickle; `load` reads it."""
         check_is_fitted(self)
         save_classifier(self, Path(folder))
 

@@ -44,8 +44,20 @@ def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
     }
     tensors = {f"model.{name}": value.contiguous() for name, value in classifier.model_.state_dict().items()}
     content = encode(Snapshot(tensors, values), {"kind": KIND, "version": VERSION})
+    _refuse_foreign(folder)
     prepare_folder(folder, FILE)
     write_atomically(folder / FILE, content)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder with other things than a classifier, and what a killed `save` left of one."""
+    if not folder.is_dir():
+        return
+    others = sorted(
+        path.name for path in folder.iterdir() if path.name != FILE and not path.name.startswith(f".{FILE}.")
+    )
+    if others:
+        raise InputError(f"{folder} holds other things than a classifier, such as {others[0]}: choose another folder")
 
 
 def load_classifier(cls: type[C], folder: Path) -> C:

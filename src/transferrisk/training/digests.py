@@ -36,6 +36,11 @@ def of_splits(splits: Splits) -> dict[str, str]:
     }
 
 
+def of_inputs(data: EnvironmentSet) -> str:
+    """Whatever the samples are called and wherever they belong."""
+    return _digest(_inputs(data))
+
+
 def of_file(path: Path | str) -> str:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:LENGTH]
