@@ -1,0 +1,148 @@
+"""The runs that a recipe asks for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..algorithms import get as algorithm
+from ..data.checks import did_you_mean
+from ..errors import InputError
+from .recipe import Recipe
+from .tasks import PlannedRun, get
+from .tasks.base import plan as planned
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of an experiment's table; several cells, of several experiments perhaps, may share a run.
+
+    columns  what tells the cells apart: problem, what is varied, method, the point of its grid as text, seed
+    """
+
+    run: PlannedRun
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: Recipe
+    cells: tuple[Cell, ...]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """Each once, those that others need before them; the model is kept where any of them asks for it."""
+        found: dict[str, PlannedRun] = {}
+        for run in _with_needs(cell.run for cell in self.cells):
+            known = found.get(run.name)
+            found[run.name] = run if known is None else replace(known, keep=known.keep or run.keep)
+        return list(found.values())
+
+
+def make(recipe: Recipe, only: Sequence[str] = (), seeds: int | None = None) -> Plan:
+    """Every problem, combination, method, point and seed, in this order.
+
+    only   "column=value,value" leaves the others out; a value alone is a method's label
+    seeds  the first so many in place of the recipe's
+    """
+    chosen = _chosen(recipe, only)
+    numbers = recipe.seeds if seeds is None else _more(recipe.seeds, seeds)
+    cells = []
+    for columns, settings in _combinations(recipe):
+        if all(_text(columns.get(column)) in values for column, values in chosen.items()):
+            for seed in numbers:
+                run = planned(recipe.task, {**settings, "seed": seed}, recipe.keep)
+                cells.append(Cell(run, {**columns, "seed": seed}))
+    if not cells:
+        raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
+    return Plan(recipe, tuple(cells))
+
+
+def _combinations(recipe: Recipe) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Columns and settings of everything but the seed."""
+    for problem, of_problem in (recipe.problems or {"": {}}).items():
+        for values in itertools.product(*recipe.vary.values()):
+            varied = dict(zip(recipe.vary, values, strict=True))
+            for method, of_method in (recipe.methods or {"": {}}).items():
+                own = {key: value for key, value in of_method.items() if key != "grid"}
+                base = _joined(recipe.settings, of_problem, varied, own)
+                for point in _points(recipe, method, of_method, base):
+                    columns = {**({"problem": problem} if recipe.problems else {}), **varied}
+                    if recipe.methods:
+                        columns |= {"method": method, "point": _shown(point)}
+                    yield columns, _joined(base, {"settings": point} if point else {})
+
+
+def _points(
+    recipe: Recipe, method: str, of_method: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Of the method's grid; one without settings where it has none."""
+    grid = of_method.get("grid", {}) if recipe.grids else {}
+    if grid == "paper":
+        grid = algorithm(settings.get("algorithm", "")).grid
+    if not isinstance(grid, Mapping) or any(not isinstance(v, list | tuple) or not v for v in grid.values()):
+        raise InputError(f'recipe {recipe.name}: the grid of {method} is {grid!r}: write "paper" or lists of values')
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Later tables over earlier ones; tables within them (settings, training) key by key."""
+    out: dict[str, Any] = {}
+    for table in tables:
+        for key, value in table.items():
+            both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+            out[key] = {**out[key], **value} if both else value
+    return out
+
+
+def _with_needs(runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+    for run in runs:
+        task = get(run.task)
+        yield from _with_needs(task.needs(task.read(run.settings)))
+        yield run
+
+
+def _chosen(recipe: Recipe, only: Sequence[str]) -> dict[str, set[str]]:
+    """Column -> the values wanted, as text."""
+    known: dict[str, set[str]] = {}
+    for columns, _ in _combinations(recipe):
+        for column, value in columns.items():
+            known.setdefault(column, set()).add(_text(value))
+    chosen: dict[str, set[str]] = {}
+    for text in only:
+        column, equals, values = text.partition("=")
+        if not equals:
+            column, values = "method", text
+        if column not in known:
+            raise InputError(
+                f"--only {text}: {recipe.name} has no {column!r}: {did_you_mean(column, known)}choose from "
+                f"{', '.join(known) or 'nothing'}"
+            )
+        for value in values.split(","):
+            if value not in known[column]:
+                listed = ", ".join(sorted(known[column]))
+                raise InputError(
+                    f"--only {text}: {recipe.name} has no {column} {value!r}: {did_you_mean(value, known[column])}"
+                    f"choose from {listed}"
+                )
+            chosen.setdefault(column, set()).add(value)
+    return chosen
+
+
+def _more(seeds: Sequence[int], count: int) -> list[int]:
+    """The first `count` of these, and whole numbers after them where there are too few."""
+    if count < 1:
+        raise InputError(f"--seeds {count} leaves no run: give 1 or more")
+    after = itertools.count(max(seeds) + 1)
+    return [*seeds[:count], *itertools.islice(after, max(0, count - len(seeds)))]
+
+
+def _shown(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_text(value)}" for key, value in point.items())
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,166 @@
+"""Recipes: experiments as data, in TOML.
+
+extends    another recipe, of which this one says only what differs; `x = false` in methods, problems or vary drops x
+title      what it shows
+paper      where in the paper
+task       what one run does, a name of `tasks`
+seeds      how many (0, 1, ...), or a list of them
+select     the rules by which an evaluation and a point of a grid are chosen, each reported on its own
+keep       leave the trained models in the runs' folders
+settings   of every run, as the task takes them
+problems   label -> settings; every problem is a part of the experiment
+vary       setting -> values; every combination is tried on every problem
+methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of the algorithm's settings
+fast       a table like the whole, of what differs in the small version
+show       how the report shows it (`reports`)
+published  the paper's numbers: rule -> method -> column -> [mean, deviation]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+from ..data.checks import did_you_mean
+from ..errors import InputError
+from ..training.selection import Selection
+
+SUFFIX = ".toml"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str = ""
+    paper: str = ""
+    task: str = "train"
+    seeds: tuple[int, ...] = (0,)
+    select: tuple[str, ...] = ("training_domain",)
+    keep: bool = False
+    grids: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    problems: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    show: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+KEYS = (*(field.name for field in fields(Recipe) if field.name != "name"), "extends", "fast")
+_TABLES = ("settings", "problems", "vary", "methods", "show", "published", "fast")
+
+
+def names() -> list[str]:
+    """Of the recipes that come with the package; one that begins with _ is only there to inherit from."""
+    found = (entry.name for entry in files("transferrisk").joinpath("recipes").iterdir())
+    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and name[0] != "_")
+
+
+def load(name: str | Path, fast: bool = False) -> Recipe:
+    """A recipe by name, or from a file of one's own."""
+    table = _whole(str(name), ())
+    small = table.pop("fast", {})
+    if fast:
+        if not small:
+            raise InputError(f"recipe {name} has no fast version: run it as it is, with --only and --seeds")
+        table = _merged(table, small)
+    return _recipe(Path(str(name)).name.removesuffix(SUFFIX), table)
+
+
+def _whole(name: str, within: tuple[str, ...]) -> dict[str, Any]:
+    """The table with what it inherits."""
+    if name in within:
+        raise InputError(f"recipe {' extends '.join((*within, name))}: a recipe cannot inherit from itself")
+    table = _read(name)
+    _check_keys(name, table, KEYS)
+    for key in _TABLES:
+        if not isinstance(table.get(key, {}), Mapping):
+            raise InputError(f"recipe {name}: {key} = {table[key]!r} is no table: write [{key}]")
+    if "fast" in table:
+        _check_keys(f"{name}, [fast]", table["fast"], tuple(key for key in KEYS if key not in ("extends", "fast")))
+    base = table.pop("extends", None)
+    if base is None:
+        return table
+    beside = Path(name).parent / f"{base}{SUFFIX}"
+    inherited = _whole(str(beside) if name.endswith(SUFFIX) and beside.is_file() else str(base), (*within, name))
+    return _merged(inherited, table)
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = Path(name)
+    try:
+        if name.endswith(SUFFIX):
+            if not path.is_file():
+                raise InputError(f"{path} does not exist: check the path, or name one of {', '.join(names())}")
+            return tomllib.loads(path.read_text())
+        source = files("transferrisk").joinpath("recipes", name + SUFFIX)
+        if not source.is_file():
+            raise InputError(
+                f"experiment {name!r} is not known: {did_you_mean(name, names())}choose from {', '.join(names())}, or "
+                f"name a file that ends in {SUFFIX}"
+            )
+        return tomllib.loads(source.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"recipe {name} cannot be read as TOML ({error}): correct it there") from None
+    except OSError as error:
+        raise InputError(f"recipe {name} cannot be read ({error.strerror}): mend that, or name another") from None
+
+
+def _check_keys(where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise InputError(f"recipe {where} has an unknown key {key!r}: {did_you_mean(key, known)}choose from "
+                             f"{', '.join(known)}")  # fmt: skip
+
+
+def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables key by key, anything else as in `change`; false removes what is not a truth value itself."""
+    out = dict(base)
+    for key, value in change.items():
+        if isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
+            out[key] = _merged(out[key], value)
+        elif value is False and not isinstance(out.get(key, False), bool):
+            del out[key]
+        else:
+            out[key] = value
+    return out
+
+
+def _recipe(name: str, table: Mapping[str, Any]) -> Recipe:
+    values = dict(table)
+    if "seeds" in values:
+        values["seeds"] = _seeds(name, values["seeds"])
+    if "select" in values:
+        rules = values["select"]
+        if not isinstance(rules, list) or not rules or any(rule not in get_args(Selection) for rule in rules):
+            raise InputError(f"recipe {name}: select = {rules!r} is no list of {', '.join(get_args(Selection))}")
+        values["select"] = tuple(rules)
+    for key in ("keep", "grids"):
+        if not isinstance(values.get(key, False), bool):
+            raise InputError(f"recipe {name}: {key} = {values[key]!r} is neither true nor false")
+    for key in ("title", "paper", "task"):
+        if not isinstance(values.get(key, ""), str):
+            raise InputError(f"recipe {name}: {key} = {values[key]!r} is no text")
+    for key in ("methods", "problems"):
+        for label, settings in values.get(key, {}).items():
+            if not isinstance(settings, Mapping):
+                raise InputError(f"recipe {name}: {key}.{label} = {settings!r} is no table of settings")
+    for key, choices in values.get("vary", {}).items():
+        if not isinstance(choices, list) or not choices:
+            raise InputError(f"recipe {name}: vary.{key} = {choices!r} is no list of values")
+    return Recipe(name, **values)
+
+
+def _seeds(name: str, given: Any) -> tuple[int, ...]:
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return tuple(range(given))
+    if isinstance(given, list) and given and all(isinstance(seed, int) and seed >= 0 for seed in given):
+        return tuple(given)
+    raise InputError(f"recipe {name}: seeds = {given!r} is neither how many nor a list of whole numbers")

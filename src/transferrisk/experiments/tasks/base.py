@@ -1,0 +1,137 @@
+"""Runs and tasks: a run is a task's name with settings, and is known by a digest of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ...data.checks import did_you_mean
+from ...errors import InputError
+from ...training import OnStep
+from ...training.plain import dumps, plain
+
+Row = dict[str, Any]
+"""One line of a result: names to texts, numbers or None."""
+
+S = TypeVar("S")
+T = TypeVar("T", bound="type[Task[Any]]")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """
+    settings  resolved: all that decides the result
+    keep      the model is kept too, for a run that needs it; no part of what the run is
+    """
+
+    task: str
+    settings: Mapping[str, Any]
+    keep: bool = False
+
+    @cached_property
+    def name(self) -> str:
+        return hashlib.sha256(dumps([self.task, self.settings], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run works. Nothing here changes a number on a CPU.
+
+    folder  the run's own; what it leaves there lets it go on after it was cut off
+    keep    leave the model there
+    other   name of a finished run -> its folder
+    """
+
+    folder: Path
+    device: str = "auto"
+    data_root: Path | None = None
+    keep: bool = False
+    on_step: OnStep = lambda done, total: None
+    other: Callable[[str], Path] = lambda name: Path(name)
+
+
+class Task(ABC, Generic[S]):
+    """Something to run with settings of a dataclass, whose `__post_init__` refuses what makes no sense.
+
+    settings_type  the dataclass, one of whose fields is `seed`
+    """
+
+    name: ClassVar[str]
+    settings_type: ClassVar[type[Any]]
+
+    def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings with every default written out, as JSON has them; an unknown one is an error."""
+        completed: Any = self.complete(self.read(settings))
+        resolved: dict[str, Any] = plain(asdict(completed))
+        return resolved
+
+    def read(self, settings: Mapping[str, Any]) -> S:
+        fields = {field.name: field for field in dataclasses.fields(self.settings_type)}
+        for key in settings:
+            if key not in fields:
+                raise InputError(
+                    f"task {self.name!r} has no setting {key!r}: {did_you_mean(key, fields)}choose from "
+                    f"{', '.join(fields)}"
+                )
+        for key, field in fields.items():
+            if field.default is MISSING and field.default_factory is MISSING and key not in settings:
+                raise InputError(f"task {self.name!r} needs the setting {key!r}: add it")
+        try:
+            return self.settings_type(**settings)  # type: ignore[no-any-return]
+        except TypeError as error:
+            raise InputError(f"task {self.name!r}: its settings have types it cannot use ({error})") from None
+
+    def complete(self, settings: S) -> S:
+        """What stands for a default, such as a data set's protocol, written out."""
+        return settings
+
+    def needs(self, settings: S) -> list[PlannedRun]:
+        """Runs that have to be done before."""
+        return []
+
+    @abstractmethod
+    def run(self, settings: S, place: Place) -> list[Row]:
+        """Do it all, or go on with what the folder holds."""
+
+    def tidy(self, place: Place) -> None:
+        """Remove what was needed to go on; called when the rows are kept."""
+
+
+_TASKS: dict[str, Task[Any]] = {}
+
+
+def register(name: str) -> Callable[[T], T]:
+    """Class decorator: makes a task known under a name."""
+
+    def decorate(task: T) -> T:
+        known = _TASKS.get(name)
+        if known is not None and (type(known).__module__, type(known).__qualname__) != (
+            task.__module__,
+            task.__qualname__,
+        ):
+            raise InputError(f"task {name!r} is registered already, as {type(known).__module__}")
+        task.name = name
+        _TASKS[name] = task()
+        return task
+
+    return decorate
+
+
+def available() -> list[str]:
+    return list(_TASKS)
+
+
+def get(name: str) -> Task[Any]:
+    if name not in _TASKS:
+        raise InputError(f"task {name!r} is not known: {did_you_mean(name, _TASKS)}choose from {', '.join(_TASKS)}")
+    return _TASKS[name]
+
+
+def plan(task: str, settings: Mapping[str, Any], keep: bool = False) -> PlannedRun:
+    return PlannedRun(task, get(task).resolve(settings), keep)

@@ -1,0 +1,62 @@
+"""Fine-tuning a trained model on a few labelled samples of the test environment (appendix C.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+from ...errors import InputError
+from ...training.output import BEST
+from .base import Place, PlannedRun, Row, Task, get, register
+from .train import FOLDER, TrainSettings, TrainTask, trained
+
+_MODEL = tuple(field.name for field in fields(TrainSettings))
+
+
+@dataclass(frozen=True)
+class FinetuneSettings(TrainSettings):
+    """
+    samples   of the test environment that are trained on
+    tuning    of the fine-tuning, where it is not as the model was trained; the other settings are the model's
+    """
+
+    samples: int = 100
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.samples, int) or self.samples < 1:
+            raise InputError(f"samples={self.samples!r} is no number to fine-tune on: use a whole one, 1 or more")
+
+    def model(self) -> TrainSettings:
+        return TrainSettings(**{name: getattr(self, name) for name in _MODEL})
+
+
+@register("finetune")
+class FinetuneTask(Task[FinetuneSettings]):
+    """Rows as those of a training; the test environment is what is left of it."""
+
+    settings_type: ClassVar[type[Any]] = FinetuneSettings
+
+    def complete(self, settings: FinetuneSettings) -> FinetuneSettings:
+        model = get("train").complete(settings.model())
+        return replace(settings, settings=model.settings, training=model.training)
+
+    def needs(self, settings: FinetuneSettings) -> list[PlannedRun]:
+        return [PlannedRun("train", get("train").resolve(asdict(settings.model())), keep=True)]
+
+    def run(self, settings: FinetuneSettings, place: Place) -> list[Row]:
+        (before,) = self.needs(settings)
+        request = replace(
+            settings.request(place),
+            algorithm="erm",
+            settings=(),
+            training=settings.tuning,
+            weights=None,
+            init=place.other(before.name) / FOLDER / BEST,
+            finetune_samples=settings.samples,
+        )
+        return trained(request, place)
+
+    tidy = TrainTask.tidy

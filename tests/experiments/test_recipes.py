@@ -1,0 +1,169 @@
+"""Recipes: inheritance, what is refused, and the runs they ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import transferrisk
+from transferrisk.errors import InputError
+from transferrisk.experiments import plan
+from transferrisk.experiments.recipe import load, names
+from transferrisk.experiments.tasks import get
+from transferrisk.experiments.tasks.base import plan as planned
+
+HERE = Path(transferrisk.__file__).parent / "recipes"
+
+
+def write(folder, name, text):
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+SMALL = """
+title = "small"
+seeds = 2
+[settings]
+data = "gaussian"
+training = { epochs = 1, evaluations = 1 }
+[vary]
+size = [8, 16]
+[methods]
+ERM = { algorithm = "erm" }
+GroupDRO = { algorithm = "groupdro", grid = "paper" }
+"""
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["whole", "fast"])
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_is_a_plan(name, fast):
+    recipe = load(name, fast)
+    made = plan.make(recipe)
+    assert recipe.title
+    assert len({(tuple(cell.columns.items())) for cell in made.cells}) == len(made.cells)
+    for method in recipe.published.get("training_domain", {}):
+        assert method in recipe.methods, f"{name} quotes {method}, which it does not run"
+    for run in made.runs[:5]:
+        assert get(run.task).resolve(run.settings) == run.settings, "resolving twice is resolving once"
+
+
+def test_the_papers_experiments_are_there():
+    assert {
+        "cmnist", "cmnist-uncorrelated", "scenecoco", "scenecoco-uncorrelated", "environments", "transferability",
+        "irm-vs-trm", "pacs-resnet18", "pacs-resnet18-testval", "pacs-resnet50", "office-home", "celeba", "time",
+        "pacs-efficientnet-lite0",
+    } <= set(names())  # fmt: skip
+
+
+def test_figure_four_has_every_bias_method_point_and_seed():
+    made = plan.make(load("cmnist"))
+    points = 1 + 25 + 25 + 3 + 4 + 4 + 4 + 1 + 1
+    assert len(made.cells) == 2 * 5 * 10 * points
+    trm = [cell for cell in made.cells if cell.columns["method"] == "TRM" and cell.columns["seed"] == 3]
+    assert {cell.run.settings["settings"]["gradient_matching"] for cell in trm} == {1e-3, 1e-2, 1e-1, 1.0}
+    assert {cell.run.settings["bias"] for cell in trm} == {0.85, 0.875, 0.9, 0.925, 0.95}
+    (oracle,) = {cell.run.settings["oracle"] for cell in made.cells if cell.columns["method"] == "Oracle"}
+    assert oracle is True
+
+
+def test_other_selections_share_their_runs():
+    one, other = (plan.make(load(name)) for name in ("pacs-resnet18", "pacs-resnet18-testval"))
+    assert [run.name for run in one.runs] == [run.name for run in other.runs]
+
+
+def test_a_model_that_is_fine_tuned_is_trained_before_and_kept():
+    made = plan.make(load("transferability", fast=True), only=["method=TRM", "shift=combined"])
+    train, *tuned = made.runs
+    assert (train.task, train.keep) == ("train", True)
+    assert [run.task for run in tuned] == ["finetune"] * 2
+    assert [run.settings["samples"] for run in tuned] == [10, 100]
+    alone = planned("train", {k: v for k, v in tuned[0].settings.items() if k not in ("samples", "tuning")})
+    assert alone.name == train.name
+
+
+def test_a_recipe_says_only_what_differs(tmp_path):
+    write(tmp_path, "base", SMALL)
+    changes = "[settings.training]\nepochs = 3\n[methods]\nERM = false\n[vary]\nsize = false\n"
+    path = write(tmp_path, "mine", 'extends = "base"\ntitle = "mine"\n' + changes)
+    mine = load(path)
+    assert (mine.name, mine.title, mine.seeds) == ("mine", "mine", (0, 1))
+    assert mine.settings["training"] == {"epochs": 3, "evaluations": 1}
+    assert list(mine.methods) == ["GroupDRO"]
+    assert not mine.vary
+
+
+def test_only_and_seeds_choose_among_the_cells(tmp_path):
+    recipe = load(write(tmp_path, "small", SMALL.replace('data = "gaussian"', 'data = "pacs"\ntest_env = "photo"')))
+    assert len(plan.make(recipe).cells) == 2 * 2 * (1 + 3)
+    assert len(plan.make(recipe, ["ERM"]).cells) == 4
+    assert len(plan.make(recipe, ["size=8", "method=ERM,GroupDRO"], seeds=1).cells) == 4
+    assert {cell.columns["seed"] for cell in plan.make(recipe, seeds=4).cells} == {0, 1, 2, 3}
+
+
+def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
+    base = {"data": "10c-digits", "algorithm": "trm"}
+    name = planned("train", base).name
+    assert planned("train", {**base, "settings": {"ridge": 1e-3}}, keep=True).name == name
+    assert planned("train", {**base, "training": {"epochs": 10}}).name == name
+    for other in ({"seed": 1}, {"settings": {"ridge": 1e-2}}, {"training": {"lr": 0.2}}, {"backbone": "cnn:8"}):
+        assert planned("train", {**base, **other}).name != name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('tittle = "x"', r"unknown key 'tittle': did you mean 'title'\?"),
+        ("title = ", "cannot be read as TOML"),
+        ("seeds = 0", "neither how many nor a list"),
+        ("seeds = [1, -2]", "neither how many nor a list"),
+        ('select = ["best"]', "is no list of training_domain"),
+        ('extends = "cmnsit"', r"did you mean 'cmnist'\?"),
+        ('extends = "mine"', "cannot inherit from itself"),
+        ('settings = "x"', r"is no table: write \[settings\]"),
+        ('[methods]\nERM = "erm"', "methods.ERM = 'erm' is no table"),
+        ("[vary]\nbias = 0.9", "vary.bias = 0.9 is no list"),
+        ("[fast]\nsedes = 1", r"\[fast\] has an unknown key 'sedes': did you mean 'seeds'\?"),
+        ("keep = 1", "keep = 1 is neither true nor false"),
+        ('task = "trian"\n', r"task 'trian' is not known: did you mean 'train'\?"),
+        ('[settings]\ndata = "gaussian"', "needs the setting 'algorithm'"),
+        ('[settings]\ndata = "gaussian"\nalgoritm = "erm"', r"no setting 'algoritm': did you mean 'algorithm'\?"),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "emr"', r"did you mean 'erm'\?"),
+        (
+            '[settings]\ndata = "gaussian"\nalgorithm = "trm"\nsettings = { rigde = 1 }',
+            r"no setting 'rigde': did you mean 'ridge'\?",
+        ),
+        (
+            '[settings]\ndata = "gaussian"\nalgorithm = "trm"\ntraining = { epoch = 1 }',
+            r"training takes no 'epoch': did you mean 'epochs'\?",
+        ),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "trm"\nbias = 0.9', "belong to a shift"),
+        ('[settings]\ndata = "x"\n[methods]\nA = { algorithm = "erm", grid = "papr" }', "the grid of A is 'papr'"),
+    ],
+)
+def test_what_a_recipe_may_not_say(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        plan.make(load(write(tmp_path, "mine", text)))
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        (["metod=ERM"], r"no 'metod': did you mean 'method'\?"),
+        (["GroupDR"], r"no method 'GroupDR': did you mean 'GroupDRO'\?"),
+        (["bias=0.91"], "no bias '0.91'"),
+    ],
+)
+def test_only_names_what_there_is(only, message):
+    with pytest.raises(InputError, match=message):
+        plan.make(load("cmnist"), only)
+
+
+def test_a_recipe_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"experiment 'cmnits' is not known: did you mean 'cmnist'\?"):
+        load("cmnits")
+    with pytest.raises(InputError, match="does not exist"):
+        load(tmp_path / "no.toml")
+    with pytest.raises(InputError, match="has no fast version"):
+        load(write(tmp_path, "slow", SMALL), fast=True)
