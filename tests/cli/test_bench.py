@@ -34,8 +34,8 @@ def test_head_costs(small):
     assert all(c.ms > 0 for c in found)
 
 
-def test_the_command_writes_what_it_measured(small, tmp_path, run_trm):
-    code, out, err = run_trm(
+def test_the_command_writes_what_it_measured(small, tmp_path, trm):
+    code, out, err = trm(
         "bench", "--setting", "all", "--algorithms", "erm,trm", "--device", "cpu", "--json", tmp_path / "b.json"
     )
     assert (code, err) == (0, "")
@@ -45,18 +45,18 @@ def test_the_command_writes_what_it_measured(small, tmp_path, run_trm):
     assert "of ERM" in out
 
 
-def test_what_is_no_number_is_null_in_json(small, tmp_path, run_trm, monkeypatch):
+def test_what_is_no_number_is_null_in_json(small, tmp_path, trm, monkeypatch):
     found = [bench.HeadCost(2, 8, 4, 3, ms) for ms in (1.5, float("nan"), float("inf"))]
     monkeypatch.setattr(bench, "head_costs", lambda *_: found)
-    code, _, err = run_trm("bench", "--head", "--device", "cpu", "--json", tmp_path / "b.json")
+    code, _, err = trm("bench", "--head", "--device", "cpu", "--json", tmp_path / "b.json")
     assert (code, err) == (0, "")
     text = (tmp_path / "b.json").read_text()
     rows = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert [row["ms"] for row in rows] == [1.5, None, None]
 
 
-def test_what_is_refused_leaves_no_folder(small, tmp_path, run_trm):
-    code, _, _ = run_trm("bench", "--head", "--eager", "--json", tmp_path / "new" / "b.json")
+def test_what_is_refused_leaves_no_folder(small, tmp_path, trm):
+    code, _, _ = trm("bench", "--head", "--eager", "--json", tmp_path / "new" / "b.json")
     assert code == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -74,8 +74,8 @@ def test_what_is_refused_leaves_no_folder(small, tmp_path, run_trm):
         (("--head", "--eager"), "leave out --eager\n"),
     ],
 )
-def test_bad_input(small, run_trm, arguments, line):
-    code, out, err = run_trm("bench", *arguments)
+def test_bad_input(small, trm, arguments, line):
+    code, out, err = trm("bench", *arguments)
     assert (code, out) == (2, "")
     assert line in err
     assert err.count("\n") == 1

@@ -10,13 +10,13 @@ import sys
 import pytest
 import rich.progress
 
-from transferrisk.cli import main, show
+from transferrisk.cli import show
 from transferrisk.cli.show import provenance
 from transferrisk.experiments.demo import Demo
 from transferrisk.reports import summarise
 
 
-def trm(*arguments, cwd=None):
+def in_a_process(*arguments, cwd=None):
     code = "import torch; torch.set_num_threads(1); from transferrisk.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=cwd, check=False
@@ -34,22 +34,18 @@ def trm(*arguments, cwd=None):
         (["demo", "--output", ""], "Invalid value for '--output': it is empty"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["trm", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    captured = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert re.match(f"trm: {message}", captured.err)
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
+def test_bad_input_is_one_line_and_exit_code_2(trm, arguments, message):
+    code, out, err = trm(*arguments)
+    assert (code, out) == (2, "")
+    assert re.match(f"trm: {message}", err)
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("output", ["taken", "taken/below"])
 def test_output_that_is_a_file_is_told_before_training(tmp_path, output):
     target = tmp_path / "taken"
     target.write_text("precious")
-    result = trm("demo", "--output", str(tmp_path / output))
+    result = in_a_process("demo", "--output", str(tmp_path / output))
     assert result.returncode == 2
     assert result.stderr == f"trm: {target} is a file, not a folder: choose another folder for the output\n"
     assert target.read_text() == "precious"
@@ -57,20 +53,20 @@ def test_output_that_is_a_file_is_told_before_training(tmp_path, output):
 
 def test_report_that_is_a_folder_is_told_before_training(tmp_path):
     (tmp_path / "report.html").mkdir()
-    result = trm("demo", "--output", str(tmp_path))
+    result = in_a_process("demo", "--output", str(tmp_path))
     assert result.returncode == 2
     assert result.stderr.startswith(f"trm: {tmp_path / 'report.html'} is a folder, where a file must go")
     assert result.stderr.count("\n") == 1
 
 
 def test_help_has_an_example():
-    result = trm("demo", "--help")
+    result = in_a_process("demo", "--help")
     assert result.returncode == 0
     assert "Example: trm demo" in result.stdout
 
 
 def test_plain_command_shows_its_help():
-    result = trm()
+    result = in_a_process()
     assert result.returncode == 0
     assert "demo" in result.stdout
     assert result.stderr == ""
@@ -83,11 +79,11 @@ def test_commit_is_left_out_without_git(monkeypatch):
 
 
 def test_version():
-    assert trm("--version").stdout.startswith("trm ")
+    assert in_a_process("--version").stdout.startswith("trm ")
 
 
 def test_small_demo_end_to_end(tmp_path):
-    result = trm("demo", "--seeds", "1", "--epochs", "1", "--output", "out", cwd=tmp_path)
+    result = in_a_process("demo", "--seeds", "1", "--epochs", "1", "--output", "out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "Transfer risk" in result.stdout
     assert "In the environment it has not seen" in " ".join(result.stdout.split())
@@ -95,7 +91,9 @@ def test_small_demo_end_to_end(tmp_path):
 
 
 def test_json_is_all_there_is_on_stdout(tmp_path):
-    result = trm("demo", "--seeds", "1", "--epochs", "1", "--json", "--workers", "1", "--output", str(tmp_path))
+    result = in_a_process(
+        "demo", "--seeds", "1", "--epochs", "1", "--json", "--workers", "1", "--output", str(tmp_path)
+    )
     table = json.loads(result.stdout)
     assert set(table) == {"erm", "irm", "groupdro", "trm"}
     assert 0 <= table["trm"]["test_accuracy"] <= 1

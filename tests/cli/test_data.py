@@ -20,11 +20,6 @@ from drawn import picture, sites, write_folder, write_tar, write_zip
 FILES = sites()
 
 
-@pytest.fixture
-def trm(run_trm):
-    return run_trm
-
-
 def test_check_counts(trm, tmp_path):
     path = write_folder(tmp_path / "own", FILES)
     code, out, err = trm("data", "check", f"folder:{path}", "--size", 8)

@@ -29,8 +29,8 @@ NAMED = ("--label", "outcome", "--environment", "hospital")
 QUICK = ("--epochs", "30", "--device", "cpu", "--workers", "1")
 
 
-def test_fit_and_predict(run_trm, visits, tmp_path):
-    code, out, err = run_trm(
+def test_fit_and_predict(trm, visits, tmp_path):
+    code, out, err = trm(
         "fit", "visits.csv", *NAMED, "--output", "model", *QUICK, "--algorithms", "erm,groupdro,trm", "--repeats", "2"
     )
     assert (code, err) == (0, "")
@@ -49,7 +49,7 @@ def test_fit_and_predict(run_trm, visits, tmp_path):
     assert "Accuracy in environments not trained on" in page
     assert "trm fit visits.csv --label outcome" in page
 
-    code, out, err = run_trm("predict", "model", "visits.csv", "--output", "-", "--id", "ward")
+    code, out, err = trm("predict", "model", "visits.csv", "--output", "-", "--id", "ward")
     assert code == 0
     predictions = pd.read_csv(io.StringIO(out))
     assert list(predictions.columns) == ["ward", "prediction", "probability_0", "probability_1"]
@@ -59,38 +59,38 @@ def test_fit_and_predict(run_trm, visits, tmp_path):
         assert any(line.split() == [name, str((visits["hospital"] == name).sum()), f"{100 * share:.1f}"]
                    for line in err.splitlines())  # fmt: skip
 
-    code, out, err = run_trm("predict", "model", "visits.csv", "--output", "p.parquet", "--json")
+    code, out, err = trm("predict", "model", "visits.csv", "--output", "p.parquet", "--json")
     assert json.loads(out)["accuracy"] == pytest.approx(right.to_dict())
     assert len(pd.read_parquet("p.parquet")) == 150
 
-    code, out, err = run_trm("predict", "model", "visits.csv", "--output", "q.csv", "--label", "outcom")
+    code, out, err = trm("predict", "model", "visits.csv", "--output", "q.csv", "--label", "outcom")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "has no column 'outcom': did you mean 'outcome'?" in err
     visits.assign(outcome="unheard of").to_csv(tmp_path / "other.csv", index=False)
-    code, out, err = run_trm("predict", "model", "other.csv", "--output", "p.csv")
+    code, out, err = trm("predict", "model", "other.csv", "--output", "p.csv")
     assert (code, out, err.count("\n")) == (0, "150 predictions: p.csv\n", 1)
     assert "no accuracy" in err
 
     for command, name in ((("predict", "model", "visits.csv"), "link.csv"), (("export", "model"), "link.onnx")):
         (tmp_path / name).symlink_to(tmp_path / "model" / "schema.json")
-        code, out, err = run_trm(*command, "--output", name)
+        code, out, err = trm(*command, "--output", name)
         assert (code, out) == (2, "")
         assert err == f"trm: {name} is read as model/schema.json, and is not replaced: choose another output\n"
 
     (tmp_path / "model" / "model.safetensors").write_bytes(b"")
     for command in (("predict", "model", "visits.csv", "--output", "q.csv"), ("export", "model", "--output", "m.onnx")):
-        code, out, err = run_trm(*command)
+        code, out, err = trm(*command)
         assert (code, out) == (2, "")
         assert err == "trm: model/model.safetensors is damaged or of another model: fit it again, or use a copy\n"
     assert not (tmp_path / "q.csv").exists()
 
 
-def test_many_columns_are_few_lines(run_trm, visits, tmp_path):
+def test_many_columns_are_few_lines(trm, visits, tmp_path):
     random = np.random.default_rng(1)
     more = pd.DataFrame(random.normal(size=(150, 200)), columns=[f"gene{i}" for i in range(200)])
     pd.concat([more, visits], axis=1).to_csv("wide.csv", index=False)
     quick = ("--epochs", "1", "--device", "cpu", "--no-compare", "--algorithm", "erm")
-    code, out, err = run_trm("fit", "wide.csv", *NAMED, "--output", "model", *quick)
+    code, out, err = trm("fit", "wide.csv", *NAMED, "--output", "model", *quick)
     assert (code, err) == (0, "")
     assert out.count("gene") == 19
     assert "unit      not used" in out  # what there is a remark on comes first
@@ -102,15 +102,15 @@ def test_many_columns_are_few_lines(run_trm, visits, tmp_path):
 @pytest.mark.parametrize(
     "command", [("fit", "x.csv", "--output", "m"), ("audit", "x.csv"), ("data", "show", "table:x.csv")]
 )
-def test_another_separator_is_told(run_trm, visits, command):
+def test_another_separator_is_told(trm, visits, command):
     visits.to_csv("x.csv", index=False, sep=";")
-    code, out, err = run_trm(*command, *NAMED)
+    code, out, err = trm(*command, *NAMED)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "its separators are semicolons; save it with commas" in err
 
 
-def test_json_and_an_algorithm_of_ones_own(run_trm, visits):
-    code, out, err = run_trm(
+def test_json_and_an_algorithm_of_ones_own(trm, visits):
+    code, out, err = trm(
         "fit", "visits.csv", *NAMED, "--output", "m", *QUICK, "--no-compare", "--algorithm", "vrex", "--json"
     )
     assert (code, err) == (0, "")
@@ -119,7 +119,7 @@ def test_json_and_an_algorithm_of_ones_own(run_trm, visits):
     assert {entry["column"]: entry["taken_as"] for entry in summary["features"]} == {
         "age": "numeric", "dose": "numeric", "ward": "categorical", "unit": "not used",
     }  # fmt: skip
-    code, out, err = run_trm("fit", "visits.csv", *NAMED, "--output", "m", *QUICK)
+    code, out, err = trm("fit", "visits.csv", *NAMED, "--output", "m", *QUICK)
     assert (code, out) == (2, "")
     assert err.startswith("trm: m holds a model already")
 
@@ -143,10 +143,10 @@ def test_json_and_an_algorithm_of_ones_own(run_trm, visits):
         (("visits.csv", *NAMED, "--device", "tpu"), "device 'tpu' is not known"),
     ],
 )
-def test_what_cannot_be_fitted_is_one_line(run_trm, visits, tmp_path, arguments, told):
+def test_what_cannot_be_fitted_is_one_line(trm, visits, tmp_path, arguments, told):
     (tmp_path / "empty.csv").touch()
     (tmp_path / "visits.txt").write_text("text")
-    code, _, err = run_trm("fit", *arguments, "--output", "model", "--workers", "1")
+    code, _, err = trm("fit", *arguments, "--output", "model", "--workers", "1")
     assert code == 2
     assert told in err
     assert err.count("\n") == 1
@@ -165,10 +165,10 @@ def test_what_cannot_be_fitted_is_one_line(run_trm, visits, tmp_path, arguments,
         (("export", "m", "--output", "m.onnx"), "transferrisk.fitting.load", "end other programs"),
     ],
 )
-def test_full_memory_is_one_line(run_trm, visits, tmp_path, monkeypatch, command, where, way_out):
+def test_full_memory_is_one_line(trm, visits, tmp_path, monkeypatch, command, where, way_out):
     monkeypatch.setattr(where, lambda *_: torch.empty(10**15))
     before = sorted(tmp_path.iterdir())
-    code, out, err = run_trm(*command)
+    code, out, err = trm(*command)
     assert (code, out) == (2, "")
     assert err.startswith(f"trm: memory is full (tried to allocate 4000000000000000 bytes): {way_out}")
     assert err.count("\n") == 1

@@ -15,7 +15,6 @@ import time
 import pytest
 import torch
 
-from transferrisk.cli import main
 from transferrisk.training import load_checkpoint, read_records
 
 SMALL = ["train", "--data", "gaussian", "--epochs", "2", "--evaluations", "2", "--backbone", "mlp:4", "--device", "cpu"]
@@ -26,18 +25,6 @@ torch.set_num_threads(1)
 from transferrisk.cli import main
 main()
 """
-
-
-@pytest.fixture
-def trm(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["trm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
 
 
 def same_weights(one, other):

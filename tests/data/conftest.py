@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import threading
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 
 from transferrisk.data import catalogue, web
 from transferrisk.data.facts import Facts, RemoteFile
-
-sys.path.insert(0, str(Path(__file__).parent))  # drawn.py and the other helpers
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +56,9 @@ def by_hand(known):
 @pytest.fixture(scope="session")
 def small_scenes(tmp_path_factory):
     """COCO with four photographs of each class, and Places. It is read only: `copied_scenes` may be changed."""
-    from scenes import draw_coco, draw_places
+    from scenes import draw_scenes
 
-    root = tmp_path_factory.mktemp("small")
-    draw_coco(root, each=4)
-    draw_places(root)
-    return root
+    return draw_scenes(tmp_path_factory.mktemp("small"), each=4)
 
 
 @pytest.fixture

@@ -117,6 +117,13 @@ def draw_places(root, scenes=SCENES):
     (root / "places" / "data_256" / "b" / "beach_house" / "00000000.jpg").write_bytes(picture((255, 0, 255)))
 
 
+def draw_scenes(root, each):
+    """COCO and Places in a folder, which is returned."""
+    draw_coco(root, each)
+    draw_places(root)
+    return root
+
+
 def pixel(data, place):
     return data.inputs[:][:, :, place[0], place[1]].float()  # (n, 3)
 

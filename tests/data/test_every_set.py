@@ -80,8 +80,7 @@ def prepare(name, root, monkeypatch):
         test_celeba.publish_small(monkeypatch)
         return name, test_celeba.lay_out(root, "official")
     if name == "scenecoco":
-        scenes.draw_coco(root, 8)
-        scenes.draw_places(root)
+        scenes.draw_scenes(root, 8)
         return name, Options(root=root)
     if name == "wilds":
         monkeypatch.setitem(sys.modules, "wilds", test_wilds.stand_in())

@@ -10,32 +10,21 @@ import sys
 import pytest
 from fetching import BY_HAND, CONTENT, Answer, remote
 
-from transferrisk.cli import main
 
-
-def trm(monkeypatch, capsys, *arguments):
-    """Exit code, stdout and stderr of a command."""
-    monkeypatch.setattr(sys, "argv", ["trm", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    captured = capsys.readouterr()
-    return exit_.value.code or 0, captured.out, captured.err
-
-
-def test_the_command_fetches(server, known, tmp_path, monkeypatch, capsys):
+def test_the_command_fetches(server, known, tmp_path, trm):
     name = known(remote(server.address("/a")))
     target = tmp_path / "things/a.bin"
-    assert trm(monkeypatch, capsys, "data", "fetch", name, "--data-root", tmp_path) == (0, f"fetched {target}\n", "")
-    code, out, _ = trm(monkeypatch, capsys, "data", "fetch", name, "--data-root", tmp_path)
+    assert trm("data", "fetch", name, "--data-root", tmp_path) == (0, f"fetched {target}\n", "")
+    code, out, _ = trm("data", "fetch", name, "--data-root", tmp_path)
     assert (code, out) == (0, f"have it already: all that {name} needs is in {tmp_path}\n")
-    code, out, err = trm(monkeypatch, capsys, "data", "fetch", name, "--data-root", tmp_path, "--json")
+    code, out, err = trm("data", "fetch", name, "--data-root", tmp_path, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["files"] == [{"path": str(target), "state": "there"}]
-    code, out, _ = trm(monkeypatch, capsys, "data", "fetch", "gaussian")
+    code, out, _ = trm("data", "fetch", "gaussian")
     assert (code, out) == (0, "gaussian needs no files: there is nothing to fetch\n")
 
 
-def test_the_command_fails_in_one_line(server, known, by_hand, tmp_path, monkeypatch, capsys):
+def test_the_command_fails_in_one_line(server, known, by_hand, tmp_path, trm):
     gone = known(remote(server.address("/a", Answer(status=404))), name="gone")
     for arguments, told in (
         ([gone], "404 Not Found"),
@@ -44,18 +33,18 @@ def test_the_command_fails_in_one_line(server, known, by_hand, tmp_path, monkeyp
         (["mnst"], "did you mean 'mnist'"),
         (["gaussian", "--from", tmp_path], "it needs no files"),
     ):
-        code, out, err = trm(monkeypatch, capsys, "data", "fetch", *arguments, "--data-root", tmp_path)
+        code, out, err = trm("data", "fetch", *arguments, "--data-root", tmp_path)
         assert (code, out) == (2, "")
         assert err.startswith("trm: ")
         assert told in err
         assert err.count("\n") == 1
 
 
-def test_the_list_tells_what_is_there(known, tmp_path, monkeypatch, capsys):
+def test_the_list_tells_what_is_there(known, tmp_path, trm):
     known(remote("http://127.0.0.1:1/a"))
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin").write_bytes(CONTENT)
-    code, out, _ = trm(monkeypatch, capsys, "data", "list", "--json", "--data-root", tmp_path)
+    code, out, _ = trm("data", "list", "--json", "--data-root", tmp_path)
     listed = json.loads(out)
     assert code == 0
     sets = {entry["name"]: entry for entry in listed["sets"]}

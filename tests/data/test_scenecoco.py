@@ -16,8 +16,7 @@ from scenes import (
     OBJECT_COLOURS,
     SCENE_COLOURS,
     SHADES,
-    draw_coco,
-    draw_places,
+    draw_scenes,
     parts,
     pixel,
     scene,
@@ -35,10 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* objects are found where:trans
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("large")
-    draw_coco(root, each=100)
-    draw_places(root)
-    return root
+    return draw_scenes(tmp_path_factory.mktemp("large"), each=100)
 
 
 @pytest.fixture(scope="module")

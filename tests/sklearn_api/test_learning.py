@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from transferrisk.errors import EnvironmentWarning, TransferRiskError
 from transferrisk.sklearn import TransferRiskClassifier
-from transferrisk.sklearn.table import Table, weighted_moments
+from transferrisk.sklearn.table import Table
 from transferrisk.sklearn.training import Plan
 
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
@@ -69,7 +69,8 @@ def test_auto_is_by_the_number_of_rows():
     assert Plan.of(table(300_000, 4), "auto", "auto") == Plan(128, 2)
     assert Plan.of(table(3000, 3), "auto", "auto") == Plan(128, 143)  # 7 steps of 384 rows an epoch
     assert Plan.of(table(3000, 3), None, 7) == Plan(None, 7)
-    assert Plan.of(table(30_000, 200), "auto", 7) == Plan(10, 7)
+    assert Plan.of(table(30_000, 50), "auto", 7) == Plan(40, 7)
+    assert Plan.of(table(30_000, 200), "auto", 7) == Plan(16, 7)
 
 
 def test_columns_are_standardised_whatever_their_size():
@@ -82,10 +83,6 @@ def test_columns_are_standardised_whatever_their_size():
         for rows in (odd, plain)
     )
     np.testing.assert_allclose(one, other, atol=2e-3)
-    mean, scale = weighted_moments(X, np.arange(len(X)) % 3 * 1.0)
-    repeated = np.repeat(X, np.arange(len(X)) % 3, axis=0)
-    np.testing.assert_allclose(mean, repeated.mean(0))
-    np.testing.assert_allclose(scale, repeated.std(0))
 
 
 def test_early_stopping_keeps_what_is_best_in_the_held_out_site():

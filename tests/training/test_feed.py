@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from small import small_run, without_time
+from small import Killed, kill_at, small_run, without_time
 from torch import Tensor
 
 from transferrisk.algorithms import Team
@@ -111,16 +111,9 @@ def test_a_streamed_run_that_is_cut_is_the_resident_one(tmp_path):
             train_set = replace(train_set, inputs=Undecoded(train_set.inputs))
         return replace(small, splits=replace(small.splits, train=train_set), workers=workers)
 
-    class Killed(BaseException):
-        pass
-
-    def kill(done, total):
-        if done == 5:
-            raise Killed
-
     whole = train(run(0))
     with pytest.raises(Killed):
-        train(run(2), kill, output=Output(tmp_path, every=2, say=print))
+        train(run(2), kill_at(5), output=Output(tmp_path, every=2, say=print))
     train(run(1), output=Output(tmp_path, resume=True))
     assert without_time(read_records(tmp_path / "records.jsonl")) == without_time(whole)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from small import small_run, without_time
+from small import Killed, kill_at, small_run, without_time
 from torch import Tensor
 
 from transferrisk.algorithms import ERM, available
@@ -93,16 +93,9 @@ def test_streamed_batches_are_the_resident_ones(workers):
 
 
 def test_a_cut_run_goes_on_also_on_a_cpu(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def kill(done, total):
-        if done == 5:
-            raise Killed
-
     run = replace(small_run("trm"), device="cuda", precision="fp32")
     with pytest.raises(Killed):
-        train(run, kill, output=Output(tmp_path / "a", every=2, say=print))
+        train(run, kill_at(5), output=Output(tmp_path / "a", every=2, say=print))
     assert load_checkpoint(tmp_path / "a" / "last.safetensors").values["step"] == 4
     (tmp_path / "b").mkdir()
     for path in (tmp_path / "a").iterdir():

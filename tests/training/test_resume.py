@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import STEPS, small_run, without_time
+from small import STEPS, Killed, small_run, without_time
 
 from transferrisk.algorithms import available
 from transferrisk.errors import DivergedError, InputError, TransferRiskError
@@ -20,10 +20,6 @@ from transferrisk.training import loop as loop_module
 from transferrisk.training import output as output_module
 
 CASES = [(name, {}) for name in available()] + [("trm", {"query": "random"})]
-
-
-class Killed(BaseException):
-    """As SIGKILL: nothing after it runs."""
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from .fish import Fish
 from .groupdro import GroupDRO
 from .irm import IRM
 from .mldg import MLDG
-from .registry import available, configure, create, describe, get, register
+from .registry import available, configure, create, describe, get, register, setting_names
 from .reweight import Reweight
 from .settings import parse_settings
 from .team import Team
@@ -38,4 +38,5 @@ __all__ = [
     "get",
     "parse_settings",
     "register",
+    "setting_names",
 ]

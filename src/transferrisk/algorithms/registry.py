@@ -48,10 +48,15 @@ def get(name: str) -> type[Algorithm[Any]]:
     return _REGISTRY[name]
 
 
+def setting_names(name: str) -> list[str]:
+    """What can be set of the algorithm of this name."""
+    return [field.name for field in dataclasses.fields(get(name).config_type)]
+
+
 def configure(name: str, **settings: Any) -> Config:
     """The algorithm's config with these settings; one that it does not have is an error that names the nearest."""
     config_type = get(name).config_type
-    known = [field.name for field in dataclasses.fields(config_type)]
+    known = setting_names(name)
     kinds = get_type_hints(config_type)
     for key, value in settings.items():
         if key not in known:

@@ -31,7 +31,7 @@ from ..solvers.protocols import euclidean, per_problem
 Block = tuple[Tensor, Tensor]
 """Rows (m, d) without the constant column, and labels (m,)."""
 
-_CHUNK = 1 << 20  # numbers of rows that are worked on at once
+CHUNK = 1 << 20  # numbers of rows that are worked on at once
 _MEMORY = 15  # pairs of steps and changes of the gradient
 _LARGEST_FACTOR = 4096  # columns; above, H_0 is diagonal
 _REFINED_AFTER = 6  # iterations; by then W points about where it will end
@@ -140,7 +140,7 @@ class _Task:
             stacked = x[those, :-1].transpose(0, 1).reshape(-1, D)  # classes first, so that a class is one piece
             weight, bias = stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
             by_weight, by_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-            step = max(1, _CHUNK // D)
+            step = max(1, CHUNK // D)
             for begin in range(0, len(rows), step):
                 some = rows[begin : begin + step]
                 logits = x.new_empty(C, len(those), len(some))

@@ -1,4 +1,7 @@
-"""The predictors of an audit, and what each does on every sample that it was not fitted on."""
+"""The predictors of an audit, and what each does on every sample that it was not fitted on.
+
+`training.evaluate` has the transfer matrix of a model in training, from one split in halves.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .fits import Block, Fits, fit
+from .fits import CHUNK, Block, Fits, fit
 from .samples import Samples
 
 GRID = (1e-1, 1e-2, 1e-3, 1e-4)
 """Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
-
-_CHUNK = 1 << 20  # numbers of rows that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def scores(
     """`of_block` gives the predictors (R, C, D) to test on a block."""
     shape = (number, len(samples.labels))
     loss, correct, slope = (torch.full(shape, torch.nan, dtype=samples.rows.dtype) for _ in range(3))
-    step = max(1, _CHUNK // samples.rows.shape[1])
+    step = max(1, CHUNK // samples.rows.shape[1])
     for e in environments:
         for k in range(samples.folds):
             predictors, block = of_block(e, k), samples.block(e, k)

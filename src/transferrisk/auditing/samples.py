@@ -159,17 +159,12 @@ def _folds(folds: int | Sequence[int] | Codes, places: Codes, labels: Codes, see
 
 def _standardise(rows: Tensor) -> None:
     """Mean 0 and standard deviation 1 of every column over all samples, in place; constant columns become 0."""
-    step = max(1, _CHUNK // rows.shape[1])
-    parts = [rows[start : start + step] for start in range(0, len(rows), step)]
-    mean = torch.stack([part.sum(0, dtype=torch.float64) for part in parts]).sum(0) / len(rows)
-    for part in parts:
-        part -= mean.to(rows.dtype)
-    square = torch.stack([part.square().sum(0, dtype=torch.float64) for part in parts]).sum(0) / len(rows)
-    scale = square.sqrt()
-    negligible = scale <= 8 * torch.finfo(rows.dtype).eps * mean.abs()
-    factor = torch.where(negligible, 0.0, 1 / torch.where(negligible, 1.0, scale)).to(rows.dtype)
-    for part in parts:
-        part *= factor
+    from ..data.moments import moments
+
+    mean, scale = map(torch.from_numpy, moments(rows.numpy()))
+    factor = torch.where(scale > 0, 1 / scale, 0).to(rows.dtype)
+    for part in rows.split(max(1, _CHUNK // rows.shape[1])):
+        part.sub_(mean.to(rows.dtype)).mul_(factor)
 
 
 def _gram(rows: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from .checks import counted, listed
+from .moments import moments
 from .values import KINDS, Floats, as_codes, as_days, as_numbers, as_truth, kind_of
 
 if TYPE_CHECKING:
@@ -43,14 +44,11 @@ class Scaling:
 
     @classmethod
     def of(cls, values: Floats) -> Self:
-        """Of a column (n,) with NaN where values are missing; divided by the largest first, so nothing overflows."""
-        median = float(np.nanmedian(values / 2) * 2)
+        """Of a column (n,) with NaN where values are missing. Cells are as they were written: any difference counts."""
+        median = float(np.nanmedian(values / 2) * 2)  # of halves, so that it does not overflow
         filled = np.where(np.isnan(values), median, values)
-        largest = float(np.abs(filled).max()) or 1.0
-        shares = filled / largest
-        low, high = float(filled.min()), float(filled.max())
-        scale = largest * float(shares.std()) if low < high else 0.0
-        return cls(median, largest * float(shares.mean()), scale if scale > 1e-290 else 0.0, low, high)
+        mean, scale = moments(filled[:, None], rounding=0)
+        return cls(median, mean.item(), scale.item(), float(filled.min()), float(filled.max()))
 
     def apply(self, values: Floats, name: str) -> Features:
         """(x - mean) / scale; a quarter of each is taken, so that the difference of large numbers is finite."""

@@ -4,24 +4,25 @@ Vectors are given one hidden layer, so that the transfer risk has features to sh
 on the number of rows rather than on the smallest environment: an epoch of `BalancedSampler` ends with that one. Images
 are passed over as often as in the paper, and more often where that would be a handful of steps. An environment
 smaller than a batch has its rows repeated until it fills one.
+
+`transferrisk.sklearn` has other values for tables, for the reasons in its `training`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from ..algorithms import get
+from ..algorithms import setting_names
 from ..data import EnvironmentSet
 from ..training import TrainingConfig
-from ..training.protocols import default_backbone, side
+from ..training.protocols import TABLE_STEPS, batch_per_environment, default_backbone, protocol_like, side
 
 PASSES = 10  # over the rows of a table, within these bounds
-FEWEST_STEPS, MOST_STEPS = 300, 1000
+FEWEST_STEPS, MOST_STEPS = 300, TABLE_STEPS
 FEWEST_ON_IMAGES = 100  # steps, which take longer
-BATCH, SMALLEST_BATCH, LARGEST_STEP = 128, 16, 2048  # samples of an environment, and of all of them together
 SMALL_TABLE = 5000  # rows below which weights decay more
 WARM_UP = 0.4  # share of the steps on the empirical risk alone, for algorithms with a penalty
 MANY_ENVIRONMENTS = 8  # beyond, the transfer risk of one drawn environment a step
@@ -35,19 +36,13 @@ def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> Train
     """For these training samples; `epochs` are passes over all rows."""
     count, environments = len(data), len(data.environment_names)
     largest = int(data.group_counts().sum(1).max())
-    usual_batch = BATCH
     if side(data):
-        large = side(data) > 64
-        usual_batch = 32 if large else BATCH
-        config = TrainingConfig(epochs=1, lr=1e-4 if large else 0.1, record=())
-        config = replace(config, decay_at=1.0 if large else config.decay_at, augment=augment)
-        usual: float = 50 if large else 10
+        config = replace(protocol_like(data), augment=augment)
     else:
         decay = 1e-2 if count < SMALL_TABLE else 1e-3
-        config = TrainingConfig(epochs=1, lr=0.05, weight_decay=decay, decay_at=0.6, record=())
-        usual = PASSES
-    batch = min(usual_batch, largest, max(SMALLEST_BATCH, LARGEST_STEP // environments))
-    steps = ceil((epochs or usual) * count / (environments * batch))
+        config = TrainingConfig(epochs=PASSES, lr=0.05, weight_decay=decay, decay_at=0.6, record=())
+    batch = min(batch_per_environment(environments, batch_of(config)), largest)
+    steps = ceil((epochs or config.epochs) * count / (environments * batch))
     if epochs is None:
         steps = max(steps, FEWEST_ON_IMAGES) if side(data) else min(max(steps, FEWEST_STEPS), MOST_STEPS)
     smallest = max(int(data.group_counts().sum(1).min()), batch)
@@ -55,14 +50,14 @@ def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> Train
 
 
 def batch_of(config: TrainingConfig) -> int:
-    """Samples of each environment in a step: `config_for` never takes all there are."""
+    """Samples of each environment in a step: nothing here takes all there are."""
     assert config.batch_size is not None
     return config.batch_size
 
 
 def settings_for(algorithm: str, given: Mapping[str, Any], config: TrainingConfig, environments: int) -> dict[str, Any]:
     """The algorithm's settings: those given, and what the number of steps and of environments suggests."""
-    known = {field.name for field in fields(get(algorithm).config_type)}
+    known = setting_names(algorithm)
     suggested: dict[str, Any] = {"start_epoch": WARM_UP * config.epochs} if "start_epoch" in known else {}
     if "query" in known and environments > MANY_ENVIRONMENTS:
         suggested["query"] = "random"

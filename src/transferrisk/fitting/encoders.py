@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from ..data.moments import moments
 from ..data.schema import Encoded, Schema
 from ..errors import InputError
 
@@ -47,10 +48,8 @@ class VectorEncoder:
     @classmethod
     def of(cls, vectors: Tensor, columns: tuple[str, ...]) -> Self:
         """Of the training vectors (n, d)."""
-        exact = vectors.double()
-        mean, scale = exact.mean(0), exact.std(0, correction=0)
-        constant = scale <= 1e-7 * mean.abs()  # what float32 leaves of a difference
-        return cls(tuple(mean.tolist()), tuple(scale.masked_fill(constant, 0).tolist()), columns)
+        mean, scale = moments(vectors.numpy())
+        return cls(tuple(mean.tolist()), tuple(scale.tolist()), columns)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..algorithms import get, parse_settings
+from ..algorithms import get, parse_settings, setting_names
 from ..data import Options
 from ..data.checks import listed
 from ..errors import InputError
@@ -145,7 +145,7 @@ def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> di
             mine[owner].append(rest)
             continue
         key = pair.partition("=")[0]
-        knowing = [name for name in algorithms if key in {field.name for field in fields(get(name).config_type)}]
+        knowing = [name for name in algorithms if key in setting_names(name)]
         for name in knowing or algorithms[-1:]:  # where none has it, the error of the last one says what there is
             mine[name].append(pair)
     return {name: parse_settings(name, own) for name, own in mine.items()}

@@ -58,7 +58,7 @@ class TransferRiskClassifier(
         steps, at least 2.
     batch_size : int, "auto" or None, default="auto"
         Rows of each environment in a step; None: all rows. "auto": all up to 2000 rows, otherwise 128 of each
-        environment, fewer where there are more than 16.
+        environment, fewer, down to 16, where there are more than 16 of those.
     learning_rate : float, default=0.1
         Of SGD with momentum 0.9; a tenth of it for the last fifth of the steps.
     weight_decay : float, default=1e-4

@@ -65,18 +65,6 @@ def encode_environments(environments: Any, X: Any) -> tuple[NDArray[Any], Intege
     return np.asarray(names), index.astype(np.int64)
 
 
-def weighted_moments(rows: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
-    """Mean and standard deviation by column, (d,); the latter is 1 where a column is constant up to rounding."""
-    low, high = rows.min(0).astype(np.float64), rows.max(0).astype(np.float64)
-    unit = np.maximum(np.maximum(-low, high), np.finfo(np.float64).tiny)  # the largest absolute value
-    constant = high / unit - low / unit <= 10 * np.finfo(rows.dtype).eps
-    mean = np.where(constant, low, unit * np.average(rows / unit, axis=0, weights=weights))
-    spread = np.where(constant, 1.0, np.maximum(high / 2 - mean / 2, mean / 2 - low / 2))
-    apart = (rows / spread - mean / spread) / 2  # within 1, so that no square overflows
-    scale = 2 * spread * np.sqrt(np.average(apart**2, axis=0, weights=weights))
-    return mean, np.where(constant | (scale == 0), 1.0, scale)
-
-
 def environment_weights(table: Table, batch_size: int | None) -> Floats | None:
     """See the top; the mean is 1 over all rows, or within each environment where batches are drawn."""
     E = len(table.names)

@@ -1,25 +1,36 @@
-"""How a table is trained on: how much of it a step sees, for how long, and which weights are kept."""
+"""How a table is trained on: how much of it a step sees, for how long, and which weights are kept.
+
+Differs from `trm fit` (`fitting.defaults`), which trains a hidden layer on rows drawn for each step:
+
+1. The representation is linear unless asked otherwise, so that decisions are. Rate, weight decay and warm-up are
+   others than a hidden layer's, and matter little to it.
+2. A step sees all rows of a small table. TRM's weights of the environments then need not be averaged over steps: the
+   worst one is known exactly.
+3. The ridge is larger, since steps are: see `RIDGE`.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..algorithms import get
+from ..algorithms import setting_names
+from ..data.moments import moments
 from ..models import MLP, Classifier, Standardise
 from ..training import Record, Run, TrainingConfig, train
-from .table import Table, splits, training_set, weighted_moments
+from ..training.protocols import TABLE_STEPS, batch_per_environment
+from .table import Table, splits, training_set
 
 WHOLE = 2000  # rows up to which a step sees them all
-PER_ENVIRONMENT, IN_ALL = 128, 2048  # rows that are drawn otherwise, at most
-WHOLE_STEPS, STEPS = 100, 1000  # of training
+BATCH = 128  # rows of an environment that are drawn otherwise, at most
+WHOLE_STEPS = 100  # where they see all rows
 WARM_UP = 0.1  # share of the epochs that pass before a penalty is switched on
 DECAY_AT = 0.8
 RIDGE = 1e-2  # with the default of 1e-3, steps at this rate are unstable where rows are many
@@ -44,10 +55,10 @@ class Plan:
         """With "auto" replaced by what suits a table of this size."""
         n, E = len(table), len(table.names)
         if batch_size == "auto":
-            batch_size = None if n <= WHOLE else max(8, min(PER_ENVIRONMENT, IN_ALL // E))
+            batch_size = None if n <= WHOLE else batch_per_environment(E, BATCH)
         size = None if batch_size is None else int(batch_size)
         if max_epochs == "auto":
-            max_epochs = WHOLE_STEPS if size is None else max(2, -(-STEPS // max(1, n // (E * size))))
+            max_epochs = WHOLE_STEPS if size is None else max(2, -(-TABLE_STEPS // max(1, n // (E * size))))
         return cls(size, int(max_epochs))
 
 
@@ -170,18 +181,15 @@ def build_model(table: Table, options: Options, dtype: torch.dtype) -> Classifie
                 parameter.uniform_(-bound, bound, generator=generator)
     mean, scale = torch.zeros(d), torch.ones(d)
     if options.standardise:
-        mean, scale = map(torch.from_numpy, weighted_moments(table.rows, table.weights))
+        mean, scale = map(torch.from_numpy, moments(table.rows, table.weights))
+        scale[scale == 0] = 1
     model.featuriser = nn.Sequential(Standardise(mean, scale, dtype), layer)
     return model
 
 
 def settings(table: Table, plan: Plan, options: Options) -> dict[str, Any]:
-    """Those given, and for tables: a warm-up by the length of training, a larger ridge, solvers for a small head.
-
-    Where every step sees all rows, TRM's weights of the environments need not be averaged over steps: the worst one
-    is known exactly.
-    """
-    known = {setting.name for setting in fields(get(options.algorithm).config_type)}
+    """Those given, and for tables: a warm-up by the length of training, a larger ridge, solvers for a small head."""
+    known = setting_names(options.algorithm)
     chosen: dict[str, Any] = {"start_epoch": WARM_UP * plan.epochs, "ridge": RIDGE}
     if plan.batch_size is None:
         chosen["weights"] = "worst"

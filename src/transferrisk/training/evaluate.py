@@ -76,7 +76,9 @@ def held_out_transfer_matrix(
     """M[Q, P] of the model's features on samples it was not trained on, (E, E), on the CPU; nan where there are none.
 
     Q's predictor is fitted on every other source of Q's samples and P's loss taken on the rest of P's, so that the
-    diagonal too is held out.
+    diagonal too is held out. Unlike `audit`, which takes longer to be more accurate (every sample tested once, ridges
+    by cross-validation, intervals), this is one exact solve with a given ridge, on the model's device: cheap enough for
+    every evaluation of a training, and the same ridge makes them comparable.
     """
     features = featurise(model, data) if features is None else features
     labels, index = data.labels.to(features.device), data.environments.to(features.device)

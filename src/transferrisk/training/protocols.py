@@ -1,4 +1,7 @@
-"""How each data set is trained on where nothing else is asked for: the paper's protocol (appendix B.3)."""
+"""How each data set is trained on where nothing else is asked for: the paper's protocol (appendix B.3).
+
+And what is the same wherever settings are chosen by the user's data: `trm train`, `trm fit`, the classifier.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,9 @@ PROTOCOLS = {
     "celeba": _PHOTOGRAPHS,
 }
 
+TABLE_STEPS = 1000  # that a table of many rows is trained for
+SMALLEST_BATCH, LARGEST_STEP = 16, 2048  # samples of an environment, and of all of them together
+
 
 def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainingConfig:
     """The set's own, or for the user's files that of the paper's set most like them, with batches they can fill.
@@ -30,9 +36,19 @@ def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainingConfi
     own = PROTOCOLS.get(name.partition(":")[0])
     if own is not None:
         return own
-    like = _PHOTOGRAPHS if side(splits.train) > 64 else _SMALL_IMAGES
+    like = protocol_like(splits.train)
     smallest = min(smallest_environment(data) for data in [splits.train] + [splits.test] * held_out)
     return replace(like, batch_size=min(like.batch_size, 2 ** (max(1, smallest).bit_length() - 1)))
+
+
+def protocol_like(data: EnvironmentSet) -> TrainingConfig:
+    """That of the paper's set most like these samples."""
+    return _PHOTOGRAPHS if side(data) > 64 else _SMALL_IMAGES
+
+
+def batch_per_environment(environments: int, usual: int) -> int:
+    """The usual number of samples, fewer where a step on so many environments would be too large."""
+    return max(SMALLEST_BATCH, min(usual, LARGEST_STEP // environments))
 
 
 def smallest_environment(data: EnvironmentSet) -> int:
