@@ -94,6 +94,15 @@ def test_a_recipe_says_only_what_differs(tmp_path):
     assert not mine.vary
 
 
+def test_the_small_version_and_that_without_grids_have_names_of_their_own():
+    assert load("cmnist", fast=True).name == "cmnist-fast"
+    plain = load("cmnist", defaults=True)
+    assert (plain.name, len(plan.make(plain).cells)) == ("cmnist-defaults", 2 * 5 * 10 * 9)
+    assert load("cmnist", fast=True, defaults=True).name == "cmnist-defaults-fast"
+    with pytest.raises(InputError, match="has no grids"):
+        load("irm-vs-trm", defaults=True)
+
+
 def test_only_and_seeds_choose_among_the_cells(tmp_path):
     recipe = load(write(tmp_path, "small", SMALL.replace('data = "gaussian"', 'data = "pacs"\ntest_env = "photo"')))
     assert len(plan.make(recipe).cells) == 2 * 2 * (1 + 3)

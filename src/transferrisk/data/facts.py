@@ -33,6 +33,7 @@ class Facts:
     """One data set.
 
     environments  name -> published number of samples; empty where the user's files decide
+    test          the environment that is tested on, where the set has one of its own
     validation    number of samples that are kept for validation, where those are no part of the environments
     classes       names of the classes; empty where the user's files decide
     needs         names of the sources it is built from
@@ -48,6 +49,7 @@ class Facts:
     citation: str
     homepage: str = ""
     environments: Mapping[str, int] = field(default_factory=dict)
+    test: str = ""
     validation: int = 0
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()

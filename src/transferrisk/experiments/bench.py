@@ -9,19 +9,20 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from ..algorithms import Batch
 from ..criterion import TransferRisk
 from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from ..data.environments import retyped
 from ..errors import InputError
-from ..models import Classifier, build
+from ..models import Classifier, available, build
 from ..training.captured import aside
 from ..training.config import Precision, Run, TrainingConfig
 from ..training.engine import Engine
@@ -38,7 +39,7 @@ class Workload:
 
     environments: int
     batch_size: int  # of each environment
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     backbone: str
     classes: int
 
@@ -78,7 +79,8 @@ def measure(
     if setting not in SETTINGS:
         raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}")
     names = list(dict.fromkeys(["erm", *algorithms]))
-    engine = Engine.of(_run(setting, "erm", device, precision))
+    workload = SETTINGS[setting]
+    engine = Engine.of(_run(workload, "erm", device, precision))
     kind = engine.device.type
     times: dict[str, list[float]] = {name: [] for name in names}
     peaks: dict[str, float | None] = dict.fromkeys(names)
@@ -89,7 +91,7 @@ def measure(
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(engine.device)
         before = torch.cuda.memory_allocated(engine.device) if engine.on_gpu else 0
-        steps = {name: _step(_run(setting, name, device, precision), engine, captured) for name in together}
+        steps = {name: _step(_run(workload, name, device, precision), engine, captured) for name in together}
         for i in range(WARM_UP[kind] + STEPS[kind]):
             for name in [*together[i % len(together) :], *together[: i % len(together)]]:  # each comes first in turn
                 taken = _timed(steps[name], engine)
@@ -115,12 +117,31 @@ def measure(
     ]
 
 
-def _run(setting: str, algorithm: str, device: str, precision: Precision | None) -> Run:
-    workload = SETTINGS[setting]
+def step_seconds(
+    workload: Workload, algorithm: str, settings: Mapping[str, Any], device: str, precision: Precision | None
+) -> float:
+    """The median of a few steps after the first: as many as take a second, at least one."""
+    run = _run(workload, algorithm, device, precision, settings)
+    engine = Engine.of(run)
+    step = _step(run, engine, captured=True)
+    _timed(step, engine)
+    times = [_timed(step, engine)]
+    while sum(times) < 1 and len(times) < STEPS[engine.device.type]:
+        times.append(_timed(step, engine))
+    return statistics.median(times)
+
+
+def _run(
+    workload: Workload,
+    algorithm: str,
+    device: str,
+    precision: Precision | None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
     generator = Generator().manual_seed(0)
     n = workload.environments * workload.batch_size
     data = EnvironmentSet(
-        torch.randint(256, (n, *workload.shape), generator=generator, dtype=torch.uint8),
+        _inputs((n, *workload.shape), generator),
         torch.randint(workload.classes, (n,), generator=generator),
         torch.arange(workload.environments).repeat_interleave(workload.batch_size),
         tuple(f"environment {e}" for e in range(workload.environments)),
@@ -129,7 +150,7 @@ def _run(setting: str, algorithm: str, device: str, precision: Precision | None)
     splits = Splits(data, retyped(data, TrainingDomainValidation), retyped(data, TestDomainValidation), data)
 
     def model() -> Classifier:
-        ours = workload.backbone in ("cnn", "wrn-16-2")  # others start from ImageNet, with batch norm frozen
+        ours = workload.backbone.partition(":")[0] in available()  # others start from ImageNet, batch norm frozen
         return build(
             workload.backbone,
             workload.classes,
@@ -139,7 +160,14 @@ def _run(setting: str, algorithm: str, device: str, precision: Precision | None)
         )
 
     config = TrainingConfig(epochs=10_000, batch_size=workload.batch_size, lr=0.01)
-    return Run(algorithm, model, splits, config, device=device, precision=precision)
+    return Run(algorithm, model, splits, config, settings=settings or {}, device=device, precision=precision)
+
+
+def _inputs(shape: tuple[int, ...], generator: Generator) -> Tensor:
+    """Images, or vectors."""
+    if len(shape) == 4:
+        return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    return torch.randn(shape, generator=generator)
 
 
 def _step(run: Run, engine: Engine, captured: bool) -> Callable[[], object]:
@@ -147,8 +175,10 @@ def _step(run: Run, engine: Engine, captured: bool) -> Callable[[], object]:
     state = start(run, engine)
     state.step = 100 * state.sampler.steps_per_epoch
     state.model.train()
-    data, memory = run.splits.train.to(engine.device), torch.channels_last if engine.on_gpu else torch.contiguous_format
-    inputs = data.batch().contiguous(memory_format=memory)
+    data = run.splits.train.to(engine.device)
+    inputs = data.batch()
+    if engine.on_gpu and inputs.dim() == 4:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
     batch = Batch(inputs, data.labels, data.environments, run.config.batch_size)
     return partial(make_step(state, captured), batch)
 
@@ -190,7 +220,7 @@ class HeadCost:
 
 def head_costs(device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> list[HeadCost]:
     """How the head grows: each size doubled or more in turn, the others as in 10C-CMNIST."""
-    engine = Engine.of(_run("cmnist", "erm", device, "fp32"))
+    engine = Engine.of(_run(SETTINGS["cmnist"], "erm", device, "fp32"))
     base = {"environments": 2, "samples": 128, "features": 128, "classes": 10}
     varied: dict[str, tuple[int, ...]] = {
         "environments": (2, 3, 5, 8),

@@ -63,15 +63,24 @@ def names() -> list[str]:
     return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and name[0] != "_")
 
 
-def load(name: str | Path, fast: bool = False) -> Recipe:
-    """A recipe by name, or from a file of one's own."""
+def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe:
+    """A recipe by name, or from a file of one's own.
+
+    fast      the small version, NAME-fast
+    defaults  every method with its default settings, without grids, NAME-defaults
+    """
     table = _whole(str(name), ())
     small = table.pop("fast", {})
+    called = Path(str(name)).name.removesuffix(SUFFIX)
+    if defaults:
+        if not any("grid" in method for method in table.get("methods", {}).values()):
+            raise InputError(f"recipe {name} has no grids: run it without --defaults")
+        table, called = _merged(table, {"grids": False}), f"{called}-defaults"
     if fast:
         if not small:
             raise InputError(f"recipe {name} has no fast version: run it as it is, with --only and --seeds")
-        table = _merged(table, small)
-    return _recipe(Path(str(name)).name.removesuffix(SUFFIX), table)
+        table, called = _merged(table, small), f"{called}-fast"
+    return _recipe(called, table)
 
 
 def _whole(name: str, within: tuple[str, ...]) -> dict[str, Any]:

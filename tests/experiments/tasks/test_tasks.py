@@ -55,6 +55,14 @@ def test_a_training_that_was_cut_off_after_its_last_step_gives_its_rows_again(tm
     assert task.run(settings, place) == task.run(settings, place)
 
 
+def test_a_model_that_was_not_kept_is_trained_again(tmp_path):
+    run, place = plan("train", GAUSSIAN), Place(tmp_path, device="cpu")
+    rows = carried_out(run, place)
+    again = carried_out(run, replace(place, keep=True))
+    assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in rows]
+    assert [path.name for path in tmp_path.rglob("*.safetensors")] == ["best.safetensors"]
+
+
 def test_a_model_is_fine_tuned_from_the_run_that_trained_it(tmp_path):
     tuned = plan("finetune", {**GAUSSIAN, "samples": 20, "tuning": {"evaluations": 1}})
     task = get("finetune")

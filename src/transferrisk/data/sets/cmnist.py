@@ -32,6 +32,7 @@ FACTS = Facts(
     citation="Xu & Jaakkola (2021), Learning Representations that Support Robust Transfer of Predictors; "
     + MNIST.citation,
     environments={"bias 100%": 16000, "bias 90%": 16000, "unbiased": 16000},
+    test="unbiased",
     validation=12000,
     classes=MNIST.classes,
     shape=(3, 28, 28),

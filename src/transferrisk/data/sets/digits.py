@@ -25,6 +25,7 @@ FACTS = Facts(
     citation="Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning Repository",
     homepage="https://archive.ics.uci.edu/dataset/80",
     environments={"bias 100%": 3832, "bias 90%": 3832, "unbiased": 3832},
+    test="unbiased",
     validation=2880,
     classes=tuple("0123456789"),
     shape=(3, CANVAS, CANVAS),

@@ -34,6 +34,7 @@ FACTS = Facts(
     licence="none needed: drawn at random",
     citation="Rosenfeld, Ravikumar & Risteski (2021), The Risks of Invariant Risk Minimization",
     environments={"environment 1": SAMPLES, "environment 2": SAMPLES, "environment 3": SAMPLES, "far": SAMPLES},
+    test="far",
     classes=("-1", "+1"),
     shape=(15,),
 )

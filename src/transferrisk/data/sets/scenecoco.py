@@ -55,6 +55,7 @@ FACTS = Facts(
     citation="Xu & Jaakkola (2021), Learning Representations that Support Robust Transfer of Predictors; Ahmed et al. "
     f"(2021), Systematic generalisation with group invariant predictions; {COCO.citation}; {PLACES.citation}",
     environments={"bias 90%": 2600, "bias 80%": 2600, "unbiased": 2600},
+    test="unbiased",
     validation=2200,
     classes=CLASSES,
     shape=(3, SIZE, SIZE),

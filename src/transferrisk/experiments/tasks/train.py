@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
@@ -124,7 +125,11 @@ class TrainTask(Task[TrainSettings]):
 
 
 def trained(request: Request, place: Place) -> list[Row]:
-    output = Output(place.folder / FOLDER, resume=True, say=lambda text: None)
+    """Go on with the training in the run's folder; one whose model is needed and was not kept is done again."""
+    folder = place.folder / FOLDER
+    if folder.exists() and not (folder / LAST).exists():
+        shutil.rmtree(folder)
+    output = Output(folder, resume=True, say=lambda text: None)
     return rows(train(request.run(), place.on_step, output=output))
 
 
