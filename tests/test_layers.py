@@ -25,7 +25,7 @@ ORDER = [
     "fitting",
     "cli",
 ]
-GROUND = {"errors", "extras", "files", "__init__"}
+GROUND = {"errors", "extras", "files", "plugins", "__init__"}
 ASIDE = {
     "data": {"errors", "extras", "files"},
     "models": {"errors"},
@@ -33,6 +33,7 @@ ASIDE = {
     "errors": set(),
     "extras": {"errors"},
     "files": {"errors"},
+    "plugins": {"errors"},
 }
 MAY_USE_ASIDE = {
     "auditing": {"data", "reports"},

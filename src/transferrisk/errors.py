@@ -37,6 +37,10 @@ class StepWarning(UserWarning):
     """Training goes on, slower than it could."""
 
 
+class PluginWarning(UserWarning):
+    """Something that an installed package adds is not used; all else works."""
+
+
 class LabelWarning(UserWarning):
     """Labels look as if they were numbered otherwise than 0..num_classes-1."""
 

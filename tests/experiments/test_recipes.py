@@ -49,6 +49,14 @@ def test_every_recipe_is_a_plan(name, fast):
         assert get(run.task).resolve(run.settings) == run.settings, "resolving twice is resolving once"
 
 
+def test_a_file_inherits_from_a_folder_below_it(tmp_path):
+    (tmp_path / "parts").mkdir()
+    write(tmp_path / "parts", "base", 'extends = "first"\nseeds = 3')
+    write(tmp_path / "parts", "first", 'title = "first"')
+    recipe = load(write(tmp_path, "mine", 'extends = "parts/base"'))
+    assert (recipe.title, recipe.seeds) == ("first", (0, 1, 2))
+
+
 def test_the_papers_experiments_are_there():
     assert {
         "cmnist", "cmnist-uncorrelated", "scenecoco", "scenecoco-uncorrelated", "environments", "transferability",

@@ -1,4 +1,4 @@
-"""Algorithms by name, built-in ones and the user's own."""
+"""Algorithms by name, built-in ones, the user's own and those of installed packages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, get_type_hints
 
 from ..errors import InputError
+from ..plugins import Plugins
 from .base import Algorithm, Config, Setting
 from .fields import choices, is_one_of
 
@@ -36,13 +37,23 @@ def register(name: str) -> Callable[[A], A]:
     return decorate
 
 
+_PLUGINS = Plugins(
+    "transferrisk.algorithms",
+    "algorithm",
+    known=lambda name: name in _REGISTRY,
+    register=lambda name, found: register(name)(found),
+)
+
+
 def available() -> list[str]:
     """Names of all algorithms."""
+    _PLUGINS.find_all()
     return list(_REGISTRY)
 
 
 def get(name: str) -> type[Algorithm[Any]]:
     """The class of the algorithm of this name; an unknown one is an error that names the nearest."""
+    _PLUGINS.find(name)
     if name not in _REGISTRY:
         raise InputError(f"algorithm {name!r} is not known{_nearest(name, available())}")
     return _REGISTRY[name]

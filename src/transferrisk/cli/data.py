@@ -160,6 +160,7 @@ def _there(name: str, root: Path | None) -> str:
 
 def _own(name: str) -> bool:
     """The user's files, of which nothing is known beforehand."""
-    from ..data.catalogue import available
+    from ..data.catalogue import look_up
 
-    return name in available() and not available()[name].facts.environments
+    data_set = look_up(name)
+    return data_set is not None and not data_set.facts.environments

@@ -25,10 +25,16 @@ TestEnv = Annotated[str | None, typer.Option(help="The environment to test on, f
 HoldOut = Annotated[
     str | None, typer.Option(help="Test on this one instead, without --test-env's: to select settings.")
 ]
-Algorithm = Annotated[str | None, typer.Option(help="erm, reweight, irm, vrex, groupdro, mldg, fish, trm, trm-direct.")]
+Algorithm = Annotated[
+    str | None,
+    typer.Option(
+        help="erm, reweight, irm, vrex, groupdro, mldg, fish, trm, trm-direct, or one of an installed package."
+    ),
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting of the algorithm, such as ridge=1e-2.")]
 Backbone = Annotated[
-    str | None, typer.Option(help="cnn, wrn-16-2, linear, mlp or one of timm; by the data if not given.")
+    str | None,
+    typer.Option(help="cnn, wrn-16-2, linear, mlp, one of timm or of an installed package; by the data if not given."),
 ]
 Weights = Annotated[str | None, typer.Option(help="imagenet, none, or a file of weights for the backbone.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]

@@ -1,4 +1,4 @@
-"""Data sets by name: those of the paper, the user's own files, and what other packages register.
+"""Data sets by name: those of the paper, the user's own files, and what installed packages add.
 
 A name may carry an argument: `folder:PATH`, `table:FILE`, `10c-cmnist:FashionMNIST`.
 """
@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..errors import InputError
+from ..plugins import Plugins
 from .checks import listed
 from .environments import EnvironmentSet, Splits
 from .facts import Facts
@@ -71,29 +72,49 @@ def register_source(facts: Facts) -> Facts:
     return facts
 
 
+def _add(name: str, data_set: object) -> None:
+    """The set of an entry point, which stands under its own name."""
+    if not isinstance(data_set, DataSet):
+        raise InputError(f"a {type(data_set).__name__} is no data set: its entry point must lead to a DataSet")
+    if data_set.facts.name != name:
+        raise InputError(f"its facts call it {data_set.facts.name!r}: give the entry point that name")
+    register(data_set)
+
+
+_PLUGINS = Plugins("transferrisk.data", "data set", known=lambda name: name in _SETS, register=_add)
+
+
 def available() -> dict[str, DataSet]:
     """All sets by name: those that are complete by themselves first, then those that are the user's files."""
     _fill()
+    _PLUGINS.find_all()
     return dict(sorted(_SETS.items(), key=lambda item: (not item[1].facts.environments, item[0])))
 
 
+def look_up(name: str) -> DataSet | None:
+    """The set of a name without its argument; None where there is none."""
+    _fill()
+    _PLUGINS.find(name)
+    return _SETS.get(name)
+
+
 def sources() -> dict[str, Facts]:
+    """What sets are built from; a package's own are among them once one of its sets was asked for."""
     _fill()
     return dict(_SOURCES)
 
 
 def find(name: str) -> tuple[DataSet, str]:
     """The set of a name, and the argument after the colon ("" where there is none)."""
-    _fill()
     base, colon, argument = name.partition(":")
-    data_set = _SETS.get(base)
+    data_set = look_up(base)
     if data_set is None:
         if base in _SOURCES:
             built = [s.facts.name for s in _SETS.values() if base in s.facts.needs]
             raise InputError(
                 f"{base!r} has no environments itself: use {' or '.join(map(repr, built))}, which is built from it"
             )
-        raise InputError(f"data set {name!r} is not known{nearest(base, (s.usage for s in _SETS.values()))}")
+        raise InputError(f"data set {name!r} is not known{nearest(base, (s.usage for s in available().values()))}")
     if (colon and (data_set.argument is None or not argument)) or (
         not colon and data_set.argument is not None and not data_set.optional
     ):

@@ -38,16 +38,19 @@ def needed(name: str) -> list[Facts]:
 
     What stands after the colon of a set's name may decide what it is built from.
     """
-    sources, sets = catalogue.sources(), catalogue.available()
     base, _, argument = name.partition(":")
+    data_set = catalogue.look_up(base)
+    if data_set is None and name not in catalogue.sources():
+        catalogue.available()  # a package's set may bring the source with it
+    sources = catalogue.sources()
     others: tuple[str, ...]
     if name in sources:
         facts, others = sources[name], sources[name].needs
-    elif base in sets:
-        facts, of = sets[base].facts, sets[base].needs
+    elif data_set is not None:
+        facts, of = data_set.facts, data_set.needs
         others = of(argument) if of else facts.needs
     else:
-        known = catalogue.nearest(base, [*sources, *(data_set.usage for data_set in sets.values())])
+        known = catalogue.nearest(base, [*sources, *(known.usage for known in catalogue.available().values())])
         raise InputError(f"{name!r} is no name of a data set or source{known}")
     own = [facts] if facts.files or facts.by_hand else []
     return own + [part for other in others for part in needed(other)]
@@ -108,7 +111,7 @@ def folder_of(facts: Facts, root: Path) -> Path:
 
 def _located(facts: Facts, root: Path) -> Path | None:
     """Where a set that is got by hand lies, in whatever form."""
-    data_set = catalogue.available().get(facts.name)
+    data_set = catalogue.look_up(facts.name)
     if data_set is not None and data_set.locate is not None:
         return data_set.locate(root)
     folder = folder_of(facts, root)
@@ -117,7 +120,7 @@ def _located(facts: Facts, root: Path) -> Path | None:
 
 def _check_of(facts: Facts) -> Callable[[Path], object]:
     """A function that raises where a data root does not hold all of a set: listed and counted, not decoded."""
-    data_set = catalogue.available().get(facts.name)
+    data_set = catalogue.look_up(facts.name)
 
     def check(root: Path) -> None:
         if data_set is None or data_set.check is None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..data import available as sets
+from ..data.catalogue import look_up
+from ..data.facts import Facts
 from ..data.splits import VALIDATION
 from .bench import Workload, step_seconds
 from .tasks import PlannedRun
@@ -96,8 +97,10 @@ def _step(run: PlannedRun, device: str) -> float | None:
 
 
 def _workload(run: PlannedRun) -> Workload | None:
-    facts = sets()[run.settings["data"]].facts if run.settings.get("data") in sets() else None
-    if run.task not in ("train", "finetune") or facts is None or not facts.environments:
+    if run.task not in ("train", "finetune"):
+        return None
+    facts = _facts(run)
+    if facts is None or not facts.environments:
         return None
     settings = run.settings
     size, backbone, batch = settings["size"], settings["backbone"], settings["training"].get("batch_size")
@@ -110,12 +113,19 @@ def _workload(run: PlannedRun) -> Workload | None:
 
 def _smallest(run: PlannedRun) -> int:
     """Samples of the smallest training environment, about."""
-    facts = sets()[run.settings["data"]].facts
+    facts = _facts(run)
+    assert facts is not None
     share = 1.0 if facts.test else 1 - VALIDATION
     return min(int(share * facts.environments[name]) for name in _environments(run))
 
 
 def _environments(run: PlannedRun) -> list[str]:
-    facts = sets()[run.settings["data"]].facts
+    facts = _facts(run)
+    assert facts is not None
     left_out = {facts.test, run.settings["test_env"], run.settings["hold_out"]}
     return [name for name in facts.environments if name not in left_out]
+
+
+def _facts(run: PlannedRun) -> Facts | None:
+    data_set = look_up(run.settings["data"])
+    return None if data_set is None else data_set.facts

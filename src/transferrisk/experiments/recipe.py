@@ -1,5 +1,7 @@
 """Recipes: experiments as data, in TOML.
 
+They come with the package, with others that have an entry point in the group `transferrisk.recipes`, or as files.
+
 extends    another recipe, of which this one says only what differs; `x = false` in methods, problems or vary drops x
 title      what it shows
 paper      where in the paper
@@ -22,14 +24,19 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
+from .. import plugins
 from ..data.checks import did_you_mean
 from ..errors import InputError
 from ..training.selection import Selection
 
 SUFFIX = ".toml"
+GROUP = "transferrisk.recipes"
+_OWN = files("transferrisk").joinpath("recipes")
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,8 @@ _TABLES = ("settings", "problems", "vary", "methods", "show", "published", "fast
 
 
 def names() -> list[str]:
-    """Of the recipes that come with the package; one that begins with _ is only there to inherit from."""
-    found = (entry.name for entry in files("transferrisk").joinpath("recipes").iterdir())
-    return sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and name[0] != "_")
+    """Of the recipes that come with packages; one that begins with _ is only there to inherit from."""
+    return sorted({*_in(_OWN), *_added()})
 
 
 def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe:
@@ -69,7 +75,7 @@ def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe
     fast      the small version, NAME-fast
     defaults  every method with its default settings, without grids, NAME-defaults
     """
-    table = _whole(str(name), ())
+    table = _whole(str(name), _folder(str(name)), ())
     small = table.pop("fast", {})
     called = Path(str(name)).name.removesuffix(SUFFIX)
     if defaults:
@@ -83,11 +89,11 @@ def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe
     return _recipe(called, table)
 
 
-def _whole(name: str, within: tuple[str, ...]) -> dict[str, Any]:
-    """The table with what it inherits."""
+def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> dict[str, Any]:
+    """The table with what it inherits, which is looked for beside it first."""
     if name in within:
         raise InputError(f"recipe {' extends '.join((*within, name))}: a recipe cannot inherit from itself")
-    table = _read(name)
+    table = _read(name, folder)
     _check_keys(name, table, KEYS)
     for key in _TABLES:
         if not isinstance(table.get(key, {}), Mapping):
@@ -97,25 +103,65 @@ def _whole(name: str, within: tuple[str, ...]) -> dict[str, Any]:
     base = table.pop("extends", None)
     if base is None:
         return table
-    beside = Path(name).parent / f"{base}{SUFFIX}"
-    inherited = _whole(str(beside) if name.endswith(SUFFIX) and beside.is_file() else str(base), (*within, name))
-    return _merged(inherited, table)
+    if name.endswith(SUFFIX) and (beside := Path(name).parent / f"{base}{SUFFIX}").is_file():
+        base = str(beside)
+    if name.endswith(SUFFIX) or not folder.joinpath(f"{base}{SUFFIX}").is_file():
+        folder = _folder(str(base))
+    return _merged(_whole(str(base), folder, (*within, name)), table)
 
 
-def _read(name: str) -> dict[str, Any]:
-    path = Path(name)
+def _folder(name: str) -> Traversable:
+    """Where the recipe of a name or path lies."""
+    if name.endswith(SUFFIX):
+        if not Path(name).is_file():
+            raise InputError(f"{name} does not exist: check the path, or name one of {', '.join(names())}")
+        return Path(name).parent
+    added = _added().get(name, {})
+    if _OWN.joinpath(name + SUFFIX).is_file():
+        return _OWN
+    if len(added) > 1:
+        raise plugins.ambiguous(f"recipe {name!r}", list(added))
+    if not added:
+        raise InputError(
+            f"experiment {name!r} is not known: {did_you_mean(name, names())}choose from {', '.join(names())}, or "
+            f"name a file that ends in {SUFFIX}"
+        )
+    return next(iter(added.values()))
+
+
+def _added() -> dict[str, dict[str, Traversable]]:
+    """Recipe -> package -> folder, of what packages add; a broken one, and a name that is ours, are left out."""
+    own = _in(_OWN)
+    found: dict[str, dict[str, Traversable]] = {}
+    for entry in (entry for same in plugins.entries(GROUP).values() for entry in same):
+        try:
+            folder, recipes = plugins.load(entry, f"recipes {entry.value!r}", _opened)
+        except InputError as error:
+            plugins.warn_left_out(error)
+            continue
+        for name in recipes:
+            if name in own:
+                plugins.warn_unused(entry, f"recipe {name!r}")
+            else:
+                found.setdefault(name, {})[plugins.package_of(entry)] = folder
+    return found
+
+
+def _opened(found: Any) -> tuple[Traversable, list[str]]:
+    """The folder that an entry point leads to, a package or a path, and the recipes in it."""
+    folder = files(found) if isinstance(found, ModuleType) else Path(found)
+    return folder, _in(folder)
+
+
+def _in(folder: Traversable) -> list[str]:
+    """Names of a folder's recipes, without those that are only there to inherit from."""
+    found = (file.name for file in folder.iterdir())
+    return [name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX) and name[0] != "_"]
+
+
+def _read(name: str, folder: Traversable) -> dict[str, Any]:
     try:
-        if name.endswith(SUFFIX):
-            if not path.is_file():
-                raise InputError(f"{path} does not exist: check the path, or name one of {', '.join(names())}")
-            return tomllib.loads(path.read_text())
-        source = files("transferrisk").joinpath("recipes", name + SUFFIX)
-        if not source.is_file():
-            raise InputError(
-                f"experiment {name!r} is not known: {did_you_mean(name, names())}choose from {', '.join(names())}, or "
-                f"name a file that ends in {SUFFIX}"
-            )
-        return tomllib.loads(source.read_text())
+        return tomllib.loads(folder.joinpath(Path(name).name.removesuffix(SUFFIX) + SUFFIX).read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"recipe {name} cannot be read as TOML ({error}): correct it there") from None
     except OSError as error:

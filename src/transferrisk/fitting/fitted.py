@@ -14,7 +14,7 @@ from ..data import Options
 from ..data.checks import listed
 from ..errors import InputError
 from ..experiments.executors import cores
-from ..models import available as networks
+from ..models import is_registered
 from ..training.digests import of_inputs
 from .choice import Choice, beside_a_guess, choose
 from .compare import Comparison, Trial, compare, final
@@ -127,7 +127,7 @@ def fit_source(
 
 def recipe_for(source: Source, plan: Plan) -> Recipe:
     backbone = plan.backbone or backbone_for(source.samples)
-    pretrained = backbone.partition(":")[0] not in networks() and plan.weights != "none"
+    pretrained = not is_registered(backbone) and plan.weights != "none"
     return Recipe(backbone, plan.weights, plan.epochs, pretrained and source.kind == "images", plan.device)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..data import EnvironmentSet, Options, Splits, load
-from ..data.catalogue import available, find
+from ..data.catalogue import find, look_up
 from ..data.checks import counted, existing_file, listed, review_vectors
 from ..data.containers import is_archive
 from ..data.environments import Rows, concatenate
@@ -85,7 +85,7 @@ def set_name(given: str, options: Options) -> str:
     """The data set that is meant: a bare path is taken by its kind."""
     base, colon, _ = given.partition(":")
     path = expanded(given)
-    if base in available() and (colon or not path.exists()):
+    if look_up(base) is not None and (colon or not path.exists()):
         find(given)
         return given
     lower = path.name.lower()

@@ -2,7 +2,7 @@
 
 from .featuriser import Featuriser, Normalise, freeze_batch_norm
 from .head import Classifier
-from .registry import available, build, register
+from .registry import available, build, is_registered, register
 from .small_cnn import SmallCNN
 from .vectors import MLP, Linear, Standardise
 from .wide_resnet import WideResNet
@@ -19,5 +19,6 @@ __all__ = [
     "available",
     "build",
     "freeze_batch_norm",
+    "is_registered",
     "register",
 ]

@@ -1,4 +1,4 @@
-"""Networks by name: ours, the user's own, and every backbone of timm.
+"""Networks by name: ours, the user's own, those of installed packages, and every backbone of timm.
 
 A name may carry an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64.
 """
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from ..plugins import Plugins
 from . import backbones
 from . import weights as files
 from .featuriser import Featuriser
@@ -42,6 +43,8 @@ def register(name: str) -> Callable[[B], B]:
     """
 
     def decorate(builder: B) -> B:
+        if not callable(builder):
+            raise InputError(f"{builder!r} builds no network to register as {name!r}: give a function of two arguments")
         known = _BUILDERS.get(name)
         if known is not None and (known.__module__, known.__qualname__) != (builder.__module__, builder.__qualname__):
             raise InputError(f"backbone {name!r} is registered already, by {known.__module__}.{known.__qualname__}")
@@ -51,9 +54,32 @@ def register(name: str) -> Callable[[B], B]:
     return decorate
 
 
+def _add(name: str, builder: Builder) -> None:
+    """The builder of an entry point, which does not take the place of one of timm's."""
+    if name not in _BUILDERS and backbones.known(name):
+        raise InputError(f"timm has a backbone {name!r}")
+    register(name)(builder)
+
+
+_PLUGINS = Plugins(
+    "transferrisk.backbones",
+    "backbone",
+    known=lambda name: name in _BUILDERS or backbones.known(name),
+    register=_add,
+)
+
+
 def available() -> list[str]:
     """Names of the networks registered; those of timm are known besides."""
+    _PLUGINS.find_all()
     return list(_BUILDERS)
+
+
+def is_registered(name: str) -> bool:
+    """Whether a name, with its argument or without, is that of a network registered, and of none of timm's."""
+    base = name.partition(":")[0]
+    _PLUGINS.find(base)
+    return base in _BUILDERS
 
 
 def build(
@@ -87,7 +113,7 @@ def build(
 def _featuriser(name: str, shape: Shape, weights: str | Path | None) -> tuple[Featuriser, bool]:
     """The network below the head, and whether its weights come from elsewhere."""
     base, _, argument = name.partition(":")
-    if base not in _BUILDERS:
+    if not is_registered(name):
         if not backbones.known(name):
             raise InputError(f"backbone {name!r} is not known{_nearest(name)}")
         return backbones.featuriser(name, shape, weights)

@@ -12,7 +12,7 @@ from ..data import EnvironmentSet, Options, Splits, leave_out, load_splits
 from ..data import load as load_data
 from ..data.checks import did_you_mean
 from ..errors import InputError
-from ..models import Classifier, available, build
+from ..models import Classifier, build, is_registered
 from .checkpoint import Checkpoint, load, load_model
 from .config import Precision, Run, TrainingConfig
 from .digests import PREFIX, of_file
@@ -147,7 +147,7 @@ class Request:
     def _augment(self, data: EnvironmentSet, network: Network) -> bool:
         if self.augment and not side(data):
             raise InputError("there is nothing to augment: the inputs are vectors, not images; leave --augment out")
-        pretrained = network.weights != "none" and network.backbone.partition(":")[0] not in available()
+        pretrained = network.weights != "none" and not is_registered(network.backbone)
         return pretrained and bool(side(data)) if self.augment is None else self.augment
 
     def _origin(self, network: Network) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from ...data.checks import did_you_mean
 from ...errors import InputError
+from ...plugins import Plugins
 from ...training import OnStep
 from ...training.plain import dumps, plain
 
@@ -110,6 +111,9 @@ def register(name: str) -> Callable[[T], T]:
     """Class decorator: makes a task known under a name."""
 
     def decorate(task: T) -> T:
+        if not (isinstance(task, type) and issubclass(task, Task)):
+            called = getattr(task, "__name__", repr(task))
+            raise InputError(f"{called} is no task to register as {name!r}: derive a class from Task")
         known = _TASKS.get(name)
         if known is not None and (type(known).__module__, type(known).__qualname__) != (
             task.__module__,
@@ -123,13 +127,24 @@ def register(name: str) -> Callable[[T], T]:
     return decorate
 
 
+_PLUGINS = Plugins(
+    "transferrisk.tasks",
+    "task",
+    known=lambda name: name in _TASKS,
+    register=lambda name, found: register(name)(found),
+)
+
+
 def available() -> list[str]:
+    _PLUGINS.find_all()
     return list(_TASKS)
 
 
 def get(name: str) -> Task[Any]:
+    _PLUGINS.find(name)
     if name not in _TASKS:
-        raise InputError(f"task {name!r} is not known: {did_you_mean(name, _TASKS)}choose from {', '.join(_TASKS)}")
+        known = available()
+        raise InputError(f"task {name!r} is not known: {did_you_mean(name, known)}choose from {', '.join(known)}")
     return _TASKS[name]
 
 
