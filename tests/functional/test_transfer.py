@@ -135,6 +135,14 @@ def test_sum_sum_is_the_mean_over_the_others():
     torch.testing.assert_close(out.risk, others.mean())
 
 
+def test_sum_sum_keeps_the_digits_of_float64():
+    batch = random_batch(6, [9, 8, 7, 6], classes=2, width=3)
+    out = transfer_risk(batch.features, batch.labels, batch.index, 4, 2, 1e-2, weights=uniform_weights)
+    assert out.risk.dtype == out.weights.dtype == torch.float64
+    off = ~torch.eye(4, dtype=torch.bool)
+    assert float(out.risk) == pytest.approx(float(out.matrix[off].mean()), rel=1e-13)
+
+
 def test_one_query_at_a_time_averages_to_all():
     batch = random_batch(3, [8, 9, 7, 5], classes=3, width=6)
     arguments = (batch.labels, batch.index, 4, 3, 1e-2)

@@ -67,7 +67,7 @@ class Transfer:
 
 def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
     """Sum-sum: the same weight for every environment but Q."""
-    return counted / counted.sum(-1, keepdim=True).clamp(min=1)
+    return counted.to(matrix.dtype) / counted.sum(-1, keepdim=True).clamp(min=1)
 
 
 def worst_weights(matrix: Tensor, counted: Tensor) -> Tensor:

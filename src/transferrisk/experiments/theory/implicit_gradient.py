@@ -1,0 +1,252 @@
+"""How good is the implicit gradient: its error on a batch, and its variance between batches (sections 4.1, 4.2 and 6).
+
+    x (D,) of environment e is drawn from Rosenfeld's Gaussians (section 3.2);   Phi(x) = A x, A (d, D), d < D
+    R(A)  = mean over Q of the mean over P != Q of the cross-entropy of w(Q; Phi) on P,  on a batch of n samples each
+    g     = dR/dA = direct + implicit,   implicit = -d/dA (sg(H_Q^-1 v_Q) . dl_Q/dw)      (proposition 1)
+
+d < D matters: predictors undo any invertible A, so that without a ridge R would not depend on it.
+
+The methods differ in H_Q^-1 v_Q alone: "none" leaves the implicit part out, "neumann-k" sums the series over
+i = 0..k (the paper: k = 10), "exact" solves the system. On one batch, truth is a finite difference that solves every
+predictor anew, along some random directions of A. Between batches, truth is the gradient g* of a pool that is large
+against any batch, at the same ridge:
+
+    bias       |mean over batches of g - g*| / |g*|
+    deviation  sqrt(mean over batches of |g - mean g|^2) / |g*|
+    error      sqrt(bias^2 + deviation^2)
+
+The paper names the variance of H^-1 v on small batches as its limitation. Rows "part" compare the two parts of the
+exact gradient, each with its own pool's norm. The bias is no fault of the solver: a batch of n samples has another
+optimal predictor than the population, and the smaller the ridge the more so, as small batches are separable.
+
+Batches are solved together, as environments of one problem of which only those of the same batch are paired. Where the
+series diverges (H has an eigenvalue above 2), a batch's implicit part is left out, as in "none", and it is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from ...data.sets.gaussian import Gaussian
+from ...errors import InputError
+from ...functional import Transfer, given_weights, transfer_risk
+from ...solvers import CG, Cholesky, LinearSolver, Neumann, Newton
+from .fields import OnStep, above_zero, at_least, check_settings, finite, seed, several, silent
+
+_TOGETHER = 32  # most batches that are solved at once
+_PAIRS = 2**18  # most rows of all pairs of their environments
+_STEP = 1e-4  # of the finite differences, of fourth order
+_STENCIL = {-2: 1 / 12, -1: -8 / 12, 1: 8 / 12, 2: -1 / 12}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is drawn, and how it is compared.
+
+    batch_sizes  samples of each environment
+    terms        k of each Neumann series
+    batches      from which bias and deviation are estimated
+    checked      of these, how many are compared with finite differences, along `directions`
+    pool         samples of each environment that stand for the population
+    causal       mu_c in each of its `causal_width` coordinates
+    spread       the mu_e are N(0, spread^2) in each of their `environment_width` coordinates, drawn by the seed
+    features     d; the rows of A are `scale` times orthonormal ones, drawn by the seed
+    """
+
+    batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    ridges: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
+    terms: tuple[int, ...] = (1, 10, 100)
+    batches: int = 48
+    checked: int = 2
+    directions: int = 8
+    pool: int = 50_000
+    environments: int = 2
+    causal_width: int = 5
+    environment_width: int = 10
+    causal: float = 0.3
+    spread: float = 0.5
+    features: int = 8
+    scale: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_settings(
+            self,
+            batch_sizes=several(at_least(2)),
+            ridges=several(above_zero),
+            terms=several(at_least(1)),
+            batches=at_least(2),
+            checked=at_least(1),
+            directions=at_least(1),
+            pool=at_least(2),
+            environments=at_least(2),
+            causal_width=at_least(1),
+            environment_width=at_least(1),
+            causal=finite,
+            spread=above_zero,
+            features=at_least(1),
+            scale=above_zero,
+            seed=seed,
+        )
+        if self.features >= self.width:
+            raise InputError(
+                f"features={self.features} are not fewer than the {self.width} inputs: predictors would undo any map"
+            )
+
+    @property
+    def width(self) -> int:
+        """D"""
+        return self.causal_width + self.environment_width
+
+    @property
+    def methods(self) -> dict[str, LinearSolver | None]:
+        series = {f"neumann-{k}": Neumann(terms=k, raises=False) for k in self.terms}
+        return {"none": None, **series, "exact": CG()}
+
+    def family(self) -> Gaussian:
+        generator = Generator().manual_seed(self.seed)
+        size = (self.environments, self.environment_width)
+        means = self.spread * torch.randn(*size, generator=generator, dtype=torch.float64)
+        return Gaussian(torch.full((self.causal_width,), self.causal, dtype=torch.float64), means)
+
+    def map(self) -> Tensor:
+        """A"""
+        return self.scale * _orthonormal(self.features, self.width, self.seed)
+
+
+def _orthonormal(rows: int, columns: int, seed: int) -> Tensor:
+    """(rows, columns)"""
+    draws = torch.randn(columns, rows, generator=Generator().manual_seed(seed), dtype=torch.float64)
+    basis: Tensor = torch.linalg.qr(draws).Q
+    return basis.mT.contiguous()
+
+
+@dataclass(frozen=True)
+class Batches:
+    """K batches of n samples of each of E environments."""
+
+    inputs: Tensor  # (K, E, n, D)
+    labels: Tensor  # (K, E, n)
+
+    @classmethod
+    def draw(cls, family: Gaussian, count: int, samples: int, seed: int) -> Batches:
+        data = family.load(count * samples, seed)
+        E = len(family.environment_means)
+        inputs = data.inputs[:].reshape(E, count, samples, -1).transpose(0, 1)
+        return cls(inputs, data.labels.reshape(E, count, samples).transpose(0, 1))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, k: int) -> Batches:
+        return Batches(self.inputs[k : k + 1], self.labels[k : k + 1])
+
+    @property
+    def together(self) -> int:
+        """How many are solved at once."""
+        _, E, n, _ = self.inputs.shape
+        return max(1, min(_TOGETHER, int((_PAIRS / n) ** 0.5 / E)))
+
+    def split(self) -> Iterator[Batches]:
+        for inputs, labels in zip(self.inputs.split(self.together), self.labels.split(self.together), strict=True):
+            yield Batches(inputs, labels)
+
+    def transfer(self, maps: Tensor, ridge: float, method: LinearSolver | None) -> Transfer:
+        """For one A each, (K, d, D); the risk is the mean over the batches."""
+        K, E, n, _ = self.inputs.shape
+        features = torch.einsum("kend,kfd->kenf", self.inputs, maps).flatten(0, 2)
+        within = (1 - torch.eye(E, dtype=torch.float64)) / (E - 1)
+        return transfer_risk(
+            features,
+            self.labels.flatten(),
+            torch.arange(K * E).repeat_interleave(n),
+            K * E,
+            2,
+            ridge,
+            weights=given_weights(torch.block_diag(*[within] * K)),
+            gradient_matching=0.0 if method is None else 1.0,
+            solver=Newton(linear=Cholesky()),
+            implicit=method,
+            space="predictor",
+        )
+
+    def gradients(self, map: Tensor, ridge: float, method: LinearSolver | None) -> Tensor:
+        """dR/dA of each batch at one A, (K, d D); nan where a series diverges."""
+        found = []
+        for part in self.split():
+            own = map.expand(len(part), -1, -1).clone().requires_grad_()
+            part.transfer(own, ridge, method).risk.backward()
+            assert own.grad is not None
+            found.append(len(part) * own.grad.flatten(1))
+        return torch.cat(found)
+
+    def risks(self, maps: Tensor, ridge: float) -> Tensor:
+        """R of each batch at its own A, (K,)."""
+        found = []
+        E = self.inputs.shape[1]
+        for part, own in zip(self.split(), maps.split(self.together), strict=True):
+            with torch.no_grad():
+                out = part.transfer(own, ridge, None)
+            losses = torch.where(out.weights > 0, out.weights * out.matrix, 0).sum(1)
+            found.append(losses.reshape(-1, E).mean(1))
+        return torch.cat(found)
+
+
+def finite_difference(batch: Batches, map: Tensor, directions: Tensor, ridge: float) -> Tensor:
+    """dR/dA of one batch along directions (m, d D), (m,): every predictor solved anew."""
+    moves = torch.cat([_STEP * k * directions for k in _STENCIL]).reshape(-1, *map.shape)  # (4 m, d, D)
+    copies = Batches(batch.inputs.expand(len(moves), -1, -1, -1), batch.labels.expand(len(moves), -1, -1))
+    risks = copies.risks(map + moves, ridge).reshape(len(_STENCIL), -1)
+    factors = torch.tensor(list(_STENCIL.values()), dtype=map.dtype)
+    return factors @ risks / _STEP
+
+
+def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
+    """what = "error"     of each method on a batch, against finite differences: the mean over the checked batches
+    "variance"  bias, deviation and error of each method, against the pool
+    "part"      the same for the direct and the implicit part of the exact gradient, against the pool's part
+    """
+    family, methods, map = settings.family(), settings.methods, settings.map()
+    directions = _orthonormal(min(settings.directions, map.numel()), map.numel(), settings.seed + 3)
+    pool = Batches.draw(family, 1, settings.pool, settings.seed + 1)
+    found: list[dict[str, Any]] = []
+    done, total = 0, len(settings.ridges) * len(settings.batch_sizes)
+    for ridge in settings.ridges:
+        truth = {name: pool.gradients(map, ridge, methods[name])[0] for name in ("none", "exact")}
+        for size in settings.batch_sizes:
+            drawn = Batches.draw(family, settings.batches, size, settings.seed + 2)
+            place = {"ridge": ridge, "batch_size": size}
+            given = {name: drawn.gradients(map, ridge, method) for name, method in methods.items()}
+            diverged = {name: ~g.isfinite().all(1) for name, g in given.items()}
+            for name, gone in diverged.items():
+                given[name] = torch.where(gone.unsqueeze(1), given["none"], given[name])
+            checked = [drawn[k] for k in range(min(settings.checked, len(drawn)))]
+            difference = torch.stack([finite_difference(batch, map, directions, ridge) for batch in checked])
+            for name, g in given.items():
+                error = (g[: len(checked)] @ directions.mT - difference).norm(dim=1) / difference.norm(dim=1)
+                which = {**place, "method": name, "diverged": float(diverged[name].double().mean())}
+                found.append({"what": "error", **which, "error": float(error.mean())})
+                found.append({"what": "variance", **which, **_spread(g, truth["exact"])})
+            parts = {
+                "direct": (given["none"], truth["none"]),
+                "implicit": (given["exact"] - given["none"], truth["exact"] - truth["none"]),
+            }
+            for name, (g, own) in parts.items():
+                found.append({"what": "part", **place, "part": name, "pool_norm": float(own.norm()), **_spread(g, own)})
+            done += 1
+            on_step(done, total)
+    return found
+
+
+def _spread(gradients: Tensor, truth: Tensor) -> dict[str, float]:
+    """Of (K, D) around (D,), relative to its norm."""
+    centre, norm = gradients.mean(0), truth.norm()
+    bias = float((centre - truth).norm() / norm)
+    deviation = float((gradients - centre).square().sum(1).mean().sqrt() / norm)
+    cosine = torch.nn.functional.cosine_similarity(gradients, truth, dim=1).mean()
+    return {"bias": bias, "deviation": deviation, "error": (bias**2 + deviation**2) ** 0.5, "cosine": float(cosine)}
