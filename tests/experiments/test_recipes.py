@@ -61,7 +61,7 @@ def test_the_papers_experiments_are_there():
     assert {
         "cmnist", "cmnist-uncorrelated", "scenecoco", "scenecoco-uncorrelated", "environments", "transferability",
         "irm-vs-trm", "pacs-resnet18", "pacs-resnet18-testval", "pacs-resnet50", "office-home", "celeba", "time",
-        "pacs-efficientnet-lite0",
+        "pacs-efficientnet-lite0", "toy-2d", "theorem-1", "implicit-gradient", "convergence",
     } <= set(names())  # fmt: skip
 
 

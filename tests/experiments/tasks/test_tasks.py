@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 
 from transferrisk.errors import InputError
 from transferrisk.experiments import bench
+from transferrisk.experiments.plan import make
+from transferrisk.experiments.recipe import load
 from transferrisk.experiments.tasks import Place, get
 from transferrisk.experiments.tasks.base import plan
 from transferrisk.experiments.tasks.pictures import PICTURES
 from transferrisk.training import Request, train
+from transferrisk.training.plain import dumps
 
 GAUSSIAN = {
     "data": "gaussian",
@@ -92,6 +96,22 @@ def test_times_are_of_all_algorithms_in_one_run(tmp_path, monkeypatch):
     assert [row["algorithm"] for row in rows] == ["erm", "trm"]
     assert rows[0]["seconds_per_epoch"] == pytest.approx(10 * rows[0]["ms"] / 1000)
     assert done[-1][0] == done[-1][1]
+
+
+@pytest.mark.parametrize("name", ["toy-2d", "theorem-1", "implicit-gradient", "convergence"])
+def test_theory_gives_rows_that_json_and_a_report_can_hold(name, tmp_path):
+    recipe = load(name, fast=True)
+    (run,) = make(recipe).runs
+    small = {"toy-2d": {"angles": 5, "steps": 3}, "implicit-gradient": {"batches": 3, "batch_sizes": [16]},
+             "convergence": {"steps": [30, 60], "repeats": 2}, "theorem-1": {"dimensions": [4]}}  # fmt: skip
+    rows = carried_out(plan(name, {**run.settings, **small[name]}), Place(tmp_path))
+    assert json.loads(dumps(rows)) == rows
+    for show in recipe.show.values():
+        chosen = [row for row in rows if all(row.get(key) == value for key, value in show["where"].items())]
+        assert chosen, f"nothing to show of {show['where']}"
+        columns = [show[key] for key in ("x", "y", "series", "row", "values", "panels") if key in show]
+        for column in (name for names in columns for name in (names if isinstance(names, list) else [names])):
+            assert column in chosen[0]
 
 
 @pytest.mark.parametrize(

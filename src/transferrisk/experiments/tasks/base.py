@@ -84,7 +84,7 @@ class Task(ABC, Generic[S]):
             if field.default is MISSING and field.default_factory is MISSING and key not in settings:
                 raise InputError(f"task {self.name!r} needs the setting {key!r}: add it")
         try:
-            return self.settings_type(**settings)  # type: ignore[no-any-return]
+            return self.settings_type(**{key: _tuples(value) for key, value in settings.items()})  # type: ignore[no-any-return]
         except TypeError as error:
             raise InputError(f"task {self.name!r}: its settings have types it cannot use ({error})") from None
 
@@ -102,6 +102,11 @@ class Task(ABC, Generic[S]):
 
     def tidy(self, place: Place) -> None:
         """Remove what was needed to go on; called when the rows are kept."""
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, which is what TOML and JSON have, as the tuples that frozen settings hold."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 _TASKS: dict[str, Task[Any]] = {}
