@@ -12,6 +12,7 @@ from .bench import bench
 from .data import data_app
 from .data_look import check, show
 from .demo import demo
+from .experiment import experiment
 from .export import export
 from .fit import fit
 from .predict import predict
@@ -29,6 +30,7 @@ app.command()(audit)
 app.command()(fit)
 app.command()(predict)
 app.command()(export)
+app.command()(experiment)
 data_app.command()(check)
 data_app.command()(show)
 app.add_typer(data_app, name="data")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -123,28 +121,13 @@ def load_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
 
 def provenance() -> dict[str, str]:
     """With what a result was made: version, commit, torch, hardware."""
-    import os
-
     import torch
 
     from .. import __version__
+    from ..experiments.provenance import commit, hardware
 
     found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__}
-    commit = _commit()
-    if commit:
-        found["Commit"] = commit
-    found["Hardware"] = f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}"
+    if revision := commit():
+        found["Commit"] = revision
+    found["Hardware"] = hardware()
     return found
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git."""
-    root = Path(__file__).parents[3]
-    if not (root / ".git").exists() or not (root / "src" / "transferrisk").is_dir():
-        return None
-    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
-    try:
-        head = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return head.stdout.strip() if head.returncode == 0 else None

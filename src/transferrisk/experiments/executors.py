@@ -47,7 +47,7 @@ def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: Callable[[int, int, 
 
 def _in_turn(jobs: Sequence[Job[T]], on_step: Callable[[int, int, int], None]) -> Iterator[tuple[int, T]]:
     for position, job in enumerate(jobs):
-        with _one_thread():
+        with threads_set(1):
             result = job(lambda done, total, position=position: on_step(position, done, total))  # type: ignore[misc]
         yield position, result
 
@@ -98,7 +98,7 @@ def _team(workers: int) -> Iterator[list[Connection]]:
     processes: list[BaseProcess] = []
     connections: list[Connection] = []
     try:
-        with _interrupts_blocked():  # workers inherit the block: what Ctrl-C means is decided here alone
+        with signals_blocked(signal.SIGINT):  # workers inherit the block: what Ctrl-C means is decided here alone
             for _ in range(workers):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_work, args=(theirs,), daemon=True)
@@ -134,12 +134,12 @@ def _work(connection: Connection) -> None:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """A Ctrl-C in here arrives at the end; where the system cannot hold it back, it does not."""
+def signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Such a signal arrives at the end; where the system cannot hold it back, it does not."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
@@ -147,9 +147,10 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def threads_set(count: int | None) -> Iterator[None]:
+    """How many torch uses meanwhile; None: as many as now."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(before if count is None else count)
     try:
         yield
     finally:

@@ -40,6 +40,15 @@ class Plan:
             found[run.name] = run if known is None else replace(known, keep=known.keep or run.keep)
         return list(found.values())
 
+    def to_json(self) -> dict[str, Any]:
+        """All that a report must know to see what is missing."""
+        return {"recipe": self.recipe.to_json(), "cells": [[cell.run.name, cell.columns] for cell in self.cells]}
+
+
+def whole(recipe: Recipe, seeds: int | None = None) -> Plan:
+    """Every cell of the recipe, with more seeds than it has where those are asked for."""
+    return make(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds)
+
 
 def make(recipe: Recipe, only: Sequence[str] = (), seeds: int | None = None) -> Plan:
     """Every problem, combination, method, point and seed, in this order.

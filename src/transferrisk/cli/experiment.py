@@ -1,0 +1,105 @@
+"""`trm experiment`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..experiments.run import Executor
+
+Name = Annotated[str | None, typer.Argument(help="As --list shows them, or a recipe of your own, FILE.toml.")]
+List = Annotated[bool, typer.Option("--list", help="Show the experiments, and stop.")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Leave others out: a method, or COLUMN=VALUE,VALUE such as bias=0.9; may be repeated."),
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How many, in place of the recipe's.")]
+Fast = Annotated[bool, typer.Option("--fast", help="A small version of the same shape, for a laptop.")]
+Defaults = Annotated[bool, typer.Option("--defaults", help="Every method with its default settings, without grids.")]
+Output = Annotated[str, typer.Option(metavar="FOLDER", help="Where results go: a folder, or storage such as s3://...")]
+Chosen = Annotated[str, typer.Option("--executor", help="local, or ray.")]
+Workers = Annotated[int | None, typer.Option(min=0, help="local: processes; one a GPU, or a core, if not given.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Of each run; cores divided among the workers, if not given.")]
+Device = Annotated[str, typer.Option(help="local: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
+Address = Annotated[str | None, typer.Option(help="ray: of a cluster, such as auto; one is started here if not given.")]
+Gpus = Annotated[float | None, typer.Option("--gpus-per-run", min=0, help="ray: 0.25 lets four runs share one.")]
+Cpus = Annotated[float, typer.Option("--cpus-per-run", min=0, help="ray: cores of each run.")]
+Retries = Annotated[int, typer.Option(min=0, help="How often a run is tried again after its worker died.")]
+Root = Annotated[Path | None, typer.Option("--data-root", help="Where data sets are kept.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
+
+
+def experiment(
+    name: Name = None,
+    listed: List = False,
+    dry_run: Dry = False,
+    only: Only = None,
+    seeds: Seeds = None,
+    fast: Fast = False,
+    defaults: Defaults = False,
+    output: Output = "results",
+    executor: Chosen = "local",
+    workers: Workers = None,
+    threads: Threads = None,
+    device: Device = "auto",
+    address: Address = None,
+    gpus_per_run: Gpus = None,
+    cpus_per_run: Cpus = 1.0,
+    retries: Retries = 2,
+    data_root: Root = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment of the paper, or one of your own: what is done already is not done again.
+
+    Example: trm experiment cmnist --fast --only ERM --only TRM --output results
+    """
+    from ..errors import InputError
+    from ..experiments.plan import make, whole
+    from ..experiments.recipe import load
+    from ..experiments.run import run_experiment
+    from ..experiments.store import Store
+    from .experiment_show import events, show_plan, show_recipes, show_summary
+
+    if listed:
+        show_recipes()
+        return
+    if name is None:
+        raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
+    recipe = load(name, fast, defaults)
+    plan, store = make(recipe, only or (), seeds), Store(output)
+    if dry_run:
+        show_plan(plan, store, device, workers, threads)
+        return
+
+    def carrier() -> Executor:
+        from ..experiments.local import LocalExecutor
+        from ..experiments.ray_cluster import RayExecutor
+
+        if executor == "local":
+            _refuse("local", {"--address": address, "--gpus-per-run": gpus_per_run})
+            devices = None if device == "auto" else [part.strip() for part in device.split(",")]
+            return LocalExecutor(workers, devices, threads, retries, data_root)
+        if executor == "ray":
+            _refuse("ray", {"--workers": workers, "--device": None if device == "auto" else device})
+            return RayExecutor(address, gpus_per_run, cpus_per_run, threads, retries, data_root)
+        raise InputError(f"executor {executor!r} is not known: choose from local, ray")
+
+    with events(plan, quiet) as on_event:
+        summary = run_experiment(plan, store, carrier(), on_event, whole(recipe, seeds))
+    show_summary(plan, summary, output, quiet)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _refuse(executor: str, asked: dict[str, object]) -> None:
+    from ..errors import InputError
+
+    for option, value in asked.items():
+        if value is not None:
+            raise InputError(
+                f"{option} is nothing the {executor} executor heeds: leave it out, or choose the other one"
+            )

@@ -1,0 +1,30 @@
+"""With what a result was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+
+def commit() -> str | None:
+    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists() or not (root / "src" / "transferrisk").is_dir():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    try:
+        head = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return head.stdout.strip() if head.returncode == 0 else None
+
+
+def hardware(device: str = "cpu") -> str:
+    """What computes there; "auto" is a GPU where there is one."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(None if device == "auto" else device)
+    return f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}"

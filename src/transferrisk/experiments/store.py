@@ -1,0 +1,268 @@
+"""Where experiments keep their runs: a folder, or any storage that fsspec reaches.
+
+    ROOT/runs/<name>/     one folder a run: run.json (task and settings), rows.jsonl (its result), then done.json or
+                          failed.json, and what the task keeps beside them
+    ROOT/<experiment>/    recipe.json and records.parquet
+
+Invariant: where done.json is, the rest is whole; it is written last.
+
+In a folder, a run is held by one process at a time, by a lock that ends with the process. Object storage knows no
+locks: there, a run works in a folder of its machine (`scratch`), and is uploaded when it is finished. Two at once may
+then do the same run twice, and never damage it, because each object is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, TransferRiskError
+from ..files import write_atomically
+from ..training.plain import dumps
+from .tasks import PlannedRun, Row
+
+RUNS, LOCK = "runs", ".lock"
+RUN, ROWS, DONE, FAILED = "run.json", "rows.jsonl", "done.json", "failed.json"
+
+
+class Store:
+    """
+    root     a folder, or an address such as s3://bucket/results
+    scratch  where runs work when root is an address; None: below the system's folder for temporary files
+    """
+
+    def __init__(self, root: str | Path, scratch: Path | str | None = None) -> None:
+        text = os.fspath(root).removeprefix("file://")
+        self._bucket = Bucket.of(text.rstrip("/")) if "://" in text else None
+        self.root = text.rstrip("/") if self._bucket else os.path.abspath(text)
+        if self._bucket is None:
+            self.local = Path(self.root)
+        else:
+            below = Path(scratch or Path(tempfile.gettempdir()) / f"transferrisk-{getpass.getuser()}").absolute()
+            self.local = below / hashlib.sha256(self.root.encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"Store({self.root!r})"
+
+    def where(self, path: str) -> str:
+        """The full name of a file, for a message."""
+        return f"{self.root}/{path}"
+
+    def read(self, path: str) -> bytes | None:
+        """None where there is no such file."""
+        try:
+            return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise TransferRiskError(f"{self.where(path)} cannot be read ({error.strerror or error})") from None
+
+    def write(self, path: str, content: bytes | str) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        with self._disk_errors(path):
+            if self._bucket:
+                self._bucket.write(path, data)
+            else:
+                write_atomically(self.local / path, data)
+
+    def finished(self) -> set[str]:
+        """Names of the runs that are done."""
+        if self._bucket:
+            return {path.split("/")[-2] for path in self._bucket.find(f"{RUNS}/*/{DONE}")}
+        return {path.parent.name for path in (self.local / RUNS).glob(f"*/{DONE}")}
+
+    def done(self, name: str, keep: bool = False) -> bool:
+        """Whether the run is; with `keep`, whether its model was kept too."""
+        content = self.read(f"{RUNS}/{name}/{DONE}")
+        return content is not None and (not keep or bool(json.loads(content).get("keep")))
+
+    def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+        """Those that are not done yet."""
+        finished = self.finished()
+        return [run for run in runs if run.name not in finished or (run.keep and not self.done(run.name, keep=True))]
+
+    def rows(self, name: str) -> list[Row]:
+        """The result of a finished run."""
+        path = f"{RUNS}/{name}/{ROWS}"
+        content = self.read(path)
+        if content is None:
+            raise InputError(f"{self.where(path)} does not exist: run {name} is not done")
+        try:
+            return [json.loads(line) for line in content.splitlines()]
+        except ValueError as error:
+            raise InputError(
+                f"{self.where(path)} is damaged ({error}): remove the run's folder, and it is done again"
+            ) from None
+
+    def seconds(self, name: str) -> float:
+        """That a finished run took, since it was last taken up."""
+        content = self.read(f"{RUNS}/{name}/{DONE}")
+        if content is None:
+            raise InputError(f"{self.where(f'{RUNS}/{name}')} holds no {DONE}: run {name} is not done")
+        return float(json.loads(content)["seconds"])
+
+    def failure(self, name: str) -> str | None:
+        """Why the last attempt failed; None where none did, or the run is done since."""
+        content = self.read(f"{RUNS}/{name}/{FAILED}")
+        return None if content is None or self.done(name) else str(json.loads(content)["error"])
+
+    @contextmanager
+    def claim(self, name: str) -> Iterator[Path | None]:
+        """The run's folder for this process alone; None where another has it."""
+        folder = self.local / RUNS / name
+        with self._disk_errors(f"{RUNS}/{name}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            yield folder if _lock(handle) else None
+        finally:
+            os.close(handle)
+
+    def taken(self, name: str) -> bool:
+        """Whether another process works on the run."""
+        with self.claim(name) as folder:
+            return folder is None
+
+    def publish(self, name: str, keep: bool = False) -> None:
+        """Bring a run that is done in its claimed folder to where all see it; with `keep`, the folder stays too."""
+        if self._bucket is None:
+            return
+        folder, path = self.local / RUNS / name, f"{RUNS}/{name}"
+        with self._disk_errors(path):
+            self._bucket.upload(folder, path, last=DONE)
+            self._bucket.remove(f"{path}/{FAILED}")
+        if not keep:
+            _empty(folder)
+
+    def fail(self, name: str, error: str, trace: str = "") -> None:
+        """Note why an attempt failed. Where even that cannot be written, the caller still knows."""
+        with suppress(TransferRiskError):
+            self.write(f"{RUNS}/{name}/{FAILED}", dumps({"error": error, "traceback": trace}, indent=2) + "\n")
+
+    def folder(self, name: str) -> Path:
+        """Of a finished run, on this machine."""
+        folder = self.local / RUNS / name
+        if self._bucket is None or (folder / DONE).exists():
+            return folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / LOCK):
+            if not (folder / DONE).exists():
+                _empty(folder)
+                self._bucket.download(f"{RUNS}/{name}", folder, last=DONE)
+        return folder
+
+    @contextmanager
+    def alone(self, experiment: str) -> Iterator[None]:
+        """One process at a time in an experiment's own folder; others wait."""
+        if self._bucket is None:
+            with self._disk_errors(experiment):
+                (self.local / experiment).mkdir(parents=True, exist_ok=True)
+        with nullcontext() if self._bucket else _locked(self.local / experiment / LOCK):
+            yield
+
+    @contextmanager
+    def _disk_errors(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TransferRiskError(
+                f"{self.where(path)} cannot be written ({error.strerror or error}): mend that, and run the same again"
+            ) from None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Files below an address."""
+
+    files: Any  # fsspec's AbstractFileSystem
+    base: str
+
+    @classmethod
+    def of(cls, address: str) -> Bucket:
+        from fsspec.core import url_to_fs
+
+        try:
+            return cls(*url_to_fs(address))
+        except (ImportError, ValueError) as error:
+            raise InputError(f"{address} cannot be used for results: {error}") from None
+
+    def read(self, path: str) -> bytes:
+        content: bytes = self.files.cat_file(f"{self.base}/{path}")
+        return content
+
+    def write(self, path: str, content: bytes) -> None:
+        self._make_folder(path)
+        self.files.pipe_file(f"{self.base}/{path}", content)
+
+    def find(self, pattern: str) -> list[str]:
+        self.files.invalidate_cache()
+        found: list[str] = self.files.glob(f"{self.base}/{pattern}")
+        return found
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.files.rm_file(f"{self.base}/{path}")
+
+    def upload(self, folder: Path, path: str, last: str) -> None:
+        """All files of the folder but the lock, the one whose presence says that the others are there at the end."""
+        inside = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.name != LOCK]
+        for name in sorted(inside, key=lambda name: (name == last, name)):
+            self._make_folder(f"{path}/{name}")
+            self.files.put_file(str(folder / name), f"{self.base}/{path}/{name}")
+
+    def download(self, path: str, folder: Path, last: str) -> None:
+        self.files.invalidate_cache()
+        start = self.files.info(f"{self.base}/{path}")["name"].rstrip("/")
+        for full in self.files.find(start):
+            name = full[len(start) + 1 :]
+            if name != last:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                self.files.get_file(full, str(folder / name))
+        write_atomically(folder / last, self.read(f"{path}/{last}"))
+
+    def _make_folder(self, path: str) -> None:
+        """Where the storage knows folders, a file needs its own."""
+        self.files.makedirs(f"{self.base}/{path}".rpartition("/")[0], exist_ok=True)
+
+
+def _empty(folder: Path) -> None:
+    """Remove all but the lock, which a process may be about to take."""
+    for item in folder.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item)
+        elif item.name != LOCK:
+            item.unlink()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, wait: bool = False) -> bool:
+    """Whether the file, open for writing as network file systems want it, is ours until the handle is closed."""
+    try:
+        import fcntl
+    except ImportError:  # a platform without them: two processes are then not kept apart
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:  # a network file system may know no locks
+        return True
+    return True

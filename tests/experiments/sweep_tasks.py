@@ -1,0 +1,161 @@
+"""Small tasks, plans of them, and a sweep as a command of its own; workers import this module."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fsspec.implementations.local import LocalFileSystem
+
+from transferrisk.data.sets import digits
+from transferrisk.errors import InputError
+from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.plan import Cell, Plan
+from transferrisk.experiments.recipe import Recipe
+from transferrisk.experiments.run import Interrupted, run_experiment
+from transferrisk.experiments.store import Store
+from transferrisk.experiments.tasks import PlannedRun, Task, get, register
+from transferrisk.models import Classifier, SmallCNN
+from transferrisk.training import Output, Run, TrainingConfig, train
+
+STARTS, MODEL = "starts", "model.json"
+HURRY = "hurry"  # a file in a run's folder: no more pauses
+
+
+@dataclass(frozen=True)
+class WalkSettings:
+    seed: int = 0
+    steps: int = 3
+    pause: float = 0.0
+    trouble: str = ""
+
+
+@register("test-walk")
+class Walk(Task[WalkSettings]):
+    """Some matrix products, with as many pauses; each start leaves its process in a file."""
+
+    settings_type = WalkSettings
+
+    def run(self, settings, place):
+        note_start(place.folder)
+        self.suffer(settings.trouble, first=len(starts(place.folder)) == 1)
+        generator = torch.Generator().manual_seed(settings.seed)
+        value, rows = torch.randn(64, 64, generator=generator), []
+        for step in range(settings.steps):
+            time.sleep(0 if (place.folder / HURRY).exists() else settings.pause)
+            value = torch.tanh(value @ value / 8)
+            rows.append({"step": step, "value": float(value.mean()), "threads": torch.get_num_threads()})
+            place.on_step(step + 1, settings.steps)
+        if place.keep:
+            (place.folder / MODEL).write_text(json.dumps(rows[-1]["value"]))
+        return rows
+
+    def suffer(self, trouble: str, first: bool) -> None:
+        if trouble == "error":
+            raise InputError("the reason\nin two lines")
+        if trouble == "mistake":
+            raise KeyError("nothing here")
+        if trouble == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "checkpoint")
+        if trouble == "death" or (trouble == "one death" and first):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trouble == "one error" and first:
+            raise InputError("only the first time")
+
+
+@dataclass(frozen=True)
+class SumSettings:
+    seeds: Sequence[int] = ()
+    trouble: str = ""
+
+
+@register("test-sum")
+class Sum(Task[SumSettings]):
+    """Of what other runs have kept."""
+
+    settings_type = SumSettings
+
+    def needs(self, settings):
+        return [walk(seed=seed, trouble=settings.trouble, keep=True) for seed in settings.seeds]
+
+    def run(self, settings, place):
+        kept = [json.loads((place.other(run.name) / MODEL).read_text()) for run in self.needs(settings)]
+        return [{"sum": sum(kept)}]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    seed: int = 0
+    epochs: int = 2
+
+
+@register("test-training")
+class Training(Task[TrainingSettings]):
+    settings_type = TrainingSettings
+
+    def run(self, settings, place):
+        def model():
+            cnn = SmallCNN(width=4)
+            return Classifier(cnn, cnn.num_features, 10)
+
+        config = TrainingConfig(epochs=settings.epochs, evaluations=1)
+        run = Run("erm", model, digits.load(settings.seed), config, settings.seed, device=place.device)
+
+        def on_step(done, total):
+            place.on_step(done, total)
+            if done == 3:
+                note_start(place.folder)
+
+        output = Output(place.folder / "training", resume=True, say=lambda text: None)
+        records = train(run, on_step, output=output)
+        return [{"loss": scores.loss, "part": part} for r in records for part, scores in r.training_domain.items()]
+
+
+class Shelf(LocalFileSystem):
+    """Files of this machine as storage that knows no locks, which all of its processes see."""
+
+    protocol = "shelf"
+
+
+def note_start(folder: Path) -> None:
+    with (folder / STARTS).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def starts(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / STARTS).read_text().split()] if (folder / STARTS).exists() else []
+
+
+def walk(keep: bool = False, **settings: Any) -> PlannedRun:
+    return PlannedRun("test-walk", get("test-walk").resolve(settings), keep)
+
+
+def plan(*runs: PlannedRun, name: str = "trial") -> Plan:
+    cells = (Cell(run, {"method": run.task, "position": i}) for i, run in enumerate(runs))
+    return Plan(Recipe(name), tuple(cells))
+
+
+def main(root: str, workers: str, runs: str) -> int:
+    """A sweep; the runs are [[task, settings], ...] as JSON."""
+    planned: list[tuple[str, Mapping[str, Any]]] = json.loads(runs)
+    of_runs = plan(*(PlannedRun(task, get(task).resolve(settings)) for task, settings in planned))
+    try:
+        summary = run_experiment(of_runs, Store(root), LocalExecutor(int(workers), threads=1))
+    except Interrupted as interrupted:
+        print(interrupted)
+        return interrupted.exit_code
+    print(json.dumps(asdict(summary)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,205 @@
+"""Sweeps on a Ray cluster of this machine: the same results, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import fsspec
+import pytest
+import sweep_tasks
+from sweep_tasks import Shelf, plan, starts, walk
+
+from transferrisk import extras
+from transferrisk.errors import InputError, TransferRiskError
+from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.ray_cluster import RayExecutor, _outcome
+from transferrisk.experiments.run import Interrupted, run_experiment
+from transferrisk.experiments.store import Store
+from transferrisk.experiments.tasks import PlannedRun, get
+
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'transferrisk[ray]'")
+
+SMALL = {"num_cpus": 2, "num_gpus": 0, "object_store_memory": 80_000_000}
+TWO = LocalExecutor(workers=2, devices=["cpu"], threads=1)
+
+
+@pytest.fixture(scope="module")
+def workers_find_the_tasks():
+    """A cluster inherits the environment of the process that starts it."""
+    with pytest.MonkeyPatch.context() as patch:
+        here = str(Path(sweep_tasks.__file__).parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(workers_find_the_tasks):
+    """Its address; this process is connected to it."""
+    context = ray.init("local", **SMALL, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield context.address_info["gcs_address"]
+    ray.shutdown()
+
+
+def rows_of(store, runs):
+    return {run.name: store.rows(run.name) for run in runs}
+
+
+def in_the_background(act):
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def first_start(folder):
+    while not starts(folder):
+        time.sleep(0.02)
+    return starts(folder)[0]
+
+
+def test_a_cluster_is_started_and_ended(tmp_path, workers_find_the_tasks):
+    runs = [walk(seed=seed) for seed in range(2)]
+    executor = RayExecutor(gpus_per_run=0.5, options={**SMALL, "num_gpus": 1})
+    summary = run_experiment(plan(*runs), Store(tmp_path), executor)
+    assert (summary.done, summary.ran, summary.failed) == (2, 2, {})
+    assert not ray.is_initialized()
+    about = [json.loads(Store(tmp_path).read(f"runs/{run.name}/done.json")) for run in runs]
+    assert [one["device"] for one in about] == ["cuda", "cuda"]
+
+
+def test_more_than_this_machine_has():
+    executor = RayExecutor(gpus_per_run=1)
+    executor._started = True
+    with pytest.raises(InputError, match="a run is to have 1 GPUs, and this machine has 0: use fewer"):
+        executor._check({"CPU": 2.0}, gpus=1.0)
+
+
+def test_results_are_those_of_local_to_the_bit(tmp_path, cluster):
+    whole = PlannedRun("test-sum", get("test-sum").resolve({"seeds": [1, 2]}))
+    trained = PlannedRun("test-training", get("test-training").resolve({"epochs": 1}))
+    runs = [whole, trained, *(walk(seed=seed) for seed in range(4))]
+    stores = [Store(tmp_path / "ray"), Store(tmp_path / "local")]
+    for store, executor in zip(stores, (RayExecutor(), TWO), strict=True):
+        summary = run_experiment(plan(*runs), store, executor)
+        assert (summary.total, summary.done, summary.ran, summary.failed) == (6, 6, 6, {})
+    assert rows_of(stores[0], runs) == rows_of(stores[1], runs)
+    assert {row["threads"] for row in stores[0].rows(walk(seed=0).name)} == {1}
+    tables = [(tmp_path / name / "trial" / "records.parquet").read_bytes() for name in ("ray", "local")]
+    assert tables[0] == tables[1]
+    assert ray.is_initialized()
+
+
+def test_a_worker_killed_in_the_middle(tmp_path, cluster):
+    runs = [walk(seed=1, steps=40, pause=0.05), walk(seed=2)]
+    folder = tmp_path / "ray" / "runs" / runs[0].name
+    killing = in_the_background(lambda: os.kill(first_start(folder), signal.SIGKILL))
+    summary = run_experiment(plan(*runs), Store(tmp_path / "ray"), RayExecutor())
+    killing.join()
+    assert (summary.done, summary.failed) == (2, {})
+    assert len(starts(folder)) == 2
+    run_experiment(plan(*runs), Store(tmp_path / "local"), TWO)
+    assert rows_of(Store(tmp_path / "ray"), runs) == rows_of(Store(tmp_path / "local"), runs)
+
+
+def test_a_run_that_always_kills_its_worker_fails_and_a_mistake_is_not_repeated(tmp_path, cluster):
+    deadly, wrong, good = walk(trouble="death"), walk(trouble="mistake"), walk()
+    summary = run_experiment(plan(deadly, wrong, good), Store(tmp_path), RayExecutor(retries=1))
+    told = "its worker died (WorkerCrashedError), perhaps of too little memory, at each of 2 attempts"
+    assert summary.failed == {deadly.name: told, wrong.name: "KeyError: 'nothing here'"}
+    assert Store(tmp_path).failure(deadly.name) == told
+    assert [len(starts(tmp_path / "runs" / run.name)) for run in (deadly, wrong)] == [2, 1]
+    assert summary.done == 1
+
+
+def test_a_training_that_is_interrupted_is_saved(tmp_path, cluster):
+    runs = [PlannedRun("test-training", get("test-training").resolve({"epochs": 1000, "seed": s})) for s in range(4)]
+    folders = [tmp_path / "runs" / run.name for run in runs]
+
+    def interrupt():
+        while sum(bool(starts(folder)) for folder in folders) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = in_the_background(interrupt)
+    with pytest.raises(Interrupted, match="interrupted: 0 of 4 runs are done"):
+        run_experiment(plan(*runs), Store(tmp_path), RayExecutor())
+    interrupting.join()
+    assert sum((folder / "training" / "last.safetensors").exists() for folder in folders) == 2
+    assert not any(Store(tmp_path).taken(run.name) for run in runs)
+
+
+def test_a_worker_that_is_asked_to_stop_goes_on_elsewhere(tmp_path, cluster):
+    run = PlannedRun("test-training", get("test-training").resolve({}))
+    folder = tmp_path / "ray" / "runs" / run.name
+    stopping = in_the_background(lambda: os.kill(first_start(folder), signal.SIGTERM))
+    summary = run_experiment(plan(run), Store(tmp_path / "ray"), RayExecutor())
+    stopping.join()
+    assert (summary.done, summary.failed) == (1, {})
+    run_experiment(plan(run), Store(tmp_path / "local"), LocalExecutor(workers=0, devices=["cpu"], threads=1))
+    assert rows_of(Store(tmp_path / "ray"), [run]) == rows_of(Store(tmp_path / "local"), [run])
+
+
+def test_a_cluster_that_is_there_and_storage_without_locks(tmp_path, cluster):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    code = (
+        "import fsspec, sys\n"
+        "from sweep_tasks import Shelf, plan, walk\n"
+        "from transferrisk.experiments.ray_cluster import RayExecutor\n"
+        "from transferrisk.experiments.run import run_experiment\n"
+        "from transferrisk.experiments.store import Store\n"
+        "fsspec.register_implementation('shelf', Shelf)\n"
+        "store, executor = Store(*sys.argv[1:3]), RayExecutor(address=sys.argv[3], cpus_per_run=0.5)\n"
+        "print(run_experiment(plan(walk(seed=0), walk(seed=1)), store, executor).ran)\n"
+    )
+    root, scratch = f"shelf://{tmp_path / 'out'}", str(tmp_path / "scratch")
+    command = [sys.executable, "-c", code, root, scratch, cluster]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert out.stdout == "2\n"
+    run_experiment(plan(walk(seed=0)), Store(tmp_path / "local"), TWO)
+    assert Store(root, scratch).rows(walk(seed=0).name) == Store(tmp_path / "local").rows(walk(seed=0).name)
+    assert (tmp_path / "out" / "trial" / "records.parquet").exists()
+
+
+def test_a_task_that_workers_cannot_import(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr(type(get("test-walk")), "__module__", "only_here")
+    with pytest.raises(InputError, match=r"^the module only_here, which registers a task, cannot be imported"):
+        run_experiment(plan(walk()), Store(tmp_path), RayExecutor())
+
+
+def test_a_machine_that_lacks_the_package(tmp_path):
+    lost = ray.exceptions.RaySystemError("No module named 'torch'", "Traceback ...")
+
+    def get(reference):
+        raise ray.exceptions.RayTaskError("_execute", "Traceback ...", lost)
+
+    stub = SimpleNamespace(get=get, exceptions=ray.exceptions)
+    with pytest.raises(TransferRiskError, match=r"^a machine of the cluster cannot do runs \(.*No module named"):
+        _outcome(stub, None, walk(), Store(tmp_path), retries=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"gpus_per_run": 1.5}, "gpus_per_run=1.5 is no share of one and no whole number"),
+        ({"cpus_per_run": -1}, "cpus_per_run=-1 is no share"),
+        ({"threads": 0}, "threads=0 is no number"),
+        ({"retries": -1}, "retries=-1 is no number"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, told):
+    with pytest.raises(InputError, match=told):
+        RayExecutor(**settings)
+
+
+def test_ray_is_not_installed(monkeypatch):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"^ray is not installed: pip install 'transferrisk\[ray\]'$"):
+        RayExecutor()

@@ -1,0 +1,199 @@
+"""Where runs are kept, and one run from its settings to its rows."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+import torch
+from sweep_tasks import MODEL, STARTS, Shelf, starts, walk
+
+from transferrisk.errors import InputError, TransferRiskError
+from transferrisk.experiments import execute as executing
+from transferrisk.experiments.execute import Outcome, execute
+from transferrisk.experiments.store import Store
+
+
+@pytest.fixture(params=["folder", "file", "memory", "shelf"])
+def store(request, tmp_path):
+    addresses = {
+        "folder": str(tmp_path / "out"),
+        "file": f"file://{tmp_path / 'out'}",
+        "memory": f"memory://{tmp_path.name}/out",
+        "shelf": f"shelf://{tmp_path / 'out'}",
+    }
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    return Store(addresses[request.param], scratch=tmp_path / "scratch")
+
+
+def test_a_run_is_done_once_and_read_anywhere(store):
+    run = walk(seed=3)
+    assert not store.done(run.name)
+    assert store.missing([run]) == [run]
+    outcome = execute(run, store, "cpu", threads=1)
+    assert (outcome.name, outcome.state, outcome.error) == (run.name, "done", None)
+    assert outcome.seconds > 0
+    again = pickle.loads(pickle.dumps(store))
+    assert again.done(run.name)
+    assert again.finished() == {run.name}
+    assert again.missing([run]) == []
+    assert [row["step"] for row in again.rows(run.name)] == [0, 1, 2]
+    assert json.loads(again.read(f"runs/{run.name}/run.json"))["settings"] == run.settings
+    about = json.loads(again.read(f"runs/{run.name}/done.json"))
+    assert about["threads"] == 1
+    assert again.seconds(run.name) == about["seconds"] <= outcome.seconds + 0.001
+    assert about["device"] == "cpu"
+    assert about["versions"]["torch"] == torch.__version__
+    assert execute(run, again, "cpu") == Outcome(run.name, "done")
+    assert len(starts(again.folder(run.name))) == 1
+
+
+def test_threads_of_the_caller_are_given_back(tmp_path):
+    before = torch.get_num_threads()
+    execute(walk(), store := Store(tmp_path), "cpu", threads=before + 1)
+    assert {row["threads"] for row in store.rows(walk().name)} == {before + 1}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        ("error", "the reason in two lines"),
+        ("mistake", "KeyError: 'nothing here'"),
+        ("full", "OSError: [Errno 28] No space left on device: 'checkpoint'"),
+    ],
+)
+def test_what_a_task_raises_is_told_in_a_line(store, trouble, told):
+    run = walk(trouble=trouble)
+    outcome = execute(run, store, "cpu")
+    assert (outcome.state, outcome.error) == ("failed", told)
+    assert not store.done(run.name)
+    assert store.failure(run.name) == told
+    trace = json.loads(store.read(f"runs/{run.name}/failed.json"))["traceback"]
+    assert "in suffer" in trace
+
+
+def test_a_failure_is_forgotten_when_the_run_is_done(store):
+    run = walk(trouble="one error")
+    assert execute(run, store, "cpu").error == "only the first time"
+    assert execute(run, store, "cpu").state == "done"
+    assert store.failure(run.name) is None
+    assert store.read(f"runs/{run.name}/failed.json") is None
+    assert store.failure("never-heard-of") is None
+
+
+def test_a_model_is_kept_where_that_is_asked_for(store):
+    execute(walk(), store, "cpu")
+    kept = walk(keep=True)
+    assert kept.name == walk().name
+    assert store.missing([walk()]) == []
+    assert store.missing([kept]) == [kept]
+    execute(kept, store, "cpu")
+    assert store.missing([kept]) == []
+    assert (store.folder(kept.name) / MODEL).exists()
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    store, run = Store(tmp_path), walk()
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for module in ("execute", "store"):
+        monkeypatch.setattr(f"transferrisk.experiments.{module}.write_atomically", full)
+    outcome = execute(run, store, "cpu")
+    assert outcome.state == "failed"
+    assert outcome.error == (
+        f"{tmp_path}/runs/{run.name}/run.json cannot be written (No space left on device): mend that, and run the "
+        "same again"
+    )
+    with pytest.raises(TransferRiskError, match=r"trial/recipe.json cannot be written \(No space left on device\)"):
+        store.write("trial/recipe.json", "{}")
+
+
+def test_a_place_where_no_folder_can_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    outcome = execute(walk(), Store(tmp_path / "file"), "cpu")
+    assert outcome.state == "failed"
+    assert "file/runs" in outcome.error
+    assert "cannot be written (Not a directory)" in outcome.error
+
+
+def test_another_process_has_the_run(tmp_path):
+    store, run = Store(tmp_path), walk()
+    code = (
+        "import sys; from transferrisk.experiments.store import Store\n"
+        "with Store(sys.argv[1]).claim(sys.argv[2]): print('mine', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), run.name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"mine\n"
+        assert store.taken(run.name)
+        assert execute(run, store, "cpu") == Outcome(run.name, "busy")
+        other.kill()
+        other.wait()
+        assert not store.taken(run.name)
+        assert execute(run, store, "cpu").state == "done"
+
+
+def test_an_upload_that_was_cut_off_is_made_up_for(tmp_path, monkeypatch):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    store, run = Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), walk()
+    put = Shelf.put_file
+
+    def cut(self, local, remote, **more):
+        if remote.endswith("rows.jsonl"):
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        return put(self, local, remote, **more)
+
+    monkeypatch.setattr(Shelf, "put_file", cut)
+    outcome = execute(run, store, "cpu")
+    assert "cannot be written (Connection reset by peer)" in outcome.error
+    assert not store.done(run.name)
+    monkeypatch.setattr(Shelf, "put_file", put)
+    assert execute(run, store, "cpu").state == "done"
+    assert (tmp_path / "out" / "runs" / run.name / STARTS).read_text().count("\n") == 1
+    assert not [p for p in (tmp_path / "scratch").rglob("*") if p.is_file() and p.name != ".lock"]
+
+
+def test_done_is_the_last_that_is_uploaded(tmp_path, monkeypatch):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    names, put = [], Shelf.put_file
+
+    def noted(self, local, remote, **more):
+        names.append(Path(remote).name)
+        return put(self, local, remote, **more)
+
+    monkeypatch.setattr(Shelf, "put_file", noted)
+    execute(walk(), Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), "cpu")
+    assert sorted(names) == ["done.json", "rows.jsonl", "run.json", STARTS]
+    assert names[-1] == "done.json"
+
+
+def test_storage_that_is_not_known():
+    with pytest.raises(InputError, match="nonesuch://bucket cannot be used for results: Protocol not known: nonesuch"):
+        Store("nonesuch://bucket")
+
+
+def test_rows_that_are_damaged(tmp_path):
+    store, run = Store(tmp_path), walk()
+    with pytest.raises(InputError, match=f"run {run.name} is not done"):
+        store.rows(run.name)
+    with pytest.raises(InputError, match=f"holds no done.json: run {run.name} is not done"):
+        store.seconds(run.name)
+    execute(run, store, "cpu")
+    (tmp_path / "runs" / run.name / "rows.jsonl").write_text('{"step": 0}\n{"st')
+    with pytest.raises(InputError, match=r"is damaged .*: remove the run's folder"):
+        store.rows(run.name)
+
+
+def test_memory_that_is_full_is_told_plainly():
+    told = executing.in_a_line(MemoryError("Unable to allocate 5.00 GiB"))
+    assert told == "memory is full: use fewer workers, or a smaller batch"
+    assert executing.in_a_line(KeyError()) == "KeyError"

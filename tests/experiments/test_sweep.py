@@ -1,0 +1,361 @@
+"""Sweeps on one machine: what is missing is run, once, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import sweep_tasks
+from sweep_tasks import Shelf, plan, starts, walk
+
+from transferrisk.errors import InputError, TransferRiskError
+from transferrisk.experiments import run as run_module
+from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.records import Records, table
+from transferrisk.experiments.run import Interrupted, run_experiment
+from transferrisk.experiments.store import Store
+from transferrisk.experiments.tasks import PlannedRun, get
+
+HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
+TWO = LocalExecutor(workers=2, devices=["cpu"], threads=1)
+
+
+def sweep(root, workers, *runs):
+    """A sweep as a process group of its own."""
+    command = [sys.executable, sweep_tasks.__file__, str(root), str(workers)]
+    planned = json.dumps([[run.task, dict(run.settings)] for run in runs])
+    return subprocess.Popen([*command, planned], stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def until(condition, seconds=60):
+    """What the condition gives as soon as it gives something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def total(*seeds, **more) -> PlannedRun:
+    return PlannedRun("test-sum", get("test-sum").resolve({"seeds": seeds, **more}))
+
+
+def rows_of(root, runs):
+    return {run.name: Store(root).rows(run.name) for run in runs}
+
+
+def test_processes_give_the_same_rows_as_this_one(tmp_path):
+    runs = [walk(seed=seed) for seed in range(5)]
+    events = []
+    for name, executor in (("here", HERE), ("two", TWO)):
+        summary = run_experiment(plan(*runs), Store(tmp_path / name), executor, events.append)
+        assert (summary.total, summary.done, summary.ran, summary.failed) == (5, 5, 5, {})
+    assert rows_of(tmp_path / "here", runs) == rows_of(tmp_path / "two", runs)
+    assert {row["threads"] for rows in rows_of(tmp_path / "two", runs).values() for row in rows} == {1}
+    assert len({pid for run in runs for pid in starts(tmp_path / "two" / "runs" / run.name)}) == 2
+    steps = [(event.name, event.step, event.total) for event in events if event.kind == "step"]
+    assert sorted(steps) == sorted(2 * [(run.name, step, 3) for run in runs for step in (1, 2, 3)])
+    assert sorted(event.name for event in events if event.kind == "done") == sorted(2 * [run.name for run in runs])
+    assert json.loads((tmp_path / "two" / "trial" / "recipe.json").read_text())["recipe"]["name"] == "trial"
+
+
+def test_what_is_done_is_not_repeated(tmp_path):
+    store = Store(tmp_path)
+    run_experiment(plan(walk(seed=0)), store, HERE)
+    summary = run_experiment(plan(walk(seed=0), walk(seed=1), name="another"), store, HERE)
+    assert (summary.total, summary.done, summary.ran) == (2, 2, 1)
+    assert len(starts(store.folder(walk(seed=0).name))) == 1
+    assert run_experiment(plan(walk(seed=0), walk(seed=1)), store, HERE).ran == 0
+
+
+@pytest.mark.parametrize("executor", [HERE, TWO], ids=["here", "two"])
+def test_a_failure_stops_nothing_else_and_is_tried_again_by_the_next(tmp_path, executor):
+    bad, good = walk(trouble="one error"), walk(seed=1)
+    summary = run_experiment(plan(bad, good), Store(tmp_path), executor)
+    assert summary.failed == {bad.name: "only the first time"}
+    assert (summary.done, summary.ran) == (1, 1)
+    summary = run_experiment(plan(bad, good), Store(tmp_path), executor)
+    assert (summary.done, summary.ran, summary.failed) == (2, 1, {})
+
+
+def test_needed_runs_come_first(tmp_path):
+    whole = total(1, 2)
+    summary = run_experiment(plan(whole, walk(seed=2)), Store(tmp_path), TWO)
+    assert (summary.total, summary.done) == (3, 3)
+    kept = [Store(tmp_path).rows(walk(seed=seed).name)[-1]["value"] for seed in (1, 2)]
+    assert Store(tmp_path).rows(whole.name) == [{"sum": sum(kept)}]
+
+
+def test_a_run_whose_need_fails_fails_with_it(tmp_path):
+    whole, needed = total(1, trouble="error"), walk(seed=1, trouble="error")
+    summary = run_experiment(plan(whole, walk()), Store(tmp_path), HERE)
+    assert summary.failed == {
+        needed.name: "the reason in two lines",
+        whole.name: f"it needs run {needed.name}, which failed: the reason in two lines",
+    }
+    assert summary.done == 1
+
+
+def test_a_worker_that_dies_is_replaced_and_its_run_tried_again(tmp_path):
+    events, runs = [], [walk(trouble="one death"), *(walk(seed=seed) for seed in range(3))]
+    summary = run_experiment(plan(*runs), Store(tmp_path), TWO, events.append)
+    assert (summary.done, summary.failed) == (4, {})
+    assert [(e.name, e.message) for e in events if e.kind == "died"] == [
+        (runs[0].name, "its worker process was ended by SIGKILL, perhaps because memory ran out; it is tried again")
+    ]
+    assert len(starts(tmp_path / "runs" / runs[0].name)) == 2
+
+
+def test_a_run_that_always_kills_its_worker_fails(tmp_path):
+    bad, good = walk(trouble="death"), walk(seed=1)
+    executor = LocalExecutor(workers=1, devices=["cpu"], retries=1)
+    summary = run_experiment(plan(bad, good), Store(tmp_path), executor)
+    told = "its worker process was ended by SIGKILL, perhaps because memory ran out, at each of 2 attempts"
+    assert summary.failed == {bad.name: told}
+    assert Store(tmp_path).failure(bad.name) == told
+    assert len(starts(tmp_path / "runs" / bad.name)) == 2
+    assert Store(tmp_path).done(good.name)
+
+
+def test_a_worker_killed_from_outside(tmp_path):
+    slow, quick = walk(seed=1, steps=12, pause=0.05), walk(seed=2)
+    reference = Store(tmp_path / "reference")
+    run_experiment(plan(slow, quick), reference, HERE)
+    killed = []
+
+    def kill(event):
+        if event.kind == "step" and event.name == slow.name and event.step == 3 and not killed:
+            killed.extend(starts(tmp_path / "out" / "runs" / slow.name))
+            os.kill(killed[0], signal.SIGKILL)
+
+    summary = run_experiment(plan(slow, quick), Store(tmp_path / "out"), TWO, kill)
+    assert (summary.done, summary.failed) == (2, {})
+    assert len(starts(tmp_path / "out" / "runs" / slow.name)) == 2
+    assert rows_of(tmp_path / "out", [slow, quick]) == rows_of(tmp_path / "reference", [slow, quick])
+
+
+def test_two_at_once_share_the_work(tmp_path):
+    runs = [walk(seed=seed, pause=0.1) for seed in range(12)]
+    both = [sweep(tmp_path, 1, *runs) for _ in range(2)]
+    summaries = []
+    for one in both:
+        out, _ = one.communicate(timeout=120)
+        assert one.returncode == 0
+        summaries.append(json.loads(out))
+    assert [summary["done"] for summary in summaries] == [12, 12]
+    assert sum(summary["ran"] for summary in summaries) == 12
+    assert all(len(starts(tmp_path / "runs" / run.name)) == 1 for run in runs)
+    assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 36
+
+
+def test_a_run_of_another_process_is_waited_for_and_taken_over_when_that_is_killed(tmp_path):
+    run, events = walk(steps=600, pause=0.1), []
+    other = sweep(tmp_path, 1, run)
+    (worker,) = until(lambda: starts(tmp_path / "runs" / run.name))
+
+    def kill(event):
+        events.append(event.kind)
+        if event.kind == "busy":
+            (tmp_path / "runs" / run.name / sweep_tasks.HURRY).touch()
+            os.kill(other.pid, signal.SIGKILL)
+            os.kill(worker, signal.SIGKILL)
+            other.communicate()
+
+    summary = run_experiment(plan(run), Store(tmp_path), HERE, kill)
+    assert (summary.done, summary.ran) == (1, 1)
+    assert events[0] == "busy"
+    assert len(starts(tmp_path / "runs" / run.name)) == 2
+
+
+def test_all_is_killed_and_started_again(tmp_path):
+    runs = [walk(seed=seed, pause=0.15) for seed in range(8)]
+    one = sweep(tmp_path, 2, *runs)
+    until(lambda: len(Store(tmp_path).finished()) >= 2)
+    os.killpg(one.pid, signal.SIGKILL)
+    one.communicate()
+    before = Store(tmp_path).finished()
+    assert 2 <= len(before) < 8
+    summary = run_experiment(plan(*runs), Store(tmp_path), HERE)
+    assert (summary.done, summary.ran) == (8, 8 - len(before))
+    assert all(len(starts(tmp_path / "runs" / name)) == 1 for name in before)
+    assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 24
+
+
+def test_a_training_is_saved_when_the_process_that_started_its_worker_is_killed(tmp_path):
+    run = PlannedRun("test-training", get("test-training").resolve({"epochs": 1000}))
+    folder = tmp_path / "runs" / run.name
+    one = sweep(tmp_path, 1, run)
+    until(lambda: starts(folder))
+    one.kill()
+    one.communicate()
+    until(lambda: not Store(tmp_path).taken(run.name))
+    assert (folder / "training" / "last.safetensors").exists()
+
+
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
+def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, workers):
+    run = PlannedRun("test-training", get("test-training").resolve({}))
+    one = sweep(tmp_path / "cut", workers, run)
+    folder = tmp_path / "cut" / "runs" / run.name
+    until(lambda: starts(folder))
+    os.kill(one.pid, number)
+    out, _ = one.communicate(timeout=60)
+    assert out == "interrupted: 0 of 1 runs are done, and what others had is kept; the same command goes on\n"
+    assert one.returncode == 128 + number
+    assert (folder / "training" / "last.safetensors").exists()
+    for root in ("cut", "whole"):
+        assert run_experiment(plan(run), Store(tmp_path / root), HERE).done == 1
+    assert rows_of(tmp_path / "cut", [run]) == rows_of(tmp_path / "whole", [run])
+
+
+def test_handlers_of_signals_are_given_back(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def interrupt(event):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="0 of 1 runs are done") as caught:
+        run_experiment(plan(walk()), Store(tmp_path), HERE, interrupt)
+    assert caught.value.exit_code == 143
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_records_hold_every_cell_with_its_columns_first(tmp_path):
+    runs = [walk(seed=0), walk(seed=1, trouble="error"), walk(seed=0)]
+    run_experiment(plan(*runs), Store(tmp_path), HERE)
+    frame = pd.read_parquet(tmp_path / "trial" / "records.parquet")
+    assert list(frame.columns) == ["method", "position", "run", "step", "value", "threads"]
+    assert frame["position"].tolist() == [0, 0, 0, 2, 2, 2]
+    assert set(frame["run"]) == {walk(seed=0).name}
+    assert frame["value"].tolist()[:3] == [row["value"] for row in Store(tmp_path).rows(walk(seed=0).name)]
+
+
+def test_records_of_a_part_leave_the_whole_in_place(tmp_path):
+    whole = plan(*(walk(seed=seed) for seed in range(3)))
+    run_experiment(whole, Store(tmp_path), HERE)
+    part = plan(walk(seed=1))
+    assert run_experiment(part, Store(tmp_path), HERE, whole=whole).total == 1
+    assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
+
+
+def test_columns_of_mixed_types():
+    cells = [
+        ({"bias": 0.5, "point": None, "seed": 0}, [{"loss": 1, "note": "x", "ok": True, "big": 2**70, "never": None}]),
+        ({"bias": None, "point": 3, "other": [1]}, [{"loss": 0.25, "note": 2.0, "ok": None, "seed": 7}]),
+        ({"bias": 1, "point": "auto"}, [{}]),
+    ]
+    whole = table(cells)
+    assert whole.to_pydict() == {
+        "bias": [0.5, None, 1.0],
+        "point": [None, "3", "auto"],
+        "seed": [0, 7, None],
+        "other": [None, "[1]", None],
+        "loss": [1.0, 0.25, None],
+        "note": ["x", "2.0", None],
+        "ok": [True, None, None],
+        "big": [str(2**70), None, None],
+        "never": [None, None, None],
+    }
+    assert str(whole.schema.field("seed").type) == "int64"
+    assert str(whole.schema.field("ok").type) == "bool"
+
+
+def test_two_writers_of_records_leave_a_whole_file(tmp_path):
+    runs = [walk(seed=seed) for seed in range(3)]
+    run_experiment(plan(*runs), Store(tmp_path), HERE)
+    writers = [Records(plan(*runs), Store(tmp_path)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda w=w: [w.write() for _ in range(20)]) for w in writers]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
+    assert sorted(p.name for p in (tmp_path / "trial").iterdir()) == [".lock", "recipe.json", "records.parquet"]
+
+
+def test_results_on_storage_without_locks(tmp_path):
+    import fsspec
+
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    whole, runs = total(1, 2), [walk(seed=seed) for seed in range(3)]
+    store = Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch")
+    summary = run_experiment(plan(whole, *runs), store, TWO)
+    assert (summary.total, summary.done, summary.failed) == (4, 4, {})
+    run_experiment(plan(whole, *runs), Store(tmp_path / "folder"), HERE)
+    assert rows_of(tmp_path / "folder", [whole, *runs]) == {run.name: store.rows(run.name) for run in (whole, *runs)}
+    assert pq.read_table(tmp_path / "out" / "trial" / "records.parquet").num_rows == 10
+    assert run_experiment(plan(whole, *runs), store, TWO).ran == 0
+
+
+def test_storage_that_workers_do_not_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "SEEN_WITHIN", 0.1)
+    store = Store(f"memory://{tmp_path.name}", tmp_path / "scratch")
+    summary = run_experiment(plan(walk()), store, LocalExecutor(1, ["cpu"]))
+    assert summary.failed == {
+        walk().name: f"a worker has done it, and memory://{tmp_path.name}/runs/{walk().name} does not show it: use a "
+        "folder or an address that all workers share"
+    }
+
+
+def test_an_experiment_called_runs(tmp_path):
+    with pytest.raises(InputError, match="an experiment cannot be called 'runs'"):
+        run_experiment(plan(walk(), name="runs"), Store(tmp_path), HERE)
+
+
+def test_a_task_that_workers_cannot_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(get("test-walk")), "__module__", "only_here")
+    with pytest.raises(InputError, match="the module only_here, which registers a task, cannot be imported"):
+        run_experiment(plan(walk()), Store(tmp_path), TWO)
+
+
+def test_workers_that_cannot_start(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from sweep_tasks import plan, walk\n"
+        "from transferrisk.errors import TransferRiskError\n"
+        "from transferrisk.experiments.local import LocalExecutor\n"
+        "from transferrisk.experiments.run import run_experiment\n"
+        "from transferrisk.experiments.store import Store\n"
+        f"try:\n    run_experiment(plan(walk()), Store({str(tmp_path / 'out')!r}), LocalExecutor(1))\n"
+        "except TransferRiskError as error:\n    print(error)\n"
+    )
+    path = os.pathsep.join([str(Path(sweep_tasks.__file__).parent), *sys.path])
+    command = [sys.executable, str(script)]
+    out = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    assert "a worker process ended with exit code 1 before it could work" in out.stdout
+    assert 'below `if __name__ == "__main__":`' in out.stdout
+
+
+def test_settings_that_make_no_sense():
+    for settings in ({"workers": -1}, {"threads": 0}, {"retries": -1}):
+        with pytest.raises(InputError, match="is no number of"):
+            LocalExecutor(**settings)
+
+
+def test_devices_are_shared_in_turn_and_cores_divided(tmp_path, monkeypatch):
+    from transferrisk.experiments import local
+
+    taken = []
+    monkeypatch.setattr(local, "cores", lambda: 8)
+    monkeypatch.setattr(local, "_devices", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(local, "_in_processes", lambda runs, store, jobs, *_: taken.append(jobs) or iter(()))
+    runs = [walk(seed=seed) for seed in range(9)]
+    for workers in (None, 3):
+        LocalExecutor(workers).map(runs, Store(tmp_path), lambda event: None)
+    assert [[job.device for job in jobs] for jobs in taken] == [["cuda:0", "cuda:1"], ["cuda:0", "cuda:1", "cuda:0"]]
+    assert [{job.threads for job in jobs} for jobs in taken] == [{4}, {2}]
+
+
+def test_an_unwritable_output(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TransferRiskError, match=r"recipe.json cannot be written \(Not a directory\)"):
+        run_experiment(plan(walk()), Store(tmp_path / "file"), HERE)
