@@ -1,4 +1,4 @@
-"""Errors and warnings of the project, and giving the latter where the user can see why.
+"""Errors and warnings of the project, what they say of a word that is not known, and where a warning is given.
 
 Every message says what the value was, why it cannot be used, and what to do instead. Errors that a
 user's input can cause derive from `InputError`, which the command line turns into one line and exit code 2.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
+from difflib import get_close_matches
 from types import FrameType
 
 
@@ -47,6 +49,13 @@ class LabelWarning(UserWarning):
 
 class EnvironmentWarning(UserWarning):
     """There are too few environments for what was asked; the message says what was done instead."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The nearest of the known words, whatever its case, as a question and a space; "" where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), by_lower, n=1)
+    return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -83,6 +83,14 @@ def test_the_small_version_stands_beside_the_whole(trm, small):
     assert sorted(path.name for path in (small / "results").iterdir()) == ["runs", "small-defaults-fast"]
 
 
+def test_what_could_not_be_shown_is_refused_before_anything_runs(trm, small):
+    (small / "shown.toml").write_text(SMALL + '[show]\nkind = "tabel"\n')
+    code, out, err = trm("experiment", "shown.toml", *HERE)
+    assert (code, out) == (2, "")
+    assert "did you mean 'table'?" in err
+    assert not (small / "results").exists()
+
+
 def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
     text = SMALL.replace('ERM = { algorithm = "erm" }', 'ERM = { algorithm = "erm", size = 3 }')
     (small / "bad.toml").write_text(text)

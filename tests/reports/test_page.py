@@ -11,8 +11,22 @@ from hypothesis import strategies as st
 from whole_page import HOSTILE, whole_page
 
 from transferrisk.errors import InputError
-from transferrisk.reports import Bar, Bars, Curves, Group, Heatmap, Page, Sentences, Shown, Table, render, write_page
-from transferrisk.reports.curves import LINE, plot, tick_texts, ticks
+from transferrisk.reports import (
+    Bar,
+    Bars,
+    Chapter,
+    Curves,
+    Group,
+    Heatmap,
+    Mark,
+    Page,
+    Sentences,
+    Shown,
+    Table,
+    render,
+    write_page,
+)  # fmt: skip
+from transferrisk.reports.curves import LINE, log_ticks, plot, tick_texts, ticks
 from transferrisk.reports.drawing import bar_scale, drawn_bars, drawn_rows, heat_cells, heat_key, shared_key
 from transferrisk.reports.figures import COLOURS
 from transferrisk.reports.numbers import MINUS, NOTHING, in_unit, number
@@ -47,6 +61,17 @@ def test_a_method_has_its_own_colour_by_key_and_by_name_and_others_have_none_of_
     assert len(set(given)) == 4
     dark = themes(COLOURS)["dark"]
     assert min(contrast(dark[f"series-{i}"], DARK["page"]) for i in range(len(COLOURS))) >= 4.5
+
+
+def test_a_method_has_its_own_dash_and_marker():
+    def look(name, among):
+        style = styles(among)[name]
+        return style.dash, style.marker
+
+    among = ["mine", "ERM", "Oracle", "trm-direct", "other", "TRM"]
+    assert look("TRM", among) == look("TRM", ["TRM"]) == look("trm", ["trm"])
+    assert look("TRM without GM", ["TRM without GM"]) == look("trm-direct", among)
+    assert len({look(name, among) for name in among}) == len(among)
 
 
 def test_lines_differ_by_dash_and_marker():
@@ -197,6 +222,72 @@ def test_odd_ranges_are_drawn(y):
     assert all(math.isfinite(place) for _, place in drawing.lines[0].markers)
 
 
+def test_a_logarithmic_axis_has_equal_steps_for_equal_ratios_and_no_place_for_what_is_not_positive():
+    drawing = drawn({"a": ([1, 10, 100, 1000], [1e-3, 1e-2, 0.0, 1.0])}, x_log=True, y_log=True)
+    x, y = {text: x for x, text in drawing.x_ticks}, {text: y for y, text in drawing.y_ticks}
+    assert x["10"] - x["1"] == pytest.approx(x["1000"] - x["100"])
+    assert y["0.001"] - y["0.01"] == pytest.approx(y["0.1"] - y["1"])
+    assert [len(path.split()) for path in drawing.lines[0].paths] == [2]
+    assert len(drawing.lines[0].markers) == 3
+    assert drawing.lines[0].last == "1"
+    assert drawn({"a": ([1, 2], [0.0, -1.0])}, y_log=True) is None
+
+
+@given(st.floats(-80, 80), st.floats(1e-3, 100), st.integers(2, 12))
+def test_logarithmic_ticks_embrace_the_range_and_differ(low, width, most):
+    at = log_ticks(low, low + width, most)
+    places = list(at)
+    assert places == sorted(places)
+    assert places[0] <= low + 1e-6
+    assert places[-1] >= low + width - 1e-6
+    assert 2 <= len(at) <= most + 3
+    assert len(set(at.values())) == len(at)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (1, 2.69, ["10", "20", "50", "100", "200", "500"]),
+        (-2, 1, ["0.01", "0.1", "1", "10"]),
+        (-9, -7, ["10⁻⁹", "2·10⁻⁹", "5·10⁻⁹", "10⁻⁸", "2·10⁻⁸", "5·10⁻⁸", "10⁻⁷"]),
+        (-30, 0, ["10⁻³⁰", "10⁻²⁴", "10⁻¹⁸", "10⁻¹²", "10⁻⁶", "1"]),
+    ],
+)
+def test_texts_of_logarithmic_ticks(low, high, texts):
+    assert list(log_ticks(low, high, 6).values()) == texts
+
+
+def test_a_band_follows_its_line_and_is_inside():
+    section = {"a": ([0, 1, 2], [1.0, 2.0, math.nan])}
+    drawing = drawn(section, bands={"a": ([0.5, 1.5, 0], [1.5, 8.0, 1])})
+    (line,) = drawing.lines
+    (band,) = ([tuple(map(float, point.split(","))) for point in band.split()] for band in line.bands[:1])
+    y = {text: y for y, text in drawing.y_ticks}
+    assert max(y.values()) >= band[0][1] > band[-1][1]
+    assert min(place for _, place in band) == pytest.approx(y["8"], abs=0.1)
+
+
+def test_marks_are_where_they_say_and_on_the_axes():
+    drawing = drawn({"a": ([0, 4], [0, 1])}, marks=[Mark("high", y=5), Mark("here", x=2)])
+    (x1, y1, x2, y2, high), (x3, y3, x4, y4, here) = drawing.marks
+    y = {text: y for y, text in drawing.y_ticks}
+    assert (high, here) == ("high", "here")
+    assert y1 == y2 == pytest.approx(y["5"])
+    assert (x1, x2) == (drawing.left, drawing.right)
+    assert x3 == x4 == pytest.approx((drawing.left + drawing.right) / 2)
+    assert y4 > y3
+
+
+def test_given_ticks_are_shown_without_touching_and_points_may_stand_alone():
+    at = {i / 10: f"value {i}" for i in range(11)}
+    drawing = drawn({"a": (list(at), list(at))}, x_ticks=at, joined=False)
+    places = [x for x, _ in drawing.x_ticks]
+    assert 2 <= len(places) < 11
+    assert np.diff(places).min() > 7 * len("value 1")
+    assert drawing.lines[0].paths == []
+    assert len(drawing.lines[0].markers) == 11
+
+
 def test_small_differences_look_small():
     drawing = drawn({"a": ([0, 1], [50.0, 50.1])}, span=10.0)
     heights = [height for _, height in drawing.lines[0].markers]
@@ -209,12 +300,28 @@ def test_small_differences_look_small():
         (lambda: Heatmap("m", ["a"], ["a", "b"], np.zeros((2, 2))), r"'m': values are \(2, 2\), .* ask for \(1, 2\)"),
         (lambda: Heatmap("m", ["a"], ["a"], np.zeros((1, 1)), low=np.zeros((1, 1))), "one bound"),
         (lambda: Curves("c", {"a": ([1, 2], [1])}, "x", "y"), "2 values of x and 1 of y"),
+        (lambda: Curves("c", {"a": ([1], [1])}, "x", "y", bands={"a": ([1], [1, 2])}), "1 points, its band 2"),
         (lambda: Table("t", ["a", "b"], [["x", 1], ["y"]]), "row 1 has 1 of 2 entries"),
     ],
 )
 def test_sizes_that_do_not_fit_are_told(make, said):
     with pytest.raises(InputError, match=said):
         make()
+
+
+def test_a_chapter_has_its_sections_and_what_is_folded_can_be_opened():
+    table = Table("Table", ["a", "b"], [["x", Shown(math.nan, "", below="why", instead="missing")],
+                                        ["y", Shown(1.0, "1", below="small <b>")]])  # fmt: skip
+    curves = Curves("", {"IRM": ([0, 1], [1, 2])}, "x", "y")
+    chapter = Chapter(
+        "Chapter", [table, Group("G", [curves], "said"), Sentences("Fold", ["inside"], folded=True)], ["l"]
+    )
+    html = render(Page("t", (), (chapter,), {}, ""))
+    assert html.count("<h3>Table</h3>") == html.count("<summary>Fold</summary>") == 1
+    assert "<h3>Fold</h3>" not in html
+    assert "missing<small>why</small>" in html
+    assert "1<small>small &lt;b&gt;</small>" in html
+    assert f"--series-0: {COLOURS['irm']};" in html
 
 
 def test_one_style_for_a_name_on_the_whole_page():

@@ -16,6 +16,7 @@ from .experiment import experiment
 from .export import export
 from .fit import fit
 from .predict import predict
+from .report import report
 from .train import train
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app.command()(fit)
 app.command()(predict)
 app.command()(export)
 app.command()(experiment)
+app.command()(report)
 data_app.command()(check)
 data_app.command()(show)
 app.add_typer(data_app, name="data")

@@ -62,6 +62,7 @@ def experiment(
     from ..experiments.recipe import load
     from ..experiments.run import run_experiment
     from ..experiments.store import Store
+    from ..reports.experiments.shows import read
     from .experiment_show import events, show_plan, show_recipes, show_summary
 
     if listed:
@@ -70,6 +71,7 @@ def experiment(
     if name is None:
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load(name, fast, defaults)
+    read(recipe.show, recipe.name)  # what the report would refuse, before hours of work
     plan, store = make(recipe, only or (), seeds), Store(output)
     if dry_run:
         show_plan(plan, store, device, workers, threads)

@@ -6,7 +6,6 @@ Rows are counted from 1 in every message; the header of a table is not a row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import DataWarning, InputError, warn
+from ..errors import did_you_mean as did_you_mean
 from .environments import EnvironmentSet
 from .options import SKIP_BAD
 from .root import expanded
@@ -55,13 +55,6 @@ def existing_file(name: Path | str) -> Path:
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}): mend that, or name another file") from None
     return path
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The nearest of the known words, whatever its case, as a question and a space; "" where none is near."""
-    by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 
 def known_name(name: str, known: Sequence[str], where: Path | str, noun: str, option: str) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from .numbers import number
 from .palette import Style
-from .sections import Curves
+from .sections import Curves, Mark
 
 LETTER = 8.0  # width of one, in the font of the labels
 LINE = 17.0  # from one label to the next
@@ -37,6 +37,7 @@ class Line:
     name: str
     style: Style
     paths: list[str]  # one for each stretch without a gap
+    bands: list[str]
     markers: list[tuple[float, float]]
     label: Label
     last: str
@@ -54,6 +55,7 @@ class Plot:
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     lines: list[Line]
+    marks: list[tuple[float, float, float, float, str]]  # from, to, text
 
 
 @dataclass(frozen=True)
@@ -68,47 +70,98 @@ class Axis:
     def __call__(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.start + (values - self.low) / (self.high - self.low) * (self.end - self.start)
 
-    def marks(self, at: Sequence[float]) -> list[tuple[float, str]]:
+    def marks(self, at: Mapping[float, str]) -> list[tuple[float, str]]:
         """Places and texts of these ticks, those outside left out."""
         slack = 1e-9 * (self.high - self.low)
-        places = self(np.array(at))
         return [
-            (float(place), text)
-            for value, place, text in zip(at, places, tick_texts(at), strict=True)
+            (float(self(np.array([value]))[0]), text)
+            for value, text in at.items()
             if self.low - slack <= value <= self.high + slack
         ]
 
 
 def plot(section: Curves, styles: Mapping[str, Style], width: float) -> Plot | None:
     """The drawing for a screen with this much room; None where no series has a point."""
-    series = {name: _points(*xy) for name, xy in section.series.items()}
+    series = {name: _points(section, name) for name in section.series}
     series = {name: points for name, points in series.items() if len(_there(points))}
     if not series:
         return None
-    everything = np.concatenate([_there(points) for points in series.values()])
-    x_range = _spread(float(everything[:, 0].min()), float(everything[:, 0].max()))
-    y_range = _spread(float(everything[:, 1].min()), float(everything[:, 1].max()), section.span)
-    x_ticks, y_ticks = ticks(*x_range, width // 90), ticks(*y_range, 6)
-    left = 12 + LETTER * max(map(len, tick_texts(y_ticks)))
-    room = min(0.34 * width, 24 + LETTER * max(map(_cells, series)))
+    everything = np.concatenate([_there(points) for points in series.values()])  # (m, 4)
+    x_marks, y_marks = (
+        [getattr(mark, axis) for mark in section.marks if getattr(mark, axis) is not None] for axis in "xy"
+    )
+    x_range = _range(np.r_[everything[:, 0], _scaled(x_marks, section.x_log)])
+    y_range = _range(np.r_[everything[:, 1:].ravel(), _scaled(y_marks, section.y_log)], section.span)
+    x_ticks = (log_ticks if section.x_log else _round_ticks)(*x_range, width // (35 if section.x_log else 50))
+    if section.x_ticks:
+        at = _scaled(list(section.x_ticks), section.x_log).tolist()
+        x_ticks = dict(zip(at, section.x_ticks.values(), strict=True))
+    y_ticks = (log_ticks if section.y_log else _round_ticks)(*y_range, 6)
+    left = 12 + LETTER * max(map(len, y_ticks.values()))
+    room = min(0.44 * width, 24 + LETTER * max(map(_cells, series)))
     height = max(0.42 * width, 260.0, TOP + BOTTOM + LINE * len(series))
     right, bottom = width - room, height - BOTTOM
-    x_axis, y_axis = Axis(*x_range, left, right), Axis(y_ticks[0], y_ticks[-1], bottom, TOP)
-    placed = {name: np.stack([x_axis(xy[:, 0]), y_axis(xy[:, 1])], 1) for name, xy in series.items()}
-    ends = {name: (float(x), float(y)) for name, points in placed.items() for x, y in _there(points)[-1:]}
+    x_axis, y_axis = Axis(*x_range, left, right), Axis(min(y_ticks), max(y_ticks), bottom, TOP)
+    placed = {name: np.c_[x_axis(p[:, :1]), y_axis(p[:, 1:])] for name, p in series.items()}
+    ends = {name: (float(x), float(y)) for name, points in placed.items() for x, y in _there(points)[-1:, :2]}
     heights = _apart([end[1] for end in ends.values()], TOP, bottom)
     lines = [
         Line(
             name=name,
             style=styles[name],
-            paths=[" ".join(f"{x:.1f},{y:.1f}" for x, y in part) for part in _stretches(points)],
-            markers=_markers(points),
-            label=Label(_shortened(name, int((room - 24) / LETTER)), right + 20, y, ends[name]),
-            last=_last(series[name], y_ticks),
+            paths=[_path(part) for part in _stretches(points[:, :2])] if section.joined else [],
+            bands=[_path(np.r_[part[:, [0, 1]], part[::-1, [0, 2]]]) for part in _stretches(points[:, [0, 2, 3]])],
+            markers=_markers(points, every=not section.joined),
+            label=Label(shortened(name, int((room - 24) / LETTER)), right + 20, y, ends[name]),
+            last=_last(section, name, list(y_ticks)),
         )
         for (name, points), y in zip(placed.items(), heights, strict=True)
     ]
-    return Plot(width, height, left, right, bottom, x_axis.marks(x_ticks), y_axis.marks(y_ticks), lines)
+    marks = [_mark(mark, section, x_axis, y_axis) for mark in section.marks]
+    x_shown, y_shown = _thinned(x_axis.marks(x_ticks)), y_axis.marks(y_ticks)
+    return Plot(width, height, left, right, bottom, x_shown, y_shown, lines, marks)
+
+
+def _thinned(ticks: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The same without texts that would touch one that is kept."""
+    kept: list[tuple[float, str]] = []
+    for place, text in ticks:
+        if not kept or place - kept[-1][0] >= LETTER * (1 + (_cells(text) + _cells(kept[-1][1])) / 2):
+            kept.append((place, text))
+    return kept
+
+
+def _mark(mark: Mark, section: Curves, x_axis: Axis, y_axis: Axis) -> tuple[float, float, float, float, str]:
+    if mark.y is not None:
+        (y,) = y_axis(_scaled([mark.y], section.y_log))
+        return x_axis.start, float(y), x_axis.end, float(y), mark.text
+    (x,) = x_axis(_scaled([mark.x or 0.0], section.x_log))
+    return float(x), y_axis.end, float(x), y_axis.start, mark.text
+
+
+def log_ticks(low: float, high: float, most: float) -> dict[float, str]:
+    """Powers of ten, or 1, 2 and 5 times them where they are few, as their logarithms; they embrace low..high."""
+    every = max(1, math.ceil((high - low) / max(1.0, most - 1)))
+    first, last = (every * round_(end / every) for round_, end in ((math.floor, low + 1e-9), (math.ceil, high - 1e-9)))
+    digits = (1, 2, 5) if 3 * (high - low) <= most else (1,)
+    found = [power + math.log10(digit) for power in range(first, last + 1, every) for digit in digits]
+    start = max(i for i, at in enumerate(found) if at <= low + 1e-9)
+    end = min(i for i, at in enumerate(found) if at >= high - 1e-9)
+    return {at: _power_text(at, every > 1) for at in found[start : max(end, start + 1) + 1]}
+
+
+def _power_text(at: float, raised: bool) -> str:
+    power = math.floor(at + 1e-9)
+    digit = round(10 ** (at - power))
+    if at == 0 or (-4 < power < 5 and not raised):
+        return f"{digit * 10**power}" if power >= 0 else f"{digit * 10.0**power:.{-power}f}"
+    exponent = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{exponent}" if digit == 1 else f"{digit}·10{exponent}"
+
+
+def _round_ticks(low: float, high: float, most: float) -> dict[float, str]:
+    at = ticks(low, high, most)
+    return dict(zip(at, tick_texts(at), strict=True))
 
 
 def ticks(low: float, high: float, most: float) -> list[float]:
@@ -128,6 +181,11 @@ def tick_texts(values: Sequence[float]) -> list[str]:
     return [number(value, max(0, -math.floor(math.log10(step) + 1e-9))) for value in values]
 
 
+def _range(values: NDArray[np.float64], least: float = 0.0) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    return _spread(float(finite.min()), float(finite.max()), least)
+
+
 def _spread(low: float, high: float, least: float = 0.0) -> tuple[float, float]:
     """A range around low..high that is at least so wide, and has a width in any case."""
     size = max(abs(low), abs(high))
@@ -139,10 +197,22 @@ def _spread(low: float, high: float, least: float = 0.0) -> tuple[float, float]:
     return start, start + (high - low) + more
 
 
-def _points(x: Sequence[float], y: Sequence[float]) -> NDArray[np.float64]:
-    """(m, 2), thinned to the first, lowest, highest and last of each stretch where there are very many."""
-    points = np.stack([np.asarray(x, float), np.asarray(y, float)], 1).reshape(-1, 2)
-    points = np.where(np.abs(points) < HUGE, points, np.nan)
+def _scaled(values: ArrayLike, log: bool) -> NDArray[np.float64]:
+    """As they are placed on an axis, nan where they are not."""
+    found = np.asarray(values, float)
+    found = np.where(np.abs(found) < HUGE, found, np.nan)
+    return np.log10(np.where(found > 0, found, np.nan)) if log else found
+
+
+def _points(section: Curves, name: str) -> NDArray[np.float64]:
+    """(m, 4): x, y and the bounds of its band, thinned to the first, lowest, highest and last of each stretch where
+    there are very many.
+    """
+    x, y = section.series[name]
+    nothing = np.full(len(x), np.nan)
+    low, high = section.bands.get(name, (nothing, nothing))
+    heights = [_scaled(values, section.y_log) for values in (y, low, high)]
+    points = np.stack([_scaled(x, section.x_log), *heights], 1).reshape(-1, 4)
     if len(points) <= MOST_POINTS:
         return points
     kept: set[int] = set()
@@ -155,8 +225,8 @@ def _points(x: Sequence[float], y: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _there(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Those of the points that are finite."""
-    return points[np.isfinite(points).all(1)]
+    """Those of the points that are finite, with a band or without."""
+    return points[np.isfinite(points[:, :2]).all(1)]
 
 
 def _stretches(points: NDArray[np.float64]) -> list[NDArray[np.float64]]:
@@ -167,29 +237,41 @@ def _stretches(points: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return [part for part, finite in parts if finite.all() and len(part) > 1]
 
 
-def _markers(points: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """On every point, or on a few of many; the last always has one."""
+def _path(points: NDArray[np.float64]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _markers(points: NDArray[np.float64], every: bool) -> list[tuple[float, float]]:
+    """On every point, or where they are joined on a few of many; the last always has one."""
     finite = _there(points)
-    every = math.ceil(len(finite) / MOST_MARKERS)
-    return [(float(x), float(y)) for x, y in finite[::-1][::every]]
+    step = 1 if every else math.ceil(len(finite) / MOST_MARKERS)
+    return [(float(x), float(y)) for x, y in finite[::-1][::step, :2]]
 
 
 def _apart(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Heights near those that are wanted, a line apart, all inside."""
+    """Heights as near as can be to those that are wanted, a line apart, all inside.
+
+    Without the lines between them they must not fall, and names that stand in each other's way share their mean place.
+    """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    heights = list(wanted)
-    lowest = top - LINE
-    for i in order:
-        lowest = heights[i] = max(heights[i], lowest + LINE)
-    limit = bottom + LINE
-    for i in reversed(order):
-        limit = heights[i] = min(heights[i], limit - LINE)
-    return heights
+    clusters: list[tuple[float, int]] = []  # mean place and number of names
+    for rank, i in enumerate(order):
+        place, size = wanted[i] - rank * LINE, 1
+        while clusters and clusters[-1][0] >= place:
+            above, more = clusters.pop()
+            place, size = (place * size + above * more) / (size + more), size + more
+        clusters.append((place, size))
+    lowest = bottom - (len(wanted) - 1) * LINE
+    places = [max(top, min(lowest, place)) for place, size in clusters for _ in range(size)]
+    heights = dict(zip(order, (place + rank * LINE for rank, place in enumerate(places)), strict=True))
+    return [heights[i] for i in range(len(wanted))]
 
 
-def _last(points: NDArray[np.float64], y_ticks: Sequence[float]) -> str:
+def _last(section: Curves, name: str, y_ticks: Sequence[float]) -> str:
     """The last value, one decimal finer than the axis."""
-    value = float(_there(points)[-1, 1])
+    value = float(_there(_points(section, name))[-1, 1])
+    if section.y_log:
+        return f"{10.0**value:.3g}"
     step = y_ticks[1] - y_ticks[0]
     return number(value, max(0, 1 - math.floor(math.log10(step) + 1e-9)))
 
@@ -199,7 +281,7 @@ def _cells(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def _shortened(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     if _cells(text) <= most:
         return text
     while text and _cells(text) > most - 1:

@@ -160,6 +160,7 @@ class DrawnEntry:
     text: str
     value: str
     missing: bool
+    below: str = ""
 
 
 def drawn_rows(section: Table) -> list[list[DrawnEntry]]:
@@ -175,8 +176,10 @@ def _drawn_entry(entry: Entry, digits: int) -> DrawnEntry:
     if isinstance(entry, str):
         return DrawnEntry(entry, "", missing=not entry)
     value = entry.value if isinstance(entry, Shown) else entry
+    below = entry.below if isinstance(entry, Shown) else ""
     if value is None or math.isnan(value):
-        return DrawnEntry(number(None, digits), "", missing=True)
+        told = entry.instead if isinstance(entry, Shown) else ""
+        return DrawnEntry(told or number(None, digits), "", missing=True, below=below)
     whole = isinstance(value, int | np.integer)
     printed = str(value).replace("-", MINUS) if whole else number(value, digits)
     text = entry.text if isinstance(entry, Shown) else printed
@@ -184,4 +187,5 @@ def _drawn_entry(entry: Entry, digits: int) -> DrawnEntry:
         text,
         "Infinity" if value == math.inf else "-Infinity" if value == -math.inf else repr(float(value)),
         missing=False,
+        below=below,
     )

@@ -18,8 +18,9 @@ COLOURS = {
     "fish": "#2f7ea8",
     "trm": "#1f4fd8",
     "trm-direct": "#7d9bf0",
+    "oracle": "#3c3c3c",
 }
-"""The same colour for a method everywhere."""
+"""The same colour for a method everywhere; the oracle is ERM on data without the shift."""
 
 
 def picture_strip(pictures: NDArray[np.uint8], scale: int = 4) -> str:

@@ -36,7 +36,7 @@ def picture_grid(
     )
     axes = figure.subplots(len(pictures), 1, squeeze=False)[:, 0]
     for axis, (name, images) in zip(axes, pictures.items(), strict=True):
-        canvas = _mosaic(images[:columns])
+        canvas = mosaic(images[:columns])
         axis.imshow(canvas, interpolation="nearest")
         axis.set_title(_short(name, 60), loc="left", fontsize=10, fontweight="bold", parse_math=False)
         axis.set_yticks([])
@@ -101,7 +101,7 @@ def _left_out(classes: int, all_classes: int, environments: int, all_environment
     return ", ".join(parts)
 
 
-def _mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(C, k, h, w, 3) to one picture with k rows and C columns."""
     C, k, h, w, _ = images.shape
     gap = max(1, round(GAP * h))

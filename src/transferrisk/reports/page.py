@@ -19,10 +19,10 @@ from .curves import plot
 from .drawing import bar_scale, drawn_bars, drawn_rows, heat_cells, heat_key, is_long, numeric_columns, shared_key
 from .figures import picture_strip
 from .palette import LEVELS, styles, themes
-from .sections import Bars, Curves, Group, Section
+from .sections import Bars, Chapter, Curves, Group, Section
 
-WIDE, NARROW = 880, 320
-"""Room for a drawing on a desk and on a phone, in CSS pixels."""
+WIDE, HALF, NARROW = 880, 430, 320
+"""Room for a drawing on a desk, alone and beside another, and on a phone, in CSS pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def render(page: Page) -> str:
 def _series(sections: Iterable[Section]) -> Iterator[str]:
     """Names of what has a colour, in order, with repetitions."""
     for section in sections:
-        if isinstance(section, Group):
+        if isinstance(section, Group | Chapter):
             yield from _series(section.sections)
         elif isinstance(section, Bars):
             yield from (bar.name for bars in section.groups.values() for bar in bars)
@@ -85,7 +85,8 @@ def _templates() -> Environment:
         bar_scale=bar_scale, drawn_bars=drawn_bars, drawn_rows=drawn_rows, heat_cells=heat_cells, heat_key=heat_key,
         shared_key=shared_key, is_long=is_long,
         numeric_columns=numeric_columns, picture_strip=picture_strip, plot=plot,
-        widths={"wide": WIDE, "narrow": NARROW}, kind=lambda section: type(section).__name__,
+        widths={"wide": WIDE, "narrow": NARROW}, halves={"wide": HALF, "narrow": NARROW},
+        kind=lambda section: type(section).__name__,
     )  # fmt: skip
     return templates
 

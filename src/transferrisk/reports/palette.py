@@ -1,18 +1,25 @@
 """Colours of a page, in light and in dark.
 
-A method has the colour of `figures.COLOURS`; in the dark it is mixed with white. Heat maps have one sequential scale,
-from near the page's colour to far from it, whose luminance changes in one direction only. Lines differ by dash and
-marker too.
+A method has the colour of `figures.COLOURS`, in the dark mixed with white, and a dash and a marker of its own. Heat
+maps have one sequential scale, from near the page's colour to far from it, whose luminance changes in one direction.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .figures import COLOURS
 from .gallery import PALETTE
 from .tables import NAMES
+
+KEYS = {shown: key for key, shown in NAMES.items()} | {"TRM without GM": "trm-direct"}
+"""Methods by what tables call them."""
+MORE = ("#0f766e", "#be185d", "#6d4c41", "#5e8c00", "#9333ea", "#b45309")
+"""For what is no method, where methods have taken the others."""
+LOOKS = ("trm", "erm", "irm", "vrex", "groupdro", "mldg", "fish", "reweight", "trm-direct", "oracle")
+"""Those that have a dash and a marker of their own, in the order of these."""
 
 LIGHT = {
     "ink": "#1b1f24", "soft": "#55606c", "line": "#d0d7de", "page": "#ffffff", "card": "#f1f4f7", "accent": "#1f4fd8",
@@ -74,19 +81,22 @@ def heat_colours(theme: str) -> list[tuple[str, str]]:
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """One for each name, by the order in which they first appear."""
+    """One for each name: numbers by the order in which they first appear, a method's own look, else the next free."""
+    different = list(dict.fromkeys(names))
+    own = {name: LOOKS.index(key) for name in different if (key := KEYS.get(name, name)) in LOOKS}
+    free = (look for look in itertools.count() if look not in own.values())
+    looks = {name: own[name] if name in own else next(free) for name in different}
     return {
-        name: Style(i, DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)])
-        for i, name in enumerate(dict.fromkeys(names))
+        name: Style(i, DASHES[looks[name] % len(DASHES)], MARKERS[looks[name] % len(MARKERS)])
+        for i, name in enumerate(different)
     }
 
 
 def series_colours(names: Iterable[str]) -> list[str]:
     """The colour of each different name: a method's own, else the next that no method here has."""
-    keys = {shown: key for key, shown in NAMES.items()}
     different = list(dict.fromkeys(names))
-    own = {name: COLOURS[key] for name in different if (key := keys.get(name, name)) in COLOURS}
-    free = [colour for colour in PALETTE if colour not in own.values()] or list(PALETTE)
+    own = {name: COLOURS[key] for name in different if (key := KEYS.get(name, name)) in COLOURS}
+    free = [colour for colour in (*PALETTE, *MORE) if colour not in own.values()]
     others = [name for name in different if name not in own]
     given = own | {name: free[i % len(free)] for i, name in enumerate(others)}
     return [given[name] for name in different]

@@ -7,7 +7,7 @@ a dash stands in its place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -79,10 +79,23 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A thin line across a drawing at this height, or down through it at this x."""
+
+    text: str
+    y: float | None = None
+    x: float | None = None
+
+
+@dataclass(frozen=True)
 class Curves:
     """Lines, name -> (x, y), with their names at their ends; a line has a gap where it is not finite.
 
-    The axis of y covers at least `span`, so that small differences look small.
+    span          the axis of y covers at least so much, so that small differences look small
+    bands         name -> (low, high) at the points of that line
+    x_log, y_log  a logarithmic axis, on which what is not above zero is not there
+    x_ticks       x -> text, in place of round numbers
+    joined        whether points are joined to lines
     """
 
     title: str
@@ -92,19 +105,34 @@ class Curves:
     _: KW_ONLY
     note: str = ""
     span: float = 0.0
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    marks: Sequence[Mark] = ()
+    x_log: bool = False
+    y_log: bool = False
+    x_ticks: Mapping[float, str] = field(default_factory=dict)
+    joined: bool = True
 
     def __post_init__(self) -> None:
         for name, (x, y) in self.series.items():
             if len(x) != len(y):
                 raise InputError(f"curves {self.title!r}: {name!r} has {len(x)} values of x and {len(y)} of y")
+            for bound in self.bands.get(name, ()):
+                if len(bound) != len(x):
+                    raise InputError(f"curves {self.title!r}: {name!r} has {len(x)} points, its band {len(bound)}")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A number that is printed in its own words, "70.0 ± 1.2", and sorted as the number it is."""
+    """A number that is printed in its own words, "70.0 ± 1.2", and sorted as the number it is.
+
+    below    stands under it in small print
+    instead  in place of the dash where there is none, "missing"
+    """
 
     value: float
     text: str
+    below: str = ""
+    instead: str = ""
 
 
 Entry = str | float | int | Shown | None
@@ -130,10 +158,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Paragraphs of text."""
+    """Paragraphs of text; `folded`, only the title is seen until it is asked for."""
 
     title: str
     lines: Sequence[str]
+    folded: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,4 +182,13 @@ class Group:
     note: str = ""
 
 
-Section = Heatmap | Bars | Curves | Table | Sentences | Pictures | Group
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """Sections under one heading, one below the other."""
+
+    title: str
+    sections: Sequence[Section]
+    lines: Sequence[str] = ()
+
+
+Section = Heatmap | Bars | Curves | Table | Sentences | Pictures | Group | Chapter

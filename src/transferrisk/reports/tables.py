@@ -21,6 +21,7 @@ NAMES = {
     "fish": "Fish",
     "trm": "TRM",
     "trm-direct": "TRM, direct only",
+    "oracle": "Oracle",
 }
 """How algorithms are called in tables and figures."""
 

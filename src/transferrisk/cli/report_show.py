@@ -1,0 +1,72 @@
+"""What `trm report` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..reports.experiments import Report
+from ..reports.experiments.formats import AGAINST, about, caption, plain
+from ..reports.experiments.grids import Entry, Grid
+from .show import console
+
+
+def show_report(report: Report) -> None:
+    for experiment, parts in report.found:
+        _say(experiment.title, "bold")
+        for line in about(experiment):
+            _say(line)
+        for part in parts:
+            console.print()
+            for line in (part.title, part.selection, *part.notes):
+                _say(line)
+            for grid in part.grids:
+                _show_grid(grid)
+            if not part.grids:
+                _say(f"Drawn in {part.stem}.svg and {part.stem}.png.")
+        console.print()
+    console.print(Text.assemble("Report: ", (str(report.files[0]), "bold")))
+
+
+def _show_grid(grid: Grid) -> None:
+    console.print()
+    _say(f"{grid.title}. {caption(grid)}" if grid.title else caption(grid))
+    console.print(_table(grid, {name: [_cell(entry) for entry in entries] for name, entries in grid.lines.items()}))
+    if grid.has_against:
+        _say(AGAINST)
+        compared = {name: entries for name, entries in grid.lines.items() if any(entry.against for entry in entries)}
+        console.print(_table(grid, {name: [_difference(entry) for entry in es] for name, es in compared.items()}))
+    for note in grid.notes:
+        _say(note)
+
+
+def _say(line: str, style: str = "dim") -> None:
+    if line:
+        console.print(Text(plain(line), style=style))
+
+
+def _table(grid: Grid, rows: Mapping[str, Sequence[Text]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(Text(plain(grid.corner)))
+    for name in grid.columns:
+        table.add_column(Text(plain(name)), justify="right")
+    for name, cells in rows.items():
+        table.add_row(Text(plain(name)), *cells, style="bold" if name in grid.ours else None)
+    return table
+
+
+def _cell(entry: Entry) -> Text:
+    """Ours, and below it the paper's and the difference."""
+    shown = Text(entry.ours)
+    if entry.published:
+        shown.append(f"\n{entry.paper}, {entry.difference_text}", style="not bold dim")
+    return shown
+
+
+def _difference(entry: Entry) -> Text:
+    """To ERM, and below it the interval."""
+    difference, _, interval = entry.against_text.partition(" ")
+    return Text(difference).append(f"\n{interval.strip('()')}" if interval else "", style="not bold dim")

@@ -1,0 +1,176 @@
+"""What an experiment has left: its recipe, the cells that were planned, and the rows of those that are done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+
+from ...errors import InputError, did_you_mean
+from ...files import readable
+from ...training.selection import Selection
+
+RECIPE, RECORDS, RUNS = "recipe.json", "records.parquet", "runs"
+NOT_AXES = ("method", "point", "seed")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the experiment's table; `run` is the name of the run that fills it."""
+
+    run: str
+    columns: Mapping[str, Any]
+
+    @property
+    def method(self) -> str:
+        return str(self.columns.get("method", ""))
+
+    @property
+    def point(self) -> str:
+        return str(self.columns.get("point", ""))
+
+    @property
+    def seed(self) -> Any:
+        return self.columns.get("seed")
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """
+    name   of its folder
+    rows   of the finished runs, each run once: its name under `run`, then the columns of its result
+    runs   the folder of all runs
+    """
+
+    name: str
+    recipe: Mapping[str, Any]
+    cells: Sequence[Cell]
+    rows: pd.DataFrame
+    runs: Path
+
+    @property
+    def title(self) -> str:
+        return str(self.recipe.get("title") or self.name)
+
+    @property
+    def rules(self) -> Sequence[str]:
+        return tuple(self.recipe["select"])
+
+    @cached_property
+    def axes(self) -> dict[str, list[Any]]:
+        """What the experiment varies but for methods and seeds -> its values, in the order of the plan."""
+        found: dict[str, dict[Any, None]] = {}
+        for cell in self.cells:
+            for name, value in cell.columns.items():
+                if name not in NOT_AXES:
+                    found.setdefault(name, {})[value] = None
+        return {name: list(values) for name, values in found.items()}
+
+    @cached_property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(cell.method for cell in self.cells))
+
+    @cached_property
+    def done(self) -> set[str]:
+        """Names of the runs that have rows."""
+        return set(self.rows["run"])
+
+    @property
+    def missing(self) -> int:
+        return len({cell.run for cell in self.cells} - self.done)
+
+    def algorithm(self, method: str) -> str:
+        settings = self.recipe.get("methods", {}).get(method, {})
+        return str(settings.get("algorithm", "")) if isinstance(settings, Mapping) else ""
+
+
+def experiments(root: Path, names: Sequence[str] = ()) -> list[Experiment]:
+    """Those in a folder of results, all or these."""
+    if not root.is_dir():
+        raise InputError(f"{readable(root)} is no folder: name the one that trm experiment wrote its results to")
+    if (root / RECIPE).is_file():
+        raise InputError(
+            f"{readable(root)} is one experiment: name the folder that holds it, trm report {readable(root.parent)} "
+            f"{readable(root.name)}"
+        )
+    found = sorted(path.parent.name for path in root.glob(f"*/{RECIPE}") if path.parent.name != RUNS)
+    if not found:
+        raise InputError(f"{readable(root)} holds no results: run trm experiment with --output {readable(root)} first")
+    for name in names:
+        if name not in found:
+            near = did_you_mean(name, found)
+            raise InputError(f"{readable(root)} has no experiment {name!r}: {near}choose from {', '.join(found)}")
+    return [load(root / name) for name in dict.fromkeys(names or found)]
+
+
+def load(folder: Path) -> Experiment:
+    recipe, cells = _planned(folder / RECIPE)
+    return Experiment(folder.name, recipe, cells, _rows(folder / RECORDS, cells), folder.parent / RUNS)
+
+
+def _planned(path: Path) -> tuple[Mapping[str, Any], list[Cell]]:
+    """The recipe and the cells; every entry that is used has the type it is used as."""
+    again = "run trm experiment again, which writes it anew"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{readable(path)} cannot be read ({error.strerror}): mend that") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{readable(path)} cannot be read as JSON ({error}): {again}") from None
+    recipe, cells = (found.get("recipe"), found.get("cells")) if isinstance(found, Mapping) else (None, None)
+    if not isinstance(recipe, Mapping) or not isinstance(cells, list) or not all(map(_is_cell, cells)):
+        raise InputError(f"{readable(path)} is not what an experiment writes (a recipe and its cells): {again}")
+    tables = {key: recipe.get(key, {}) for key in ("show", "published", "methods")}
+    if isinstance(tables["published"], Mapping):
+        tables |= {f"published.{rule}": table for rule, table in tables["published"].items()}
+    for key, table in tables.items():
+        nested = table.values() if key.startswith("published.") and isinstance(table, Mapping) else ()
+        if not isinstance(table, Mapping) or not all(isinstance(inner, Mapping) for inner in nested):
+            raise InputError(f"{readable(path)}: {key} is no table of the kind that a recipe has: {again}")
+    rules = recipe.get("select")
+    if not isinstance(rules, list) or not rules or any(rule not in get_args(Selection) for rule in rules):
+        raise InputError(
+            f"{readable(path)}: select = {rules!r} is no list of {', '.join(get_args(Selection))}: {again}"
+        )
+    return recipe, [Cell(run, columns) for run, columns in cells]
+
+
+def _is_cell(entry: Any) -> bool:
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+        return False
+    columns = entry[1]
+    scalars = str | int | float | bool | None
+    return isinstance(columns, Mapping) and all(isinstance(value, scalars) for value in columns.values())
+
+
+def _rows(path: Path, cells: Sequence[Cell]) -> pd.DataFrame:
+    """Of the planned runs. A run that several cells share is there once for each of them, and is taken once."""
+    planned = list(dict.fromkeys(name for cell in cells for name in cell.columns))
+    if not path.exists():
+        return pd.DataFrame({"run": pd.Series(dtype=object)})
+    table = _parquet(path)
+    if "run" not in table:
+        raise InputError(f"{readable(path)} has no column 'run': run trm experiment again, which writes it anew")
+    table = table[table["run"].isin({cell.run for cell in cells})]
+    known = [name for name in planned if name in table]
+    copies = table.groupby(["run", *known], dropna=False, sort=False).ngroup()
+    table = table[copies == copies.groupby(table["run"]).transform("first")]
+    return table.drop(columns=known).reset_index(drop=True)
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path, partitioning=None).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        why = str(error).partition("\n")[0]
+        raise InputError(
+            f"{readable(path)} cannot be read as Parquet ({why}): run trm experiment again, which writes it anew"
+        ) from None

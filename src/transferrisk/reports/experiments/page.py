@@ -1,0 +1,87 @@
+"""The page of all experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..page import Page
+from ..sections import Chapter, Group, Pictures, Section, Sentences, Shown, Table
+from ..sections import Entry as Shape
+from .formats import AGAINST, about, caption
+from .grids import Entry, Grid
+from .load import Experiment
+from .parts import SHORT, Part
+
+
+def page_of(
+    found: Sequence[tuple[Experiment, Sequence[Part]]], command: str, settings: Mapping[str, str | Sequence[str]]
+) -> Page:
+    planned = sum(len({cell.run for cell in experiment.cells}) for experiment, _ in found)
+    missing = sum(experiment.missing for experiment, _ in found)
+    lead = [f"{len(found)} {'experiment' if len(found) == 1 else 'experiments'}, {planned} runs, of which "
+            f"{f'{missing} are missing' if missing else 'none is missing'}."]  # fmt: skip
+    chapters = tuple(_chapter(experiment, parts) for experiment, parts in found)
+    return Page("Results of the experiments", tuple(lead), chapters, settings, command)
+
+
+def _chapter(experiment: Experiment, parts: Sequence[Part]) -> Chapter:
+    sections = [section for part in parts for section in _sections(part)]
+    return Chapter(experiment.title, sections, about(experiment))
+
+
+def _sections(part: Part) -> list[Section]:
+    rule = SHORT[part.rule]
+    found: list[Section] = []
+    if part.curves:
+        note = " ".join([part.selection, *part.notes, *dict.fromkeys(curves.note for curves in part.curves)])
+        panels = [replace(curves, note="") for curves in part.curves]
+        found.append(Group(_joined(part.title or "Figure", rule), panels, note))
+    for grid in part.grids:
+        title = grid.title or part.title
+        found.append(_table(_joined(title or "Table", rule), grid, part))
+        if grid.notes:
+            found.append(Sentences("Points of the grids that were chosen", grid.notes, folded=True))
+        if grid.has_against:
+            found.append(_against(_joined(title, "against ERM", rule), grid))
+    for name, environments in part.pictures.items():
+        found.append(Pictures(name or part.title, environments))
+    if part.pictures or not found:
+        found.append(Sentences("", [" ".join([part.selection, *part.notes])]))
+    return found
+
+
+def _joined(*words: str) -> str:
+    text = ", ".join(filter(None, words))
+    return text[:1].upper() + text[1:]
+
+
+def _table(title: str, grid: Grid, part: Part) -> Table:
+    rows: list[list[Shape]] = [[name, *map(_shown, entries)] for name, entries in grid.lines.items()]
+    note = " ".join([caption(grid), part.selection, *part.notes])
+    emphasised = [number for number, name in enumerate(grid.lines) if name in grid.ours]
+    return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=note)
+
+
+def _shown(entry: Entry) -> Shown:
+    """Ours, and in small print what lacks and the paper's."""
+    paper = [entry.paper, *([entry.difference_text] if entry.values else [])] if entry.published else []
+    shown = entry.ours.removesuffix(f" ({entry.lacks})")
+    return Shown(entry.summary.mean, shown, below=", ".join(filter(None, [entry.lacks, *paper])), instead=shown)
+
+
+def _against(title: str, grid: Grid) -> Table:
+    rows: list[list[Shape]] = [
+        [name, *map(_difference, entries)]
+        for name, entries in grid.lines.items()
+        if any(entry.against for entry in entries)
+    ]
+    emphasised = [number for number, row in enumerate(rows) if row[0] in grid.ours]
+    return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=AGAINST)
+
+
+def _difference(entry: Entry) -> Shown | None:
+    if entry.against is None:
+        return None
+    difference, _, interval = entry.against_text.partition(" ")
+    return Shown(entry.against.mean, difference, below=interval.strip("()"))

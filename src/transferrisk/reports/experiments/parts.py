@@ -1,0 +1,54 @@
+"""What a show gives: tables, drawings, pictures, and the words that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sections import Curves
+from .grids import Grid
+
+RULES = {
+    "training_domain": "Selected by training-domain validation: the evaluation, and the point of a grid, of the "
+    "highest accuracy on held-out data of the training environments.",
+    "test_domain": "Selected by test-domain validation: the evaluation, and the point of a grid, of the highest "
+    "accuracy on held-out data of the test environment.",
+    "last": "Selected: the last evaluation of each run, and the point of a grid of the highest accuracy there on "
+    "held-out data of the training environments.",
+    "": "Nothing is selected: all rows of the results count.",
+}
+"""How models were selected, in words; "" where there is nothing to select."""
+SHORT = {
+    "training_domain": "by training-domain validation",
+    "test_domain": "by test-domain validation",
+    "last": "at the last evaluation",
+    "": "",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One show under one rule.
+
+    stem      of its files' names
+    rule      of `RULES`
+    grids     tables, one for each panel
+    curves    drawings, one for each panel
+    pictures  name of a run -> environment -> (C, k, h, w, 3)
+    notes     what has to be known beside it, such as what is missing
+    """
+
+    title: str
+    stem: str
+    rule: str
+    grids: Sequence[Grid] = ()
+    curves: Sequence[Curves] = ()
+    pictures: Mapping[str, Mapping[str, NDArray[np.uint8]]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def selection(self) -> str:
+        return RULES[self.rule]

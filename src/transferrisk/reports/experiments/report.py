@@ -1,0 +1,105 @@
+"""The report of a folder of results: tables and figures beside the records, and one page for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...files import prepare_folder, write_atomically
+from ..page import write_page
+from . import methods, rows
+from .figures import Looks, draw, draw_pictures
+from .formats import COLUMNS, POINTS, about, as_csv, latex, markdown, numbers, points
+from .load import Experiment, experiments
+from .page import page_of
+from .parts import Part
+from .shows import CurvesShow, LinesShow, PicturesShow, RowsShow, Show, TableShow, XyShow, read
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What was found, and the files that were written, the page first."""
+
+    found: Sequence[tuple[Experiment, Sequence[Part]]]
+    files: Sequence[Path]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number of every table, by experiment."""
+        return {
+            "page": str(self.files[0]),
+            "experiments": {
+                experiment.name: {
+                    "missing_runs": experiment.missing,
+                    "numbers": [line for part in parts for line in numbers(experiment, part)],
+                }
+                for experiment, parts in self.found
+            },
+        }
+
+
+def report(
+    root: Path,
+    names: Sequence[str] = (),
+    output: Path | None = None,
+    command: str = "",
+    settings: Mapping[str, str | Sequence[str]] | None = None,
+) -> Report:
+    """Of these experiments, or all; nothing is written before all of them have been read."""
+    output = root if output is None else output
+    found = [(experiment, list(parts_of(experiment))) for experiment in experiments(root, names)]
+    prepare_folder(output, PAGE)
+    series = [name for _, parts in found for part in parts for curves in part.curves for name in curves.series]
+    looks = Looks(series)
+    written = []
+    for experiment, parts in found:
+        for part in parts:
+            for name, content in _files(experiment, part, looks):
+                path = output / experiment.name / name
+                write_atomically(path, content)
+                written.append(path)
+    write_page(output / PAGE, page_of(found, command, settings or {}))
+    return Report(found, [output / PAGE, *written])
+
+
+def parts_of(experiment: Experiment) -> Iterator[Part]:
+    """Its shows, each under every rule that applies to it."""
+    for show in read(experiment.recipe.get("show", {}), experiment.name):
+        yield from _parts(experiment, show)
+
+
+def _parts(experiment: Experiment, show: Show) -> Iterator[Part]:
+    match show:
+        case TableShow():
+            yield from (methods.table(experiment, show, rule) for rule in experiment.rules)
+        case LinesShow():
+            yield from (methods.lines(experiment, show, rule) for rule in experiment.rules)
+        case CurvesShow():
+            yield from (methods.curves(experiment, show, rule) for rule in experiment.rules)
+        case RowsShow():
+            yield rows.rows(experiment, show)
+        case XyShow():
+            yield rows.xy(experiment, show)
+        case PicturesShow():
+            yield rows.pictures(experiment, show)
+
+
+def _files(experiment: Experiment, part: Part, looks: Looks) -> Iterator[tuple[str, str | bytes]]:
+    if part.grids:
+        yield f"{part.stem}.md", markdown(experiment, part)
+        yield f"{part.stem}.tex", latex(experiment, part)
+        yield f"{part.stem}.csv", as_csv(COLUMNS, numbers(experiment, part))
+    title = ". ".join(filter(None, [experiment.title, part.title]))
+    words = [*about(experiment), part.selection, *part.notes]
+    drawn: dict[str, bytes] = {}
+    if part.curves:
+        yield f"{part.stem}-curves.csv", as_csv(POINTS, points(experiment, part))
+        notes = dict.fromkeys(curves.note for curves in part.curves if curves.note)
+        drawn = draw(part.curves, title, [*words, *notes], looks)
+    elif part.pictures:
+        drawn = draw_pictures(part.pictures, title, words)
+    for suffix, content in drawn.items():
+        yield f"{part.stem}.{suffix}", content

@@ -1,0 +1,62 @@
+"""What can be shown of a training, and how it follows from the rows of an evaluation."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Value:
+    """
+    part    of the data, whose rows it is taken from
+    over    how its environments are joined
+    factor  to what is printed: 100 for percent
+    span    an axis covers at least so much
+    most    what it can be
+    """
+
+    label: str
+    part: str
+    over: Literal["mean", "min"] = "mean"
+    factor: float = 1.0
+    digits: int = 3
+    span: float = 0.0
+    most: float = math.inf
+
+
+VALUES = {
+    "accuracy": Value("accuracy, %", "test", factor=100.0, digits=1, span=10.0, most=100.0),
+    "worst_group": Value("worst-group accuracy, %", "test", "min", 100.0, digits=1, span=10.0, most=100.0),
+    "loss": Value("loss", "test"),
+    "irm": Value("IRMv1 penalty", "training_domain"),
+    "transfer_risk": Value("transfer risk", "training_domain"),
+}
+
+LABELS = {
+    "bias": "bias degree",
+    "irm": "IRMv1 penalty",
+    "ms": "ms a step",
+    "ratio": "of ERM's",
+    "peak_mib": "peak memory, MiB",
+}
+
+
+def text(value: Any) -> str:
+    """A value of an axis as it is printed and as `published` names it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def named(name: str, value: Any) -> str:
+    """The same where nothing else says what it is: a number with the name of its axis, a word alone."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+    return f"{label(name)} {text(value)}" if is_number else text(value)
+
+
+def label(name: str) -> str:
+    """What a column is called on an axis or over a table, where its numbers are as they are."""
+    return LABELS.get(name, name.replace("_", " "))

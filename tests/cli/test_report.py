@@ -1,0 +1,90 @@
+"""`trm report`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "experiments"))
+from results_folder import cells_of, evaluation, write
+
+TABLE = {"kind": "table", "value": "accuracy"}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Two experiments, one of which has run in part."""
+    root = tmp_path / "results"
+    cells = list(cells_of({}, ["ERM", "TRM"], 2))
+    published = {"training_domain": {"TRM": {"accuracy": [71.0, 1.0]}}}
+    write(root, "whole", TABLE, cells, lambda c: evaluation(1, 0.5 + 0.1 * c["seed"] + 0.2 * (c["method"] == "TRM")),
+          {"published": published})  # fmt: skip
+    write(root, "part", {"kind": "table"}, cells, lambda c: None if c["method"] == "TRM" else evaluation(1, 0.5))
+    (root / "runs").mkdir()
+    return root
+
+
+def test_prints_tables_and_writes_beside_the_results(trm, results):
+    code, out, err = trm("report", results)
+    assert (code, err) == (0, "")
+    for told in ("About whole", "75.0 ± 7.1", "71.0 ± 1.0, +4.0", "+20.0 20.0 to 20.0", "over 2 seeds", "missing",
+                 "report.html", "Selected by training-domain validation", "Missing: 2 of 4 runs."):  # fmt: skip
+        assert told in re.sub(r"\s+", " ", out)
+    assert {path.suffix for path in (results / "whole").iterdir()} == {".json", ".parquet", ".md", ".tex", ".csv"}
+    html = (results / "report.html").read_text()
+    assert "About whole" in html
+    assert "About part" in html
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", html)
+
+
+def test_some_experiments_elsewhere_as_json(trm, results, tmp_path):
+    code, out, _ = trm("report", results, "whole", "--output", "elsewhere", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert list(found["experiments"]) == ["whole"]
+    assert [line["mean"] for line in found["experiments"]["whole"]["numbers"]] == pytest.approx([55, 75])
+    assert (tmp_path / "elsewhere" / "whole" / "training_domain.md").is_file()
+    assert not (results / "report.html").exists()
+    assert "trm report" in (tmp_path / "elsewhere" / "report.html").read_text()
+
+
+def test_help_has_an_example(trm):
+    assert "Example: trm report results" in trm("report", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "arguments", "said"),
+    [
+        (lambda r: None, ["nowhere"], "nowhere is no folder: name the one that trm experiment wrote"),
+        (lambda r: (r / "empty").mkdir(), ["results/empty"], "holds no results: run trm experiment"),
+        (lambda r: None, ["results/whole"], "is one experiment: name the folder that holds it, trm report results"),
+        (lambda r: None, ["results", "whol"], "has no experiment 'whol': did you mean 'whole'?"),
+        (lambda r: (r / "part/recipe.json").write_text("{"), ["results"], "recipe.json cannot be read as JSON"),
+        (lambda r: (r / "part/recipe.json").write_text("{}"), ["results"], "is not what an experiment writes"),
+        (lambda r: (r / "part/recipe.json").write_bytes(b"\xff"), ["results"], "recipe.json cannot be read as JSON"),
+        (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["best"]}, "cells": []}'), ["results"],
+         "select = ['best'] is no list of"),
+        (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["last"], "published": {"last": 1}}, '
+                                                       '"cells": []}'), ["results"], "published.last is no table"),
+        (lambda r: (r / "part/records.parquet").write_bytes(b"PAR1 no"), ["results"], "cannot be read as Parquet"),
+        (lambda r: (r / "part/records.parquet").write_bytes(b""), ["results"], "cannot be read as Parquet"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_one_line_and_writes_nothing(trm, results, monkeypatch, spoil, arguments, said):
+    spoil(results)
+    before = sorted(results.rglob("*"))
+    code, out, err = trm("report", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+    assert sorted(results.rglob("*")) == before
+
+
+def test_a_show_that_is_not_known_is_one_line(trm, results):
+    write(results, "odd", {"kind": "tables"}, [], lambda c: None)
+    code, _, err = trm("report", "results", "odd")
+    assert code == 2
+    assert "recipe odd, [show]: kind = 'tables' is not known: did you mean 'table'?" in err

@@ -1,0 +1,183 @@
+"""Drawings of experiments: lines where their numbers are, one look for a method, files that can be read."""
+
+from __future__ import annotations
+
+import io
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from results_folder import cells_of, evaluation, pictures, write
+
+from transferrisk.errors import InputError
+from transferrisk.reports import Curves, Mark
+from transferrisk.reports.experiments import report
+from transferrisk.reports.experiments.figures import Looks, draw
+from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.report import parts_of
+from transferrisk.reports.figures import COLOURS
+
+LINES = {"kind": "lines", "x": "bias", "panels": "shift"}
+AXES = {"shift": ["correlated", "combined"], "bias": [0.8, 0.9]}
+
+
+def accuracy(columns):
+    return (0.5 if columns["method"] == "ERM" else 0.7) + 0.1 * columns["seed"] - (columns["bias"] - 0.8)
+
+
+def part_of(folder):
+    (part,) = parts_of(load(folder))
+    return part
+
+
+def test_lines_are_means_with_bands_of_a_deviation_and_a_table_for_each_panel(tmp_path):
+    cells = cells_of(AXES, ["ERM", "TRM"], 3)
+    part = part_of(write(tmp_path, "cmnist", LINES, cells, lambda c: evaluation(1, accuracy(c))))
+    assert [curves.title for curves in part.curves] == [grid.title for grid in part.grids] == AXES["shift"]
+    first = part.curves[0]
+    x, y = first.series["ERM"]
+    assert list(x) == AXES["bias"]
+    assert y == pytest.approx([60, 50])
+    low, high = first.bands["ERM"]
+    assert low == pytest.approx([50, 40])
+    assert high == pytest.approx([70, 60])
+    assert first.bands["TRM"][1] == pytest.approx([90, 80])
+
+
+def test_a_band_ends_where_accuracy_ends_and_one_seed_has_none(tmp_path):
+    cells = list(cells_of({"bias": [0.8, 0.9]}, ["ERM"], 2))
+    show = {"kind": "lines", "x": "bias"}
+    part = part_of(write(tmp_path, "a", show, cells, lambda c: evaluation(1, 0.9 + 0.1 * c["seed"])))
+    assert part.curves[0].bands["ERM"][1] == [100.0, 100.0]
+    part = part_of(write(tmp_path, "b", show, cells, lambda c: None if c["seed"] else evaluation(1, 0.9)))
+    assert part.curves[0].bands == {}
+
+
+def test_a_missing_point_is_a_gap(tmp_path):
+    cells = cells_of({"bias": [0.8, 0.85, 0.9]}, ["ERM"], 1)
+    show = {"kind": "lines", "x": "bias", "scale": "log"}
+    part = part_of(write(tmp_path, "a", show, cells, lambda c: None if c["bias"] == 0.85 else evaluation(1, 0.9)))
+    (line,) = part.curves[0].series.values()
+    assert [math.isnan(y) for y in line[1]] == [False, True, False]
+    assert part.curves[0].x_log
+
+
+def test_curves_are_means_over_seeds_of_the_chosen_point_at_every_step(tmp_path):
+    def rows(columns):
+        penalty = 1.0 if columns["point"] == "w=1" else 100.0
+        return [
+            row
+            for step in (10, 20)
+            for row in evaluation(step, 0.5, training=0.9 if columns["point"] == "w=1" else 0.1,
+                                  irm=penalty * step + columns["seed"])
+        ]  # fmt: skip
+
+    cells = cells_of({}, ["TRM"], 2, {"TRM": ["w=1", "w=2"]})
+    show = {"kind": "curves", "values": ["irm"], "y_scale": "log"}
+    part = part_of(write(tmp_path, "e", show, cells, rows, {"select": ["last"]}))
+    (curves,) = part.curves
+    assert curves.series["TRM"] == ([10.0, 20.0], pytest.approx([10.5, 20.5]))
+    assert curves.y_log
+    assert part.grids[0].lines["TRM"][0].ours == "20.500 ± 0.707"
+
+
+XY = {"kind": "xy", "x": "n", "y": "error", "series": "method", "panels": "ridge", "where": {"what": "run"}}
+
+
+def xy_rows(columns):
+    rows = [
+        {"what": "run", "n": n, "error": e * n + columns["seed"], "bound": 2.0 * n, "method": m, "ridge": r}
+        for m, e in (("cg", 1.0), ("exact", 0.5))
+        for r in (0.1, 1.0)
+        for n in (20, 10)
+    ]
+    return [*rows, {"what": "other", "n": 5, "error": 1e9, "method": "cg", "ridge": 0.1}]
+
+
+def test_xy_joins_columns_of_the_rows_that_count(tmp_path):
+    show = XY | {"reference": "bound", "scale": "log", "y_scale": "log", "marks": {"y": 1, "text": "one"}}
+    part = part_of(write(tmp_path, "e", show, [{"seed": 0}, {"seed": 2}], xy_rows))
+    assert [curves.title for curves in part.curves] == ["ridge 0.1", "ridge 1"]
+    curves = part.curves[0]
+    assert curves.series["cg"] == ([10.0, 20.0], pytest.approx([11.0, 21.0]))
+    assert curves.series["bound"] == ([10.0, 20.0], pytest.approx([20.0, 40.0]))
+    assert curves.bands["cg"][0] == pytest.approx([11 - math.sqrt(2), 21 - math.sqrt(2)])
+    assert "bound" not in curves.bands
+    assert curves.marks == (Mark("one", y=1.0),)
+    assert curves.x_log
+    assert curves.y_log
+    assert not part.grids
+
+
+def test_xy_of_several_columns_and_of_none_that_is_there(tmp_path):
+    show = {"kind": "xy", "x": "n", "y": ["error", "bound"], "where": {"method": ["cg", "none"]}, "draw": "points"}
+    (curves,) = part_of(write(tmp_path, "e", show, [{"seed": 0}], xy_rows)).curves
+    assert list(curves.series) == ["error", "bound"]
+    assert not curves.joined
+    assert curves.bands == {}
+    write(tmp_path, "empty", XY, [{"seed": 0}], lambda c: None)
+    report(tmp_path, ["empty"])
+    assert (tmp_path / "empty" / "results.svg").is_file()
+    assert "No values to draw." in (tmp_path / "report.html").read_text()
+
+
+def test_a_column_that_is_not_there_is_told_with_the_nearest(tmp_path):
+    folder = write(tmp_path, "e", XY | {"y": "eror"}, [{"seed": 0}], xy_rows)
+    with pytest.raises(InputError, match=r"no column 'eror': did you mean 'error'\?"):
+        part_of(folder)
+
+
+def test_pictures_of_every_cell_and_what_is_missing(tmp_path):
+    cells = [{"shift": shift, "seed": 0} for shift in ("a", "b")]
+
+    def rows(columns):
+        return pictures(tmp_path, columns, ["train", "test"]) if columns["shift"] == "a" else None
+
+    folder = write(tmp_path, "environments", {"kind": "pictures"}, cells, rows)
+    part = part_of(folder)
+    assert {name: list(own) for name, own in part.pictures.items()} == {"a": ["train", "test"]}
+    assert part.notes == ["Without pictures: b."]
+    report(tmp_path)
+    assert (tmp_path / "report.html").read_text().count("<img") == 2
+    assert (folder / "results.png").is_file()
+    (archive,) = tmp_path.glob("runs/*/pictures.npz")
+    archive.write_bytes(b"PK\x03\x04 no more")
+    with pytest.raises(InputError, match=r"pictures\.npz cannot be read"):
+        part_of(folder)
+
+
+def test_files_of_a_figure_can_be_read_and_hold_the_rule(tmp_path):
+    cells = cells_of(AXES, ["ERM", "TRM"], 2)
+    folder = write(tmp_path, "cmnist", LINES, cells, lambda c: evaluation(1, accuracy(c)))
+    report(tmp_path)
+    svg = (folder / "training_domain.svg").read_text()
+    ElementTree.fromstring(svg)
+    assert "Selected by training-domain validation" in svg
+    assert 'href="http' not in svg.replace('xlink:href="#', "")
+    before = svg, (folder / "training_domain.png").read_bytes()
+    assert Image.open(io.BytesIO(before[1])).width > 1000
+    report(tmp_path)
+    assert ((folder / "training_domain.svg").read_text(), (folder / "training_domain.png").read_bytes()) == before
+
+
+def test_a_method_looks_the_same_whoever_is_beside_it():
+    alone, among = Looks(["TRM"]), Looks(["mine", "IRM", "ERM", "TRM without GM", "TRM", "Oracle", "other"])
+    assert alone.of("TRM") == among.of("TRM")
+    assert among.of("TRM")["color"] == COLOURS["trm"]
+    assert among.of("TRM without GM")["color"] == COLOURS["trm-direct"]
+    looks = [among.of(name) for name in among.styles]
+    assert len({look["color"] for look in looks}) == 7
+    assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 7
+
+
+def test_a_drawing_is_legible_in_grey():
+    """Lines whose colours are alike in grey still differ by dash or marker."""
+    x = [0.0, 1.0]
+    names = ["IRM", "V-REx", "GroupDRO"]
+    looks = Looks(names)
+    files = draw([Curves("", {name: (x, [0.0, 1.0 + i]) for i, name in enumerate(names)}, "x", "y")], "t", ["w"], looks)
+    grey = np.asarray(Image.open(io.BytesIO(files["png"])).convert("L"))
+    assert grey.min() < 100 < 250 < grey.max()
+    assert len({(str(looks.of(name)["linestyle"]), looks.of(name)["marker"]) for name in names}) == 3

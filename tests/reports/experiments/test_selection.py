@@ -1,0 +1,105 @@
+"""Which evaluation and which point count, against rows whose answer is plain."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from results_folder import cells_of, evaluation, write
+
+from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.select import at_selected, chosen
+
+
+def selected(tmp_path, evaluations, rule, value="accuracy"):
+    """The value of a single run with these evaluations."""
+    folder = write(tmp_path, "e", {}, cells_of({}, ["ERM"], 1), lambda c: [*itertools.chain(*evaluations)])
+    (found,) = chosen(load(folder), rule, [value]).values()
+    return found.values[value].get(0)
+
+
+RISING = (
+    evaluation(1, 0.1, training=0.9, test_domain=0.2),
+    evaluation(2, 0.2, training=0.5, test_domain=0.8),
+    evaluation(3, 0.3, training=0.6, test_domain=0.3),
+)
+
+
+@pytest.mark.parametrize(("rule", "percent"), [("training_domain", 10), ("test_domain", 20), ("last", 30)])
+def test_the_rule_chooses_the_evaluation(tmp_path, rule, percent):
+    assert selected(tmp_path, RISING, rule) == pytest.approx(percent)
+
+
+def test_of_evaluations_that_tie_the_later_counts(tmp_path):
+    evaluations = [evaluation(step, step / 10, training=0.7) for step in (3, 1, 2)]
+    assert selected(tmp_path, evaluations, "training_domain") == pytest.approx(30)
+
+
+def test_an_evaluation_without_a_number_is_not_chosen(tmp_path):
+    nan, none = evaluation(2, 0.2, training=math.nan), evaluation(3, 0.3, training=None)
+    assert selected(tmp_path, [evaluation(1, 0.1, training=0.5), nan, none], "training_domain") == pytest.approx(10)
+    assert selected(tmp_path, [nan, none], "training_domain") is None
+    assert selected(tmp_path, [evaluation(1, None)], "training_domain") is None
+
+
+def test_accuracy_is_the_mean_over_test_environments_and_worst_group_the_lowest(tmp_path):
+    rows = [evaluation(1, (0.2, 0.6), environments=("x", "y"))]
+    assert selected(tmp_path, rows, "training_domain") == pytest.approx(40)
+    assert selected(tmp_path, rows, "training_domain", "worst_group") == pytest.approx(20)
+
+
+def test_validation_is_the_mean_over_environments(tmp_path):
+    """The first evaluation is better in one environment, the second on average."""
+    first, second = evaluation(1, 0.1, training=0.9), evaluation(2, 0.2, training=0.6)
+    first[1]["accuracy"] = 0.2
+    assert selected(tmp_path, [first, second], "training_domain") == pytest.approx(20)
+
+
+GRID = {"TRM": ["w=1", "w=2", "w=3"]}
+VALIDATION = {"w=1": (0.9, 0.1), "w=2": (0.6, 0.6), "w=3": (0.6, 0.6)}
+TEST = {"w=1": 0.1, "w=2": 0.2, "w=3": 0.3}
+
+
+def of_point(columns):
+    return evaluation(1, TEST[columns["point"]], training=VALIDATION[columns["point"]][columns["seed"]])
+
+
+def test_one_point_for_all_seeds_that_of_the_highest_mean_the_first_of_those_that_tie(tmp_path):
+    folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), of_point)
+    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
+    assert (found.point, found.points, found.incomplete) == ("w=2", 3, 0)
+    assert found.values["accuracy"] == {0: pytest.approx(20), 1: pytest.approx(20)}
+
+
+def test_a_point_is_chosen_among_those_that_have_run(tmp_path):
+    def some(columns):
+        return (
+            None if (columns["point"], columns["seed"]) in (("w=1", 1), ("w=2", 0), ("w=2", 1)) else of_point(columns)
+        )
+
+    folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), some)
+    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
+    assert (found.point, found.planned, found.done, found.incomplete) == ("w=1", 2, 1, 2)
+
+
+def test_points_are_chosen_for_each_combination_and_rule(tmp_path):
+    def rows(columns):
+        good = columns["bias"] == 0.9, columns["point"] == "w=1"
+        return evaluation(1, 0.5, training=0.9 if good[0] == good[1] else 0.1, test_domain=0.1 if good[1] else 0.9)
+
+    cells = cells_of({"bias": [0.9, 0.8]}, ["TRM"], 1, {"TRM": ["w=1", "w=2"]})
+    experiment = load(write(tmp_path, "e", {}, cells, rows))
+    assert [c.point for c in chosen(experiment, "training_domain", []).values()] == ["w=1", "w=2"]
+    assert [c.point for c in chosen(experiment, "test_domain", []).values()] == ["w=2", "w=2"]
+    assert [c.point for c in chosen(experiment, "last", []).values()] == ["w=1", "w=2"]
+
+
+def test_a_run_that_two_cells_share_counts_for_both_and_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("results_folder.name_of", lambda columns: f"run {columns['seed']}")
+    cells = cells_of({"bias": [0.9, 0.8]}, ["ERM"], 2)
+    experiment = load(write(tmp_path, "e", {}, cells, lambda c: evaluation(1, 0.1 * (1 + c["seed"]))))
+    assert len(experiment.rows) == 2 * len(evaluation(1, 0.1))
+    assert set(at_selected(experiment.rows, "last", ["accuracy"])) == {"run 0", "run 1"}
+    for found in chosen(experiment, "last", ["accuracy"]).values():
+        assert found.values["accuracy"] == {0: pytest.approx(10), 1: pytest.approx(20)}

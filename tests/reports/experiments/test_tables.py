@@ -1,0 +1,251 @@
+"""The numbers of the tables, worked out by hand, and how they are written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import statistics
+
+import pytest
+from results_folder import cells_of, evaluation, write
+
+from transferrisk.errors import InputError
+from transferrisk.reports.experiments import report
+from transferrisk.reports.experiments.formats import caption, csv_text, latex_text, markdown_text, plain
+from transferrisk.reports.experiments.grids import Paired
+from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.report import parts_of
+from transferrisk.reports.numbers import MINUS, NOTHING
+
+TABLE = {"kind": "table", "columns": "test_env", "average": True, "value": "accuracy"}
+AXES = {"test_env": ["art", "photo"]}
+ACCURACY = {
+    ("ERM", "art"): (0.50, 0.60, 0.70), ("ERM", "photo"): (0.90, 0.90, 0.90),
+    ("TRM", "art"): (0.60, 0.80, 0.70), ("TRM", "photo"): (0.80, 0.90, 1.00),
+}  # fmt: skip
+PUBLISHED = {"training_domain": {"ERM": {"art": [58.0, 1.5], "average": [74.0]}}}
+
+
+def rows(columns):
+    return evaluation(1, ACCURACY[columns["method"], columns["test_env"]][columns["seed"]])
+
+
+def table(tmp_path, rows_of=rows, recipe=None, show=TABLE, axes=AXES):
+    cells = cells_of(axes, ["ERM", "TRM"], 3)
+    folder = write(tmp_path, "pacs", show, cells, rows_of, {"published": PUBLISHED} | (recipe or {}))
+    (part,) = parts_of(load(folder))
+    return part.grids[0]
+
+
+def test_mean_and_sample_deviation_over_seeds_in_percent(tmp_path):
+    grid = table(tmp_path)
+    assert grid.columns == ["art", "photo", "average"]
+    assert [entry.ours for entry in grid.lines["ERM"]] == ["60.0 ± 10.0", "90.0 ± 0.0", "75.0 ± 5.0"]
+    assert [entry.ours for entry in grid.lines["TRM"]] == ["70.0 ± 10.0", "90.0 ± 10.0", "80.0 ± 8.7"]
+    assert grid.lines["TRM"][2].summary.std == pytest.approx(statistics.stdev([70, 85, 85]))
+
+
+def test_the_papers_numbers_and_the_difference(tmp_path):
+    erm, trm = table(tmp_path).lines.values()
+    assert [entry.paper for entry in erm] == ["58.0 ± 1.5", NOTHING, "74.0"]
+    assert [entry.difference_text for entry in erm] == ["+2.0", NOTHING, "+1.0"]
+    assert {entry.paper for entry in trm} == {NOTHING}
+
+
+def test_differences_to_erm_are_paired_by_seed_with_a_t_interval(tmp_path):
+    trm = table(tmp_path).lines["TRM"]
+    # Differences 10, 20, 0: mean 10, standard error 10 / sqrt(3); t of 2 degrees of freedom at 97.5 % is 4.3027.
+    half = 4.302652729911275 * 10 / math.sqrt(3)
+    paired = trm[0].against
+    assert (paired.mean, paired.low, paired.high) == pytest.approx((10, 10 - half, 10 + half))
+    assert trm[0].against_text == f"+10.0 ({MINUS}14.8 to 34.8)"
+    assert trm[2].against.mean == pytest.approx(statistics.mean([0, 10, 5]))
+    assert table(tmp_path).lines["ERM"][0].against is None
+
+
+def test_only_seeds_that_both_have_are_compared():
+    assert Paired.of({0: 3.0, 1: 5.0}, {1: 4.0, 2: 0.0}) == pytest.approx(
+        Paired(1.0, math.nan, math.nan, 1), nan_ok=True
+    )
+    assert Paired.of({0: 3.0}, {1: 4.0}) is None
+
+
+def test_missing_seeds_and_methods_are_told(tmp_path):
+    def some(columns):
+        if columns["method"] == "TRM" and columns["test_env"] == "photo":
+            return None
+        return None if (columns["method"], columns["seed"]) == ("ERM", 1) else rows(columns)
+
+    grid = table(tmp_path, some)
+    assert [e.ours for e in grid.lines["ERM"]] == [
+        "60.0 ± 14.1 (2 of 3 seeds)", "90.0 ± 0.0 (2 of 3 seeds)", "75.0 ± 7.1 (2 of 3 seeds)",
+    ]  # fmt: skip
+    assert [e.ours for e in grid.lines["TRM"]] == ["70.0 ± 10.0", "missing", "missing"]
+    assert [e.against_text for e in grid.lines["TRM"]] == [f"+5.0 ({MINUS}58.5 to 68.5)", NOTHING, NOTHING]
+
+
+def test_a_seed_without_a_number_is_missing_and_one_seed_has_no_deviation(tmp_path):
+    def rows_of(columns):
+        if columns["method"] == "TRM":
+            return evaluation(1, math.nan)
+        return evaluation(1, 0.5 if columns["seed"] == 0 else None)
+
+    grid = table(tmp_path, rows_of)
+    assert [e.ours for e in grid.lines["ERM"]] == ["50.0 (1 of 3 seeds)"] * 3
+    assert [e.ours for e in grid.lines["TRM"]] == ["no value"] * 3
+
+
+def test_the_caption_says_over_how_many_seeds(tmp_path):
+    assert caption(table(tmp_path)).startswith("Mean ± standard deviation over 3 seeds.")
+    some = table(tmp_path, lambda c: rows(c) if c["method"] == "ERM" or c["seed"] else None)
+    assert caption(some).startswith("Mean ± standard deviation over 2 to 3 seeds.")
+    assert caption(table(tmp_path, lambda c: None if c["seed"] else rows(c))).startswith("One seed")
+    assert caption(table(tmp_path, lambda c: None)).startswith("No run is done.")
+
+
+def test_nothing_has_run_and_the_papers_numbers_are_there(tmp_path):
+    grid = table(tmp_path, lambda columns: None)
+    assert {entry.ours for entries in grid.lines.values() for entry in entries} == {"missing"}
+    assert grid.lines["ERM"][0].paper == "58.0 ± 1.5"
+
+
+def test_values_as_columns_with_one_value_of_every_axis(tmp_path):
+    published = {"training_domain": {"TRM": {"worst_group": [50.0], "accuracy": [60.0, 1.0]}}}
+    show = {"kind": "table", "value": ["worst_group", "accuracy"]}
+    grid = table(tmp_path, recipe={"published": published}, show=show, axes={"test_env": ["art"]})
+    assert grid.columns == ["worst-group accuracy, %", "accuracy, %"]
+    assert [entry.paper for entry in grid.lines["TRM"]] == ["50.0", "60.0 ± 1.0"]
+
+
+def test_an_axis_that_the_show_does_not_name_has_tables_of_its_own(tmp_path):
+    cells = cells_of({"bias": [0.8, 0.9], **AXES}, ["ERM", "TRM"], 3)
+    published = {"training_domain": {"ERM": {"0.9, art": [1.0]}}}
+    folder = write(tmp_path, "pacs", TABLE, cells, rows, {"published": published})
+    (part,) = parts_of(load(folder))
+    assert [grid.title for grid in part.grids] == ["bias degree 0.8", "bias degree 0.9"]
+    assert [grid.lines["ERM"][0].paper for grid in part.grids] == [NOTHING, "1.0"]
+
+
+def test_every_rule_has_its_own_files_and_says_so_in_them(tmp_path):
+    cells = cells_of(AXES, ["ERM", "TRM"], 3)
+    write(tmp_path, "pacs", TABLE, cells, rows, {"select": ["training_domain", "test_domain"]})
+    report(tmp_path)
+    for rule, told in (("training_domain", "training-domain validation"), ("test_domain", "test-domain validation")):
+        assert told in (tmp_path / "pacs" / f"{rule}.md").read_text()
+        assert told in (tmp_path / "pacs" / f"{rule}.tex").read_text()
+        with (tmp_path / "pacs" / f"{rule}.csv").open() as file:
+            assert {line["selection"] for line in csv.DictReader(file)} == {rule}
+        assert told in (tmp_path / "report.html").read_text()
+
+
+def test_the_three_formats_hold_the_same_numbers(tmp_path):
+    write(tmp_path, "pacs", TABLE, cells_of(AXES, ["ERM", "TRM"], 3), rows, {"published": PUBLISHED})
+    report(tmp_path)
+    markdown = (tmp_path / "pacs" / "training_domain.md").read_text()
+    assert (
+        f"| ERM | 60.0 ± 10.0 | 90.0 ± 0.0 | 75.0 ± 5.0 |\n| &emsp;paper | 58.0 ± 1.5 | {NOTHING} | 74.0 |" in markdown
+    )
+    assert f"| TRM | +10.0 ({MINUS}14.8 to 34.8) |" in markdown
+    latex = (tmp_path / "pacs" / "training_domain.tex").read_text()
+    assert r"ERM & 60.0 $\pm$ 10.0 & 90.0 $\pm$ 0.0 & 75.0 $\pm$ 5.0 \\" in latex
+    assert r"\quad difference & +2.0 & -- & +1.0 \\" in latex
+    assert all(rule in latex for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 2
+    with (tmp_path / "pacs" / "training_domain.csv").open() as file:
+        lines = {(line["line"], line["column"]): line for line in csv.DictReader(file)}
+    assert float(lines["TRM", "art"]["mean"]) == pytest.approx(70)
+    assert float(lines["TRM", "art"]["against_erm"]) == pytest.approx(10)
+    assert float(lines["ERM", "average"]["difference"]) == pytest.approx(1)
+    assert lines["ERM", "photo"]["paper_mean"] == ""
+
+
+def test_the_chosen_points_are_told(tmp_path):
+    cells = cells_of({"bias": [0.8, 0.9]}, ["ERM", "TRM"], 1, {"TRM": ["w=1", "w=2"]})
+
+    def rows_of(columns):
+        return evaluation(1, 0.5, training=0.9 if (columns["bias"] == 0.9) == (columns["point"] == "w=1") else 0.1)
+
+    folder = write(tmp_path, "e", {"kind": "table", "columns": "bias"}, cells, rows_of)
+    (part,) = parts_of(load(folder))
+    assert part.grids[0].notes == ["TRM, best of 2 points: w=2 at 0.8; w=1 at 0.9."]
+
+
+def test_rows_have_the_papers_numbers_under_any_rule(tmp_path):
+    show = {"kind": "rows", "row": "algorithm", "values": ["seconds_per_epoch", "ratio"]}
+    published = {"last": {"erm": {"seconds_per_epoch": [5.81]}, "trm": {"seconds_per_epoch": [8.69]}}}
+    times = [{"algorithm": a, "seconds_per_epoch": s, "ratio": s / 5} for a, s in (("erm", 5.0), ("trm", 8.0))]
+    folder = write(tmp_path, "time", show, [{"seed": 0}], lambda c: times, {"published": published, "select": ["last"]})
+    (grid,) = next(parts_of(load(folder))).grids
+    assert [(name, [e.ours for e in es], es[0].paper) for name, es in grid.lines.items()] == [
+        ("ERM", ["5.00", "1.00"], "5.81"), ("TRM", ["8.00", "1.60"], "8.69"),
+    ]  # fmt: skip
+    folder = write(tmp_path, "missing", show, [{"seed": 0}], lambda c: None, {"published": published})
+    (grid,) = next(parts_of(load(folder))).grids
+    assert [entry.ours for entry in grid.lines["TRM"]] == ["missing", "missing"]
+
+
+def test_rows_are_filtered_named_by_several_columns_and_averaged_over_seeds(tmp_path):
+    show = {"kind": "rows", "row": ["offset", "objective"], "values": "angle", "where": {"what": "best"}, "digits": 1}
+
+    def rows_of(columns):
+        return [{"what": what, "offset": 0.5, "objective": "sup", "angle": angle + columns["seed"]}
+                for what, angle in (("best", 10.0), ("curve", 99.0))]  # fmt: skip
+
+    folder = write(tmp_path, "toy", show, [{"seed": 0}, {"seed": 1}], rows_of)
+    (grid,) = next(parts_of(load(folder))).grids
+    assert [(name, entry.ours) for name, (entry,) in grid.lines.items()] == [("0.5, sup", "10.5 ± 0.7")]
+
+
+def test_text_is_text_in_every_format():
+    assert latex_text(r"50% & a_b \x {y} $z ^~#") == (
+        r"50\% \& a\_b \textbackslash{}x \{y\} \$z \textasciicircum{}\textasciitilde{}\#"
+    )
+    assert markdown_text("a|b *c* _d_ `e` <b> [f](g)") == r"a\|b \*c\* \_d\_ \`e\` &lt;b&gt; \[f\](g)"
+    assert [markdown_text(text) for text in ("# a", "- a", "1. a", "0.85", "V-REx")] == [
+        r"\# a", r"\- a", r"1\. a", "0.85", "V-REx",
+    ]  # fmt: skip
+    assert [csv_text(v) for v in ("=1+1", "+1", "-a", "@a", "a", 1.5, None)] == [
+        "'=1+1", "'+1", "'-a", "'@a", "a", 1.5, None,
+    ]  # fmt: skip
+    assert plain("a\x1b[31m\nb\u202e\udce9") == "a[31m b"
+
+
+HOSTILE = ("<script>alert(1)</script>", "a|b&c_$x$", "=cmd|' /C calc'!A0", "\x1b[31mred\x1b[0m")
+
+
+def test_hostile_names_stay_names_everywhere(tmp_path):
+    cells = list(cells_of({HOSTILE[0]: list(HOSTILE)}, ["ERM", *HOSTILE], 2))
+    methods = {name: {"algorithm": "erm"} for name in ("ERM", *HOSTILE)}
+    show = {"kind": "lines", "x": HOSTILE[0], "value": "accuracy", "title": HOSTILE[1]}
+    write(tmp_path, "e", show, cells, lambda c: evaluation(1, 0.5),
+          {"methods": methods, "title": HOSTILE[0], "paper": HOSTILE[3]})  # fmt: skip
+    report(tmp_path)
+    html = (tmp_path / "report.html").read_text()
+    assert html.count("<script") == 1
+    svg = (tmp_path / "e" / "training_domain.svg").read_text()
+    assert "<script" not in svg
+    markdown = (tmp_path / "e" / "training_domain.md").read_text()
+    assert "<script" not in markdown
+    assert "\x1b" not in markdown
+    widths = {line.replace(r"\|", "").count("|") for line in markdown.splitlines() if line.startswith("|")}
+    assert widths == {6}
+    latex = (tmp_path / "e" / "training_domain.tex").read_text()
+    assert "$x$" not in latex
+    assert {len(line.replace(r"\&", "").split("&")) for line in latex.splitlines() if line.endswith(r"\\")} == {5}
+    with (tmp_path / "e" / "training_domain.csv").open() as file:
+        cells = [cell for line in csv.reader(file) for cell in line]
+    assert not [cell for cell in cells if cell[:1] in ("=", "@", "+")]
+
+
+@pytest.mark.parametrize("given", [[1, 2, 3], "x", [], [True]])
+def test_a_published_number_that_is_none_is_told(tmp_path, given):
+    with pytest.raises(InputError, match=r"published.training_domain.ERM.art = .* is neither \[mean\]"):
+        table(tmp_path, recipe={"published": {"training_domain": {"ERM": {"art": given}}}})
+
+
+def test_as_json(tmp_path):
+    write(tmp_path, "pacs", TABLE, cells_of(AXES, ["ERM", "TRM"], 3), rows, {"published": PUBLISHED})
+    found = report(tmp_path).to_json()["experiments"]["pacs"]
+    assert json.loads(json.dumps(found, allow_nan=False))["missing_runs"] == 0
+    assert found["numbers"][0]["mean"] == pytest.approx(60)
