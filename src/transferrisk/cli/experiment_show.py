@@ -27,8 +27,9 @@ def show_recipes() -> None:
     from ..experiments.recipe import load, names
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("Experiment", "What it shows", "In the paper"):
-        table.add_column(heading)
+    table.add_column("Experiment", no_wrap=True)
+    table.add_column("What it shows")
+    table.add_column("In the paper")
     table.add_column("Runs", justify="right")
     table.add_column("--fast", justify="right")
     for name in names():
