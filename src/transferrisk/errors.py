@@ -43,6 +43,10 @@ class PluginWarning(UserWarning):
     """Something that an installed package adds is not used; all else works."""
 
 
+class WeightsWarning(UserWarning):
+    """The usual weights cannot be had; the message says which network was taken instead."""
+
+
 class LabelWarning(UserWarning):
     """Labels look as if they were numbered otherwise than 0..num_classes-1."""
 

@@ -140,6 +140,10 @@ def test_json_and_an_algorithm_of_ones_own(trm, visits):
         (("visits.csv", *NAMED, "--setting", "trm.rigde=1"), "did you mean 'ridge'?"),
         (("visits.csv", *NAMED, "--backbone", "cnn"), "takes images"),
         (("visits.csv", *NAMED, "--size", "8"), "does not take size"),
+        (
+            ("visits.csv", *NAMED, "--frozen"),
+            "is for the backbone of images, and table:visits.csv has none",
+        ),
         (("visits.csv", *NAMED, "--device", "tpu"), "device 'tpu' is not known"),
     ],
 )
@@ -151,6 +155,40 @@ def test_what_cannot_be_fitted_is_one_line(trm, visits, tmp_path, arguments, tol
     assert told in err
     assert err.count("\n") == 1
     assert not (tmp_path / "model").exists()
+
+
+def test_a_pretrained_backbone_is_frozen_on_a_cpu_and_a_line_says_so(trm, tmp_path):
+    from PIL import Image
+    from safetensors.torch import save_file
+
+    from transferrisk.models import build
+
+    save_file(build("cnn:2", 2, (3, 8, 8)).featuriser.network.state_dict(), tmp_path / "cnn.safetensors")
+    for i, place in enumerate(f"{site}/{label}" for site in "xy" for label in ("cat", "dog")):
+        (tmp_path / "pictures" / place).mkdir(parents=True)
+        for j in range(5):
+            Image.new("RGB", (8, 8), (50 * i, 9 * j, 200)).save(tmp_path / "pictures" / place / f"{j}.png")
+    asked = ("--size", "8", "--backbone", "cnn:2", "--epochs", "2", "--device", "cpu", "--no-compare", "--force")
+    pretrained = ("--weights", "cnn.safetensors")
+    frozen = "cnn:2 is taken as it is (frozen), and mlp:64 trained on its features; --tuned trains all of it, which"
+    for options, line in (
+        (pretrained, frozen),
+        ((*pretrained, "--tuned"), ""),
+        ((*pretrained, "--frozen"), ""),
+        ((), ""),
+    ):
+        code, out, err = trm("fit", "pictures", "--output", "m", *asked, *options)
+        assert (code, err) == (0, "")
+        assert line in out
+        assert ("--tuned" in out) == bool(line)
+    code, out, _ = trm("fit", "pictures", "--output", "m", *asked, *pretrained, "--on-top", "linear", "--json")
+    known = {"backbone": "cnn:2", "weights": "cnn.safetensors", "frozen": True, "on_top": "linear"}
+    assert json.loads(out)["network"] == known
+    code, out, _ = trm("predict", "m", "pictures", "--output", "p.csv")
+    assert (code, "20 predictions: p.csv" in out) == (0, True)
+    code, _, err = trm("fit", "pictures", "--output", "m2", *asked, "--frozen")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'cnn:2' has no weights yet" in err
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ import pytest
 import torch
 from rows import ASKED, table
 
-from transferrisk.data import Options
+from transferrisk.data import EnvironmentSet, Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting.predict import predict
 from transferrisk.fitting.stream import parts
+from transferrisk.fitting.trial import probabilities
+from transferrisk.models import Classifier
 
 COLUMNS = ["probability_no", "probability_yes"]
 
@@ -252,3 +254,17 @@ def test_images_in_folders_and_manifests(tmp_path):
         predict(fitted.model, str(tmp_path / "pictures"), tmp_path / "bad.csv")
     with pytest.warns(UserWarning, match=r"bad\.png is left out"):
         assert predict(fitted.model, str(tmp_path / "pictures"), None, Options(skip_bad=True)).rows == 36
+
+
+def test_few_large_images_go_through_a_network_at_a_time():
+    met = []
+
+    class Watched(torch.nn.Module):
+        def forward(self, images):
+            met.append(len(images))
+            return images.mean((2, 3))
+
+    nothing = torch.zeros(60, dtype=torch.int64)
+    data = EnvironmentSet(torch.zeros(60, 3, 224, 224, dtype=torch.uint8), nothing, nothing, ("a",), ("x", "y"))
+    assert len(probabilities(Classifier(Watched(), 3, 2), data)) == 60
+    assert met == [27, 27, 6]

@@ -27,6 +27,11 @@ Setting = Annotated[
 ]
 Backbone = Annotated[str | None, typer.Option(help="mlp:64 for vectors and by size for images, when not given.")]
 Weights = Annotated[str | None, typer.Option(help="imagenet, none, or a file of weights for the backbone.")]
+Frozen = Annotated[
+    bool | None,
+    typer.Option("--frozen/--tuned", help="Take a pretrained backbone as it is, or train all of it; frozen on a CPU."),
+]
+OnTop = Annotated[str | None, typer.Option(help="On a frozen backbone: mlp:64 when not given, or linear.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over all rows; by their number when not given.")]
 Repeats = Annotated[int, typer.Option(min=1, max=100, help="Seeds of the comparison.")]
 HeldOut = Annotated[int, typer.Option("--held-out-environments", min=1, help="How many to hold out at most.")]
@@ -47,6 +52,8 @@ def fit(
     setting: Setting = None,
     backbone: Backbone = None,
     weights: Weights = None,
+    frozen: Frozen = None,
+    on_top: OnTop = None,
     epochs: Epochs = None,
     repeats: Repeats = 1,
     held_out: HeldOut = 10,
@@ -60,23 +67,26 @@ def fit(
 
     Example: trm fit visits.csv --label outcome --environment hospital --output model
     """
-    from ..fitting.fitted import Plan, fit_source
+    from ..fitting.fitted import Plan, fit_source, settled
     from ..fitting.folder import check_output
     from ..fitting.source import read
     from ..fitting.write import save
-    from .fit_show import explain, show_columns, summary
+    from .fit_show import explain, show_columns, show_network, summary
     from .show import task_progress
 
     names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
     plan = Plan(
         names, algorithm, compare, tuple(setting or ()), backbone, weights, epochs, options.seed, repeats, held_out,
-        device, workers, drop_small,
+        device, workers, drop_small, frozen, on_top,
     )  # fmt: skip
     check_output(output, force)
     with task_progress() as advance:
         source = read(name, replace(options, progress=advance), drop_small)
     if not as_json:
         show_columns(source, output)
+    plan = settled(source, plan)
+    if frozen is None and not as_json:
+        show_network(source, plan)
     with task_progress() as advance:
         fitted = fit_source(source, plan, options, advance)
         advance("writing the model", 1, 1)

@@ -10,7 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..fitting import Fitted
+from ..fitting import Fitted, Plan
+from ..fitting.defaults import ON_VECTORS
 from ..fitting.facts import columns_of, how_compared, ranked
 from ..fitting.folder import CARD, COMPARISON, REPORT, SCHEMA, WEIGHTS
 from ..fitting.source import Source
@@ -39,6 +40,18 @@ def show_columns(source: Source, folder: Path) -> None:
     console.print(table)
     if len(found) > MOST:
         console.print(Text(f"and {len(found) - MOST} more columns: see {folder / CARD}\n"), soft_wrap=True)
+
+
+def show_network(source: Source, plan: Plan) -> None:
+    """Of a pretrained backbone, whether it is trained and how to have it otherwise."""
+    if plan.frozen:
+        line = f"{plan.backbone} is taken as it is (frozen), and {plan.on_top} trained on its features; "
+        line += "--tuned trains all of it, which takes far longer."
+    elif source.kind == "images" and plan.weights not in (None, "none"):
+        line = f"All of {plan.backbone} is trained; --frozen takes it as it is and trains {ON_VECTORS} on its features."
+    else:
+        return
+    console.print(Text(line))
 
 
 def explain(fitted: Fitted, folder: Path) -> None:
@@ -71,6 +84,12 @@ def summary(fitted: Fitted, folder: Path) -> dict[str, Any]:
         "comparison": None if fitted.comparison is None else fitted.comparison.to_dict(),
         "rows": len(fitted.source.samples),
         "environments": fitted.source.sizes,
+        "network": {
+            "backbone": fitted.plan.backbone,
+            "weights": fitted.plan.weights,
+            "frozen": bool(fitted.plan.frozen),
+            "on_top": fitted.plan.on_top,
+        },
         "classes": list(fitted.source.samples.class_names),
         "features": [
             {"column": name, "taken_as": kind, "features": number, "remark": remark}

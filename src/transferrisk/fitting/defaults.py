@@ -3,7 +3,7 @@
 Vectors are given one hidden layer, so that the transfer risk has features to shape, and a number of steps that depends
 on the number of rows rather than on the smallest environment: an epoch of `BalancedSampler` ends with that one. Images
 are passed over as often as in the paper, and more often where that would be a handful of steps. An environment
-smaller than a batch has its rows repeated until it fills one.
+smaller than a batch has its rows repeated until it fills one. The features of a frozen backbone are vectors.
 
 `transferrisk.sklearn` has other values for tables, for the reasons in its `training`.
 """
@@ -28,8 +28,11 @@ WARM_UP = 0.4  # share of the steps on the empirical risk alone, for algorithms 
 MANY_ENVIRONMENTS = 8  # beyond, the transfer risk of one drawn environment a step
 
 
+ON_VECTORS = "mlp:64"
+
+
 def backbone_for(data: EnvironmentSet) -> str:
-    return default_backbone(data) if side(data) else "mlp:64"
+    return default_backbone(data) if side(data) else ON_VECTORS
 
 
 def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> TrainingConfig:

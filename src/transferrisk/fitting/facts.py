@@ -66,6 +66,16 @@ def ranked(comparison: Comparison) -> list[tuple[str, list[float], float, float]
     ]
 
 
+def network_of(fitted: Fitted) -> str:
+    """Which network it is, and what of it was trained."""
+    plan = fitted.plan
+    network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
+    if not plan.frozen:
+        return network
+    (width,) = fitted.outcome.encoder.shape
+    return f"{network}, frozen: only {plan.on_top} on its {width} features, standardised, was trained"
+
+
 def settings_of(fitted: Fitted) -> Mapping[str, str | Sequence[str]]:
     """How the final model was trained."""
     outcome, samples = fitted.outcome, fitted.source.samples
@@ -81,8 +91,7 @@ def settings_of(fitted: Fitted) -> Mapping[str, str | Sequence[str]]:
             for name, count in zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
         ],
         "Algorithm": describe(fitted.choice.algorithm, **outcome.settings),
-        "Network": fitted.recipe.backbone
-        + (f", weights {fitted.recipe.weights}" if fitted.recipe.weights is not None else ""),
+        "Network": network_of(fitted),
         "Training": f"{counted(steps, 'step')} of {batch} samples of each environment, SGD with rate "
         f"{config.lr:g}, momentum {config.momentum:g} and weight decay {config.weight_decay:g}, the rate times "
         f"{config.decay_factor:g} after {config.decay_at:.0%} of the steps"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,15 @@ import torch
 from ..algorithms import get, parse_settings, setting_names
 from ..data import Options
 from ..data.checks import listed
-from ..errors import InputError
+from ..errors import InputError, WeightsWarning, warn
 from ..experiments.executors import cores
-from ..models import is_registered
+from ..models import Classifier, at_hand, build, is_registered
 from ..training.digests import of_inputs
+from ..training.engine import device_of
 from .choice import Choice, beside_a_guess, choose
 from .compare import Comparison, Trial, compare, final
-from .defaults import backbone_for
+from .defaults import ON_VECTORS, backbone_for
+from .frozen import featurised, whole
 from .model import Model, Origin
 from .source import Source, read
 from .trial import Outcome, Recipe
@@ -28,7 +30,7 @@ HELD_OUT = 10  # environments that are held out at most
 SMALL = 2000  # rows below which starting processes costs more than it brings
 
 OnProgress = Callable[[str, int, int], None]
-"""(what, done, total), in steps of all trainings"""
+"""(what, done, total), in images or in steps of all trainings"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Plan:
     repeats     seeds of the comparison, from `seed` on
     held_out    environments that are held out at most; more are drawn from by the seed
     workers     processes that train at the same time; None: as many as cores, for vectors on a CPU
+    frozen      a pretrained backbone stays as it is, and a network on its features is trained; None: on a CPU
+    on_top      that network; None: the one for vectors
     """
 
     algorithms: tuple[str, ...] = ALGORITHMS
@@ -57,6 +61,8 @@ class Plan:
     device: str = "auto"
     workers: int | None = None
     drop_small: bool = False
+    frozen: bool | None = None
+    on_top: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.algorithms, *((self.algorithm,) if self.algorithm else ())):
@@ -70,7 +76,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model, and how it came to be. `comparison` is None where there was none."""
+    """A model, and how it came to be.
+
+    plan        with nothing left open
+    recipe      of what was trained
+    comparison  None where there was none
+    """
 
     model: Model
     source: Source
@@ -100,39 +111,108 @@ def fit_source(
     source: Source, plan: Plan, options: Options | None = None, on_progress: OnProgress | None = None
 ) -> Fitted:
     options, on_progress = options or Options(), on_progress or (lambda what, done, total: None)
-    recipe = recipe_for(source, plan)
+    plan = settled(source, plan)
     candidates = plan.algorithms if plan.compared else (plan.algorithm or "trm",)
     if plan.algorithm is not None and plan.algorithm not in candidates:
         candidates = (*candidates, plan.algorithm)
     given = settings_by_algorithm(candidates, plan.settings)
+    trained, backbone = source, None
+    if plan.frozen:
+        backbone = _backbone(source, plan)
+        what_for = f"features by {plan.backbone}"
+        trained = featurised(source, backbone, plan.device, lambda done, total: on_progress(what_for, done, total))
+    recipe = recipe_for(trained, plan)
     comparison = None
     if plan.compared:
         seeds = range(plan.seed, plan.seed + plan.repeats)
         what = f"comparing {', '.join(candidates)}"
-        workers = plan.workers or usual_workers(source, recipe)
+        workers = plan.workers or usual_workers(trained, recipe)
         comparison = compare(
-            source, recipe, given, seeds, plan.held_out, workers, lambda done, total: on_progress(what, done, total)
+            trained, recipe, given, seeds, plan.held_out, workers, lambda done, total: on_progress(what, done, total)
         )
     choice = _choice(plan, comparison, candidates[0])
-    trial = Trial(source, recipe, choice.algorithm, given[choice.algorithm], None, plan.seed)
+    trial = Trial(trained, recipe, choice.algorithm, given[choice.algorithm], None, plan.seed)
     outcome = final(trial, lambda _, done, total: on_progress(f"{choice.algorithm} on all rows", done, total))
     names = {name: value for name in ("features", "path") if (value := getattr(options, name))}
-    digest = of_inputs(source.take(outcome.encoder, torch.arange(len(source.samples))))
+    everything = torch.arange(len(source.samples))
+    encoder, network = outcome.encoder, outcome.model
+    if backbone is not None:
+        encoder, network = source.learn(everything), whole(backbone, outcome)
     origin = Origin(
-        source.name, source.kind, source.label, source.environment, names, choice.algorithm, recipe.backbone, digest
+        source.name,
+        source.kind,
+        source.label,
+        source.environment,
+        names,
+        choice.algorithm,
+        str(plan.backbone),
+        of_inputs(source.take(encoder, everything)),
+        plan.on_top or "",
     )
-    model = Model(outcome.encoder, outcome.model, source.samples.class_names, origin)
+    model = Model(encoder, network, source.samples.class_names, origin)
     return Fitted(model, source, plan, recipe, comparison, choice, outcome)
 
 
+def settled(source: Source, plan: Plan) -> Plan:
+    """The plan with what it leaves open about the network decided by the data, the device and the weights there are.
+
+    A CPU is too slow to train all of a pretrained network, so there it is frozen.
+    """
+    backbone, weights = plan.backbone or backbone_for(source.samples), plan.weights
+    if not is_registered(backbone):
+        if plan.backbone is None and weights is None:
+            backbone = _with_weights(backbone)
+        weights = weights or "imagenet"
+    pretrained = source.kind == "images" and weights not in (None, "none")
+    if plan.frozen and not pretrained:
+        if source.kind != "images":
+            raise InputError(
+                f"frozen=True (--frozen) is for the backbone of images, and {source.name} has none: leave it out"
+            )
+        raise InputError(
+            f"frozen=True (--frozen): {backbone!r} has no weights yet, and only a pretrained backbone can stay as it "
+            "is: name one with --backbone, or a file with --weights"
+        )
+    frozen = plan.frozen if plan.frozen is not None else pretrained and device_of(plan.device).type == "cpu"
+    if plan.on_top is not None and not frozen:
+        raise InputError(
+            f"on_top={plan.on_top!r} (--on-top) stands on a frozen backbone, and there is none: add --frozen, or "
+            "leave it out"
+        )
+    on_top = (plan.on_top or ON_VECTORS) if frozen else None
+    return replace(plan, backbone=backbone, weights=weights, frozen=frozen, on_top=on_top)
+
+
+def _with_weights(usual: str) -> str:
+    backbone = at_hand(usual)
+    if backbone != usual:
+        warn(
+            f"the ImageNet weights of {usual} cannot be fetched: {backbone} is taken, whose weights pip has installed; "
+            "to choose yourself, name one with --backbone",
+            WeightsWarning,
+        )
+    return backbone
+
+
+def _backbone(source: Source, plan: Plan) -> Classifier:
+    """The one to be frozen; that what stands on top fits is seen before features are computed, which takes longer."""
+    classes = len(source.samples.class_names)
+    backbone = build(str(plan.backbone), classes, tuple(source.samples.inputs[:1].shape[1:]), plan.weights)
+    build(str(plan.on_top), classes, (backbone.head.in_features,))
+    return backbone
+
+
 def recipe_for(source: Source, plan: Plan) -> Recipe:
-    backbone = plan.backbone or backbone_for(source.samples)
-    pretrained = not is_registered(backbone) and plan.weights != "none"
-    return Recipe(backbone, plan.weights, plan.epochs, pretrained and source.kind == "images", plan.device)
+    """Of what a settled plan trains; `source` holds features where the backbone is frozen."""
+    if plan.on_top is not None:
+        return Recipe(plan.on_top, None, plan.epochs, False, plan.device)
+    backbone = str(plan.backbone)
+    varied = source.kind == "images" and not is_registered(backbone) and plan.weights != "none"
+    return Recipe(backbone, plan.weights, plan.epochs, varied, plan.device)
 
 
 def usual_workers(source: Source, recipe: Recipe) -> int:
-    on_gpu = recipe.device.startswith("cuda") or (recipe.device == "auto" and torch.cuda.is_available())
+    on_gpu = device_of(recipe.device).type == "cuda"
     return 1 if on_gpu or source.kind == "images" or len(source.samples) < SMALL else cores()
 
 

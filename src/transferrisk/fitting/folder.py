@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import check_target, new_folders, write_atomically
-from ..models import build
+from ..models import Classifier, build, on_frozen
 from .encoders import from_dict
 from .model import Model, Origin
 
@@ -125,9 +125,17 @@ def load(folder: Path | str) -> Model:
         origin, classes = Origin(**content["origin"]), tuple(map(str, content["classes"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder / SCHEMA} cannot be understood ({error!r}): fit the model again") from None
-    model = Model(encoder, build(origin.backbone, len(classes), encoder.shape, "none"), classes, origin)
+    model = Model(encoder, _network(origin, len(classes), encoder.shape), classes, origin)
     _fill(model, weights, folder / WEIGHTS)
     return model
+
+
+def _network(origin: Origin, classes: int, shape: tuple[int, ...]) -> Classifier:
+    """Of the right kind, with weights that mean nothing yet."""
+    network = build(origin.backbone, classes, shape, "none")
+    if not origin.on_top:
+        return network
+    return on_frozen(network, build(origin.on_top, classes, (network.head.in_features,)))
 
 
 def _schema(path: Path) -> Mapping[str, Any]:

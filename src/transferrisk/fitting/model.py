@@ -28,6 +28,7 @@ class Origin:
     data     the data set, as in `trm data list`
     kind     table, vectors or images
     names    what else in the file had a name: the array or columns of features, the column of paths
+    on_top   the network on the features of the backbone, which is frozen then; "": the backbone itself was trained
     digest   of the samples it was trained on, by which they are known again under another name; "": not kept
     """
 
@@ -39,6 +40,7 @@ class Origin:
     algorithm: str = ""
     backbone: str = ""
     digest: str = ""
+    on_top: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..reports import Bar, Bars, Curves, Page, Section, Table, write_page
-from .facts import columns_of, how_compared, ranked, settings_of, wilson
+from .facts import columns_of, how_compared, network_of, ranked, settings_of, wilson
 from .fitted import Fitted
 
 
@@ -19,6 +19,8 @@ def write_report(path: Path, fitted: Fitted, command: str = "") -> None:
 
 def page_of(fitted: Fitted, command: str = "") -> Page:
     lead = [f"{fitted.choice.algorithm} was trained on all {len(fitted.source.samples)} rows: {fitted.choice.why}."]
+    if fitted.plan.frozen:
+        lead.append(f"The network is {network_of(fitted)}.")
     sections: list[Section] = []
     if fitted.comparison is not None:
         lead.append(how_compared(fitted.comparison))

@@ -20,6 +20,7 @@ from .encoders import Encoder
 from .source import Source
 
 POINTS = 100  # of a training curve
+AT_A_TIME = 2**22  # numbers sent through a network that is not trained, whose layers make many times as many of them
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,14 @@ def correct(outcome: Outcome, source: Source, rows: Tensor) -> Tensor:
     return probabilities(outcome.model, wanted).argmax(1) == wanted.labels
 
 
-def probabilities(model: Classifier, data: EnvironmentSet, chunk: int = 4096) -> Tensor:
+def at_a_time(data: EnvironmentSet, most: int = 4096) -> int:
+    """How many samples a network is given together where it is not trained."""
+    return max(1, min(most, AT_A_TIME // max(1, data.batch(slice(0, 1)).numel())))
+
+
+def probabilities(model: Classifier, data: EnvironmentSet) -> Tensor:
     """Of each class, (n, C) float64, on the CPU; what is too large for the network's arithmetic is refused."""
-    size = max(1, min(chunk, 2**25 // max(1, data.batch(slice(0, 1)).numel())))
+    size = at_a_time(data)
     parts = [torch.empty(0, len(data.class_names), dtype=torch.float64)]
     with evaluation_mode(model):
         starts = range(0, len(data), size)

@@ -35,6 +35,17 @@ def names() -> list[str]:
     return [] if find_spec("timm") is None else list(require("timm", "vision").list_models())
 
 
+def at_hand(name: str) -> str:
+    """The backbone itself where its ImageNet weights can be had, else the one whose weights pip has installed."""
+    if find_spec("timm") is None or find_spec(_LITE_PACKAGE) is None:
+        return name
+    try:
+        _from_hub(name, (3, 224, 224))
+    except InputError:
+        return _LITE
+    return name
+
+
 def featuriser(name: str, shape: tuple[int, ...], weights: str | Path | None) -> tuple[Featuriser, bool]:
     """The backbone of a name, and whether its weights come from elsewhere; see `registry.build`."""
     if len(shape) != 3 or shape[0] != 3:

