@@ -97,8 +97,7 @@ def _sheet(
     import matplotlib
     from matplotlib.figure import Figure
 
-    letters = int(width / 7.0)
-    above = textwrap.wrap(title, letters) or [""]
+    above = textwrap.wrap(title, int(width / 9.6)) or [""]  # bold letters are wide
     below = [line for paragraph in words for line in textwrap.wrap(paragraph, int(width / 5.9))]
     top = MARGIN + 20 * len(above) + 8
     whole = width + 2 * MARGIN, top + height + LINE * len(below) + MARGIN

@@ -92,7 +92,7 @@ def _files(experiment: Experiment, part: Part, looks: Looks) -> Iterator[tuple[s
         yield f"{part.stem}.md", markdown(experiment, part)
         yield f"{part.stem}.tex", latex(experiment, part)
         yield f"{part.stem}.csv", as_csv(COLUMNS, numbers(experiment, part))
-    title = ". ".join(filter(None, [experiment.title, part.title]))
+    title = part.title or experiment.title  # which experiment it is of stands below
     words = [*about(experiment), part.selection, *part.notes]
     drawn: dict[str, bytes] = {}
     if part.curves:
