@@ -23,6 +23,10 @@ class InputError(TransferRiskError, ValueError):
     """The caller's data or settings cannot be used as they are."""
 
 
+class OtherRunError(InputError):
+    """A folder holds a run that was started with other settings or data."""
+
+
 class DivergedError(TransferRiskError, ArithmeticError):
     """An iteration moved away from its answer, so no answer is returned."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +24,7 @@ from transferrisk.auditing.page import page_of
 from transferrisk.auditing.report import WorstPair
 from transferrisk.auditing.samples import prepare
 from transferrisk.auditing.sentences import sentences
-from transferrisk.errors import InputError
+from transferrisk.errors import ConvergenceWarning, InputError
 from transferrisk.functional import irm_penalty, optimal_predictor
 
 RIDGE = 0.02
@@ -200,6 +201,16 @@ def test_the_curvature_of_logits_is_the_hessians_and_spares_iterations(monkeypat
 
     true = torch.autograd.functional.hessian(loss, W.new_zeros(4, basis.shape[1])).view_as(hessian[0])
     torch.testing.assert_close(hessian[0], true)
+
+
+def test_features_of_a_size_that_leaves_no_curvature_are_fitted_all_the_same():
+    rows = 1e19 * torch.randn(30, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    blocks = [(rows[k::3], torch.arange(30)[k::3] % 2) for k in range(3)]
+    gram = torch.diag(torch.tensor([1e38, 1.0], dtype=torch.float64))
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        found = fit(blocks, ~torch.eye(3, dtype=torch.bool), 2, 1e-3, gram)
+    assert found.value.isfinite().all()
+    assert (found.objective <= math.log(2)).all()
 
 
 def test_the_ridge_is_the_one_with_the_least_held_out_loss_at_home():

@@ -67,6 +67,9 @@ def test_more_seeds_than_the_recipe_has(trm, small):
     assert (code, out) == (0, "")
     records = pd.read_parquet(small / "results" / "small" / "records.parquet")
     assert set(records["seed"]) == {0, 1, 2}
+    assert trm("experiment", "small.toml", "--only", "ERM", "--seeds", "1", "--quiet", *HERE)[0] == 0
+    records = pd.read_parquet(small / "results" / "small" / "records.parquet")
+    assert set(records["seed"]) == {0, 1, 2}, "what an earlier call asked for stays"
 
 
 def test_a_dry_run_counts_and_measures_and_writes_nothing(trm, small):
@@ -76,6 +79,14 @@ def test_a_dry_run_counts_and_measures_and_writes_nothing(trm, small):
     assert not (small / "results").exists()
     trm("experiment", "small.toml", "--only", "ERM", *HERE)
     assert "6 runs: 2 done, 4 missing" in trm("experiment", "small.toml", "--dry-run", *HERE)[1]
+
+
+def test_runs_of_another_precision_are_other_runs(trm, small):
+    assert trm("experiment", "small.toml", "--only", "ERM", "--seeds", "1", *HERE)[0] == 0
+    code, out, err = trm("experiment", "small.toml", "--only", "ERM", "--seeds", "1", "--precision", "tf32", *HERE)
+    assert code == 0, err
+    assert "(1 now)" in out
+    assert trm("experiment", "small.toml", "--precision", "fp8", *HERE)[0] == 2
 
 
 def test_the_small_version_stands_beside_the_whole(trm, small):

@@ -119,6 +119,28 @@ def test_only_and_seeds_choose_among_the_cells(tmp_path):
     assert {cell.columns["seed"] for cell in plan.make(recipe, seeds=4).cells} == {0, 1, 2, 3}
 
 
+def test_a_default_and_the_same_value_written_out_are_one_run():
+    base = {"data": "10c-cmnist", "algorithm": "erm", "shift": "combined"}
+    name = planned("train", base).name
+    for same in ({"bias": 0.9}, {"first_bias": 1}, {"backbone": "cnn"}, {"precision": "fp32"}, {"augment": False}):
+        assert planned("train", {**base, **same}).name == name
+    tuned, plain = (make_plan(name) for name in ("transferability", "cmnist"))
+    assert {run.name for run in tuned.runs} & {run.name for run in plain.runs}
+
+
+def make_plan(name):
+    return plan.make(load(name, defaults=name == "cmnist"), only=["method=TRM", "shift=combined"], seeds=1)
+
+
+def test_other_content_of_a_users_file_is_another_run(tmp_path):
+    table = tmp_path / "table.csv"
+    names = []
+    for text in ("y,site,x\n1,a,2\n", "y,site,x\n1,a,3\n"):
+        table.write_text(text)
+        names.append(planned("train", {"data": f"table:{table}", "algorithm": "erm"}).name)
+    assert names[0] != names[1]
+
+
 def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
     base = {"data": "10c-digits", "algorithm": "trm"}
     name = planned("train", base).name

@@ -17,6 +17,7 @@ import pytest
 import sweep_tasks
 from sweep_tasks import Shelf, plan, starts, walk
 
+import transferrisk
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments import run as run_module
 from transferrisk.experiments.local import LocalExecutor
@@ -234,7 +235,11 @@ def test_records_hold_every_cell_with_its_columns_first(tmp_path):
     runs = [walk(seed=0), walk(seed=1, trouble="error"), walk(seed=0)]
     run_experiment(plan(*runs), Store(tmp_path), HERE)
     frame = pd.read_parquet(tmp_path / "trial" / "records.parquet")
-    assert list(frame.columns) == ["method", "position", "run", "step", "value", "threads"]
+    assert list(frame.columns) == [
+        "method", "position", "run", "precision", "hardware", "version", "commit", "step", "value", "threads",
+    ]  # fmt: skip
+    assert set(frame["version"]) == {transferrisk.__version__}
+    assert frame["hardware"].notna().all()
     assert frame["position"].tolist() == [0, 0, 0, 2, 2, 2]
     assert set(frame["run"]) == {walk(seed=0).name}
     assert frame["value"].tolist()[:3] == [row["value"] for row in Store(tmp_path).rows(walk(seed=0).name)]
@@ -357,5 +362,5 @@ def test_devices_are_shared_in_turn_and_cores_divided(tmp_path, monkeypatch):
 
 def test_an_unwritable_output(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(TransferRiskError, match=r"recipe.json cannot be written \(Not a directory\)"):
+    with pytest.raises(TransferRiskError, match=r"trial cannot be written \(Not a directory\)"):
         run_experiment(plan(walk()), Store(tmp_path / "file"), HERE)

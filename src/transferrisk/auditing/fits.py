@@ -38,6 +38,7 @@ _REFINED_AFTER = 6  # iterations; by then W points about where it will end
 _LARGEST_REFINED = 16  # classes; above, the curvature of their logits costs more than it saves
 _ROWS_PER_DIRECTION = 32  # rows that this curvature is estimated from
 _LAST = 4  # tolerances that the last step may have brought
+_ENOUGH = 1e3  # tolerances within which a fit that could go no further counts as converged
 _PATIENCE = 4  # iterations without a decrease beyond rounding
 
 
@@ -93,7 +94,7 @@ def fit(
         )
         if bool(done.any()):
             value[active[done]], objective[active[done]] = x[done], f[done]
-            converged[active[done]] = left[done] <= 1e3 * tolerance
+            converged[active[done]] = left[done] <= _ENOUGH * tolerance
             if bool(done.all()):
                 break
             keep = ~done
@@ -239,8 +240,13 @@ class _Inverse:
         self.refined: tuple[Tensor, Tensor] | None = None  # directions (K, b, D), inverse Hessian (K, C b, C b)
 
     def refine(self, basis: Tensor, hessian: Tensor) -> None:
-        """H_0 is the inverse of this Hessian (K, C b, C b) on classes x directions (K, b, D), as before off them."""
-        self.refined = basis, torch.cholesky_inverse(torch.linalg.cholesky(hessian))
+        """H_0 is the inverse of this Hessian (K, C b, C b) on classes x directions (K, b, D), as before off them.
+
+        Where features are so far apart in size that the Hessian is lost in rounding, H_0 stays as it is.
+        """
+        factor, failed = torch.linalg.cholesky_ex(hessian)
+        if not bool(failed.any()) and bool(factor.isfinite().all()):
+            self.refined = basis, torch.cholesky_inverse(factor)
 
     def only(self, keep: Tensor) -> _Inverse:
         self.scale = None if self.scale is None else self.scale[keep]

@@ -25,6 +25,9 @@ Chosen = Annotated[str, typer.Option("--executor", help="local, or ray.")]
 Workers = Annotated[int | None, typer.Option(min=0, help="local: processes; one a GPU, or a core, if not given.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Of each run; cores divided among the workers, if not given.")]
 Device = Annotated[str, typer.Option(help="local: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
+Precision = Annotated[
+    str | None, typer.Option(help="fp32, tf32 or bf16, unless the recipe says it; bf16 where this machine has a GPU.")
+]
 Address = Annotated[str | None, typer.Option(help="ray: of a cluster, such as auto; one is started here if not given.")]
 Gpus = Annotated[float | None, typer.Option("--gpus-per-run", min=0, help="ray: 0.25 lets four runs share one.")]
 Cpus = Annotated[float, typer.Option("--cpus-per-run", min=0, help="ray: cores of each run.")]
@@ -46,6 +49,7 @@ def experiment(
     workers: Workers = None,
     threads: Threads = None,
     device: Device = "auto",
+    precision: Precision = None,
     address: Address = None,
     gpus_per_run: Gpus = None,
     cpus_per_run: Cpus = 1.0,
@@ -72,7 +76,8 @@ def experiment(
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load(name, fast, defaults)
     read(recipe.show, recipe.name)  # what the report would refuse, before hours of work
-    plan, store = make(recipe, only or (), seeds), Store(output)
+    given = {"precision": precision or ("fp32" if device == "cpu" or not _gpu() else "bf16")}
+    plan, store = make(recipe, only or (), seeds, given), Store(output)
     if dry_run:
         show_plan(plan, store, device, workers, threads)
         return
@@ -91,10 +96,16 @@ def experiment(
         raise InputError(f"executor {executor!r} is not known: choose from local, ray")
 
     with events(plan, quiet) as on_event:
-        summary = run_experiment(plan, store, carrier(), on_event, whole(recipe, seeds))
+        summary = run_experiment(plan, store, carrier(), on_event, whole(recipe, seeds, given))
     show_summary(plan, summary, output, quiet)
     if summary.failed:
         raise typer.Exit(1)
+
+
+def _gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _refuse(executor: str, asked: dict[str, object]) -> None:

@@ -118,7 +118,7 @@ def measure(
 
 
 def step_seconds(
-    workload: Workload, algorithm: str, settings: Mapping[str, Any], device: str, precision: Precision | None
+    workload: Workload, algorithm: str, precision: Precision | None, *, settings: Mapping[str, Any], device: str
 ) -> float:
     """The median of a few steps after the first: as many as take a second, at least one."""
     run = _run(workload, algorithm, device, precision, settings)

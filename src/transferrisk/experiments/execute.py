@@ -95,11 +95,12 @@ def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None
     """Task, rows, done.json; the task's own leftovers go when the rows are safe, before an upload would take them."""
     if not _done_here(place):
         task = get(run.task)
-        _write(place, RUN, dumps({"task": run.task, "settings": run.settings}, indent=2) + "\n")
-        rows = task.run(task.read(run.settings), place)
-        _write(place, ROWS, "".join(dumps(row) + "\n" for row in rows))
-        _write(place, DONE, dumps(_about(place, time.monotonic() - began), indent=2) + "\n")
+        if not _rows_are_all(place):
+            _write(place, RUN, dumps({"task": run.task, "settings": run.settings}, indent=2) + "\n")
+            rows = task.run(task.read(run.settings), place)
+            _write(place, ROWS, "".join(dumps(row) + "\n" for row in rows))
         task.tidy(place)
+        _write(place, DONE, dumps(_about(place, time.monotonic() - began), indent=2) + "\n")
     (place.folder / FAILED).unlink(missing_ok=True)
     store.publish(run.name, run.keep)
 
@@ -108,6 +109,11 @@ def _done_here(place: Place) -> bool:
     """Done in the folder, while the store does not say so: only the upload is left."""
     path = place.folder / DONE
     return path.exists() and (not place.keep or bool(json.loads(path.read_bytes()).get("keep")))
+
+
+def _rows_are_all(place: Place) -> bool:
+    """Cut off between the last two files: only the end is left to do, unless the model is needed too."""
+    return (place.folder / ROWS).exists() and not (place.folder / DONE).exists() and not place.keep
 
 
 def _write(place: Place, name: str, content: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..algorithms import get as algorithm
@@ -40,29 +40,31 @@ class Plan:
             found[run.name] = run if known is None else replace(known, keep=known.keep or run.keep)
         return list(found.values())
 
-    def to_json(self) -> dict[str, Any]:
-        """All that a report must know to see what is missing."""
-        return {"recipe": self.recipe.to_json(), "cells": [[cell.run.name, cell.columns] for cell in self.cells]}
 
-
-def whole(recipe: Recipe, seeds: int | None = None) -> Plan:
+def whole(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
     """Every cell of the recipe, with more seeds than it has where those are asked for."""
-    return make(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds)
+    return make(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds, given=given)
 
 
-def make(recipe: Recipe, only: Sequence[str] = (), seeds: int | None = None) -> Plan:
+def make(
+    recipe: Recipe, only: Sequence[str] = (), seeds: int | None = None, given: Mapping[str, Any] | None = None
+) -> Plan:
     """Every problem, combination, method, point and seed, in this order.
 
     only   "column=value,value" leaves the others out; a value alone is a method's label
     seeds  the first so many in place of the recipe's
+    given  settings where the recipe does not say them, such as the precision of the machine; those that the task does
+           not have are left out
     """
+    known = {field.name for field in fields(get(recipe.task).settings_type)}
+    common = {key: value for key, value in (given or {}).items() if key in known}
     chosen = _chosen(recipe, only)
     numbers = recipe.seeds if seeds is None else _more(recipe.seeds, seeds)
     cells = []
     for columns, settings in _combinations(recipe):
         if all(_text(columns.get(column)) in values for column, values in chosen.items()):
             for seed in numbers:
-                run = planned(recipe.task, {**settings, "seed": seed}, recipe.keep)
+                run = planned(recipe.task, {**common, **settings, "seed": seed}, recipe.keep)
                 cells.append(Cell(run, {**columns, "seed": seed}))
     if not cells:
         raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")

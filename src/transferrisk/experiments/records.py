@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,42 +15,75 @@ from .tasks import Row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RECORDS = "records.parquet"
+RECIPE, RECORDS = "recipe.json", "records.parquet"
 RUN_COLUMN = "run"
+
+
+Cell = tuple[str, Mapping[str, Any]]
+"""Name of a run, and the columns of its place in the experiment."""
 
 
 @dataclass
 class Records:
-    """The file, and what has been read for it so far: a finished run does not change."""
+    """The files of an experiment's folder, and what has been read for them so far: a finished run does not change."""
 
     plan: Plan
     store: Store
     _rows: dict[str, list[Row]] = field(default_factory=dict, repr=False)
+    _made: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def path(self) -> str:
         return f"{self.plan.recipe.name}/{RECORDS}"
 
     def write(self) -> None:
-        """With what is done now; of two writers, neither takes rows of the other away. Without a row, no file."""
+        """With what is done now; of two writers, neither takes cells or rows of the other away. Without a row, no file.
+
+        Cells that an earlier call asked for and this one does not, more seeds perhaps, stay, if the recipe is the same.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with self.store.alone(self.plan.recipe.name):
+            cells = self._cells()
+            about = {"recipe": self.plan.recipe.to_json(), "cells": cells}
+            self.store.write(f"{self.plan.recipe.name}/{RECIPE}", dumps(about, indent=2) + "\n")
             done = self.store.finished()
-            for cell in self.plan.cells:
-                if cell.run.name in done and cell.run.name not in self._rows:
-                    self._rows[cell.run.name] = self.store.rows(cell.run.name)
-            cells = [
-                ({**cell.columns, RUN_COLUMN: cell.run.name}, self._rows[cell.run.name])
-                for cell in self.plan.cells
-                if cell.run.name in self._rows
-            ]
-            whole = table(cells)
+            for name, _ in cells:
+                if name in done and name not in self._rows:
+                    self._rows[name] = self.store.rows(name)
+                    self._made[name] = self.store.made_with(name)
+            whole = table(
+                [
+                    ({**columns, RUN_COLUMN: name, **self._made[name]}, self._rows[name])
+                    for name, columns in cells
+                    if name in self._rows
+                ]
+            )
             if whole.num_rows:
                 sink = pa.BufferOutputStream()
                 pq.write_table(whole, sink)
                 self.store.write(self.path, sink.getvalue().to_pybytes())
+
+    def _cells(self) -> list[Cell]:
+        cells: list[Cell] = [(cell.run.name, cell.columns) for cell in self.plan.cells]
+        content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
+        try:
+            before = json.loads(content) if content else {}
+            same = _but_seeds(before["recipe"]) == _but_seeds(json.loads(dumps(self.plan.recipe.to_json())))
+            earlier = [(str(name), dict(columns)) for name, columns in before["cells"]] if same else []
+        except (ValueError, KeyError, TypeError):  # damaged: it is written anew
+            return cells
+        known = {_key(columns) for _, columns in cells}
+        return cells + [(name, columns) for name, columns in earlier if _key(columns) not in known]
+
+
+def _but_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in recipe.items() if key != "seeds"}
+
+
+def _key(columns: Mapping[str, Any]) -> str:
+    return dumps(columns, sort_keys=True)
 
 
 def table(cells: Sequence[tuple[Mapping[str, Any], Sequence[Row]]]) -> pa.Table:

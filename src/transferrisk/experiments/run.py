@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from ..errors import InputError, TransferRiskError
 from ..training import Stopped
-from ..training.plain import dumps
 from ..training.signals import Stop
 from .execute import Event, OnEvent, Outcome
 from .plan import Plan
@@ -22,7 +21,6 @@ from .records import Records
 from .store import RUNS, Store
 from .tasks import PlannedRun, get
 
-RECIPE = "recipe.json"
 WRITE_EVERY = 60.0  # seconds between two writings of the records
 LOOK_EVERY = (0.2, 5.0)  # seconds between two looks at runs of other processes, at first and at most
 SEEN_WITHIN = 120.0  # seconds after which a network file system has shown what another machine wrote
@@ -80,7 +78,7 @@ def run_experiment(
         raise InputError(f"an experiment cannot be called {RUNS!r}, where all runs are kept: rename it")
     whole = whole or plan
     sweep = _Sweep(plan, store, on_event, Records(whole, store))
-    store.write(f"{plan.recipe.name}/{RECIPE}", dumps(whole.to_json(), indent=2) + "\n")
+    sweep.records.write()
     with closing(executor):
         stop = Stop()
         try:

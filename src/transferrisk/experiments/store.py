@@ -110,6 +110,22 @@ class Store:
             raise InputError(f"{self.where(f'{RUNS}/{name}')} holds no {DONE}: run {name} is not done")
         return float(json.loads(content)["seconds"])
 
+    def made_with(self, name: str) -> dict[str, Any]:
+        """Precision, hardware, version and commit of a finished run, as far as they are known."""
+        done, run = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
+        try:
+            about, settings = json.loads(done or b"{}"), json.loads(run or b"{}").get("settings", {})
+            return {
+                "precision": settings.get("precision"),
+                "hardware": about.get("hardware"),
+                "version": about.get("versions", {}).get("transferrisk"),
+                "commit": about.get("commit"),
+            }
+        except (ValueError, AttributeError):
+            raise InputError(
+                f"{self.where(f'{RUNS}/{name}')} has damaged files: remove that folder, and the run is done again"
+            ) from None
+
     def failure(self, name: str) -> str | None:
         """Why the last attempt failed; None where none did, or the run is done since."""
         content = self.read(f"{RUNS}/{name}/{FAILED}")

@@ -32,7 +32,7 @@ ON_VECTORS = "mlp:64"
 
 
 def backbone_for(data: EnvironmentSet) -> str:
-    return default_backbone(data) if side(data) else ON_VECTORS
+    return default_backbone(data.inputs[:1].shape[1:]) if side(data) else ON_VECTORS
 
 
 def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> TrainingConfig:

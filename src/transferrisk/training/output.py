@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, TransferRiskError
+from ..errors import InputError, OtherRunError, TransferRiskError
 from ..files import check_target, new_folders, write_atomically
 from .checkpoint import Checkpoint, difference, encode, load, versions
 from .lock import claim
@@ -111,7 +111,7 @@ class Output:
         checkpoint = self._load()
         different = difference(checkpoint.configuration, configuration)
         if different:
-            raise InputError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
+            raise OtherRunError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
         records = keep_records(self.folder / RECORDS, checkpoint.values["records"])
         if checkpoint.values["best_step"] == checkpoint.values["step"] > 0:
             self._write(BEST, (self.folder / LAST).read_bytes())

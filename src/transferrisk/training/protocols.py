@@ -5,6 +5,7 @@ And what is the same wherever settings are chosen by the user's data: `trm train
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..data import EnvironmentSet, Splits
@@ -56,14 +57,18 @@ def smallest_environment(data: EnvironmentSet) -> int:
     return int(data.environments.bincount(minlength=len(data.environment_names)).min())
 
 
-def default_backbone(data: EnvironmentSet) -> str:
-    """The paper's network for inputs like these."""
-    if not side(data):
+def default_backbone(shape: Sequence[int]) -> str:
+    """The paper's network for inputs of this shape."""
+    longer = side_of(shape)
+    if not longer:
         return "mlp"
-    return "cnn" if side(data) <= 28 else "wrn-16-2" if side(data) <= 64 else "resnet18"
+    return "cnn" if longer <= 28 else "wrn-16-2" if longer <= 64 else "resnet18"
 
 
 def side(data: EnvironmentSet) -> int:
     """The longer side of the images, in pixels; 0 where the inputs are vectors."""
-    shape = data.inputs[:1].shape[1:]
+    return side_of(data.inputs[:1].shape[1:])
+
+
+def side_of(shape: Sequence[int]) -> int:
     return max(shape[1:]) if len(shape) == 3 else 0

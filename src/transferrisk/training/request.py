@@ -140,7 +140,7 @@ class Request:
 
     def _network(self, data: EnvironmentSet, begun: Checkpoint | None) -> Network:
         before: Mapping[str, Any] = {} if begun is None else begun.configuration
-        backbone = self.backbone or before.get("backbone") or default_backbone(data)
+        backbone = self.backbone or before.get("backbone") or default_backbone(data.inputs[:1].shape[1:])
         weights = self.weights or before.get("weights")
         return Network(backbone, len(data.class_names), tuple(data.inputs[:1].shape[1:]), weights, self.init)
 
@@ -159,7 +159,7 @@ class Request:
             **{f"data.{name}": asked[name] for name in _ORIGIN if asked[name]},
             "backbone": network.backbone,
             "weights": network.weights,
-            "init": None if self.init is None else str(self.init),
+            "init": None if self.init is None else Path(self.init).name,  # wherever it lies, its digest tells it apart
             "finetune_samples": self.finetune_samples,
             **_files(init=self.init, weights=None if self.init else network.weights),
         }

@@ -59,6 +59,22 @@ def test_a_training_that_was_cut_off_after_its_last_step_gives_its_rows_again(tm
     assert task.run(settings, place) == task.run(settings, place)
 
 
+def test_a_training_that_began_with_other_data_begins_again(tmp_path):
+    run, place = plan("train", GAUSSIAN), Place(tmp_path, device="cpu")
+    other = plan("train", {**GAUSSIAN, "seed": 1})
+    task = get("train")
+    task.run(task.read(other.settings), place)
+    rows = task.run(task.read(run.settings), place)
+    fresh = carried_out(run, Place(tmp_path / "fresh", device="cpu"))
+    assert [row | {"seconds": 0} for row in rows] == [row | {"seconds": 0} for row in fresh]
+
+
+def test_times_of_other_hardware_are_refused(tmp_path):
+    settings = {"setting": "cmnist", "samples": 256, "algorithms": ["trm"], "hardware": "an abacus"}
+    with pytest.raises(InputError, match="to be measured on an abacus, and here is"):
+        carried_out(plan("time", settings), Place(tmp_path, device="cpu"))
+
+
 def test_a_model_that_was_not_kept_is_trained_again(tmp_path):
     run, place = plan("train", GAUSSIAN), Place(tmp_path, device="cpu")
     rows = carried_out(run, place)

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
 from ...data.checks import did_you_mean
 from ...errors import InputError
 from ...plugins import Plugins
 from ...training import OnStep
+from ...training.config import Precision
 from ...training.plain import dumps, plain
+from ..bench import Workload
 
 Row = dict[str, Any]
 """One line of a result: names to texts, numbers or None."""
@@ -42,7 +44,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run works. Nothing here changes a number on a CPU.
+    """Where a run works. Nothing here changes a number on a CPU, as long as the number of threads is the same.
 
     folder  the run's own; what it leaves there lets it go on after it was cut off
     keep    leave the model there
@@ -55,6 +57,17 @@ class Place:
     keep: bool = False
     on_step: OnStep = lambda done, total: None
     other: Callable[[str], Path] = lambda name: Path(name)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """So many steps of an algorithm."""
+
+    workload: Workload
+    algorithm: str
+    settings: Mapping[str, Any]
+    precision: Precision | None
+    steps: int
 
 
 class Task(ABC, Generic[S]):
@@ -84,7 +97,9 @@ class Task(ABC, Generic[S]):
             if field.default is MISSING and field.default_factory is MISSING and key not in settings:
                 raise InputError(f"task {self.name!r} needs the setting {key!r}: add it")
         try:
-            return self.settings_type(**{key: _tuples(value) for key, value in settings.items()})  # type: ignore[no-any-return]
+            kinds = get_type_hints(self.settings_type)
+            typed = {key: _typed(value, kinds[key]) for key, value in settings.items()}
+            return self.settings_type(**typed)  # type: ignore[no-any-return]
         except TypeError as error:
             raise InputError(f"task {self.name!r}: its settings have types it cannot use ({error})") from None
 
@@ -100,13 +115,20 @@ class Task(ABC, Generic[S]):
     def run(self, settings: S, place: Place) -> list[Row]:
         """Do it all, or go on with what the folder holds."""
 
+    def cost(self, settings: S) -> Cost | None:
+        """What it trains, where that is known before the data is read."""
+        return None
+
     def tidy(self, place: Place) -> None:
         """Remove what was needed to go on; called when the rows are kept."""
 
 
-def _tuples(value: Any) -> Any:
-    """Lists, which is what TOML and JSON have, as the tuples that frozen settings hold."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def _typed(value: Any, kind: Any) -> Any:
+    """What TOML and JSON have as what frozen settings hold: tuples for lists, and 1.0 for 1 where a float belongs."""
+    if isinstance(value, list):
+        return tuple(_typed(one, None) for one in value)
+    wanted = get_args(kind) or (kind,)
+    return float(value) if type(value) is int and float in wanted and int not in wanted else value
 
 
 _TASKS: dict[str, Task[Any]] = {}

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from ...errors import InputError
+from ...training.finetune import finetuning
 from ...training.output import BEST
-from .base import Place, PlannedRun, Row, Task, get, register
-from .train import FOLDER, TrainSettings, TrainTask, trained
+from ...training.protocols import PROTOCOLS
+from .base import Cost, Place, PlannedRun, Row, Task, get, register
+from .train import FOLDER, TrainSettings, TrainTask, trained, training_of
 
 _MODEL = tuple(field.name for field in fields(TrainSettings))
 
@@ -18,7 +20,7 @@ _MODEL = tuple(field.name for field in fields(TrainSettings))
 class FinetuneSettings(TrainSettings):
     """
     samples   of the test environment that are trained on
-    tuning    of the fine-tuning, where it is not as the model was trained; the other settings are the model's
+    tuning    where the fine-tuning is not `training.finetuning` of the data set's protocol; the rest is the model's
     """
 
     samples: int = 100
@@ -41,7 +43,11 @@ class FinetuneTask(Task[FinetuneSettings]):
 
     def complete(self, settings: FinetuneSettings) -> FinetuneSettings:
         model = get("train").complete(settings.model())
-        return replace(settings, settings=model.settings, training=model.training)
+        tuning, protocol = dict(settings.tuning), PROTOCOLS.get(settings.data.partition(":")[0])
+        if protocol is not None:
+            own = asdict(finetuning(protocol, settings.samples))
+            tuning = {key: value for key, value in own.items() if key != "augment"} | tuning
+        return replace(settings, **{name: getattr(model, name) for name in _MODEL}, tuning=tuning)
 
     def needs(self, settings: FinetuneSettings) -> list[PlannedRun]:
         return [PlannedRun("train", get("train").resolve(asdict(settings.model())), keep=True)]
@@ -52,11 +58,19 @@ class FinetuneTask(Task[FinetuneSettings]):
             settings.request(place),
             algorithm="erm",
             settings=(),
-            training=settings.tuning,
+            training=training_of(settings.tuning),
             weights=None,
             init=place.other(before.name) / FOLDER / BEST,
             finetune_samples=settings.samples,
         )
         return trained(request, place)
+
+    def cost(self, settings: FinetuneSettings) -> Cost | None:
+        model, tuning = get("train").cost(settings.model()), settings.tuning
+        if model is None or not tuning.get("batch_size") or "epochs" not in tuning:
+            return None
+        batch = tuning["batch_size"]
+        steps = tuning["epochs"] * max(1, settings.samples // batch)
+        return Cost(replace(model.workload, environments=1, batch_size=batch), "erm", {}, settings.precision, steps)
 
     tidy = TrainTask.tidy

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from ...algorithms import get as algorithm
 from ...errors import InputError
 from ...training.config import Precision
 from ..bench import SETTINGS, measure
+from ..provenance import hardware
 from .base import Place, Row, Task, register
 
 
 @dataclass(frozen=True)
 class TimeSettings:
     """
-    setting  of `trm bench`
-    samples  of the smallest training environment; an epoch is as many batches as they fill
+    setting   of `trm bench`
+    samples   of the smallest training environment; an epoch is as many batches as they fill
+    hardware  what it is measured on; None: what there is when it is planned. A time on other hardware is another run
     """
 
     setting: str
     samples: int
     algorithms: Sequence[str]
     precision: Precision | None = None
+    hardware: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -42,7 +45,15 @@ class TimeTask(Task[TimeSettings]):
 
     settings_type: ClassVar[type[Any]] = TimeSettings
 
+    def complete(self, settings: TimeSettings) -> TimeSettings:
+        return replace(settings, hardware=settings.hardware or hardware("auto"))
+
     def run(self, settings: TimeSettings, place: Place) -> list[Row]:
+        here = hardware(place.device)
+        if settings.hardware != here:
+            raise InputError(
+                f"this is to be measured on {settings.hardware}, and here is {here}: plan it where it runs"
+            )
         steps = settings.samples // SETTINGS[settings.setting].batch_size
         found = measure(
             settings.setting,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, get_args
 
 from ...algorithms import configure
-from ...data import SPLITS, Options, Shift
-from ...errors import InputError
+from ...data import SPLITS, EnvironmentSet, Options, Shift, Splits
+from ...errors import InputError, OtherRunError
+from ...models import is_registered
 from ...training import Output, Record, Request, TrainingConfig, train
 from ...training.config import Precision
 from ...training.output import BEST, LAST
-from ...training.protocols import PROTOCOLS
-from .base import Place, Row, Task, register
+from ...training.protocols import PROTOCOLS, default_backbone, side_of
+from ..bench import Workload
+from .base import Cost, Place, Row, Task, register
+from .known import content_of, facts_of, file_digest, shape_of, smallest_environment
 
 FOLDER = "training"
 
@@ -27,6 +31,8 @@ class TrainSettings:
     settings          of the algorithm, where they are not its defaults
     training          of the training, where they are not the data set's protocol
     label ... path    columns of the user's own files
+    content           a digest of the user's own files, by which a run on others is another run
+    weights_content   the same of a file of weights
     others            as `training.Request` has them
     """
 
@@ -48,20 +54,22 @@ class TrainSettings:
     environment: str | None = None
     features: str | None = None
     path: str | None = None
+    content: str | None = None
+    weights_content: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise InputError(f"seed={self.seed!r} is no whole number")
+        if self.precision is not None and self.precision not in get_args(Precision):
+            raise InputError(f"precision {self.precision!r} is not known: choose from {', '.join(get_args(Precision))}")
         self.request()
 
     def request(self, place: Place | None = None) -> Request:
         """All but the data is checked here."""
         configure(self.algorithm, **self.settings)
-        training = dict(self.training)
-        if "record" in training:
-            training["record"] = tuple(training["record"])
+        training = training_of(self.training)
         TrainingConfig(**{k: v for k, v in training.items() if k in TrainingConfig.__dataclass_fields__})
         options = Options(
             root=None if place is None else place.data_root,
@@ -90,6 +98,11 @@ class TrainSettings:
         )
 
 
+def training_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As TrainingConfig has it."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+
+
 def shift_of(kind: str | None, bias: float | None, first_bias: float | None) -> Shift | None:
     """With the paper's bias degrees where none are given."""
     if kind is None:
@@ -108,13 +121,42 @@ class TrainTask(Task[TrainSettings]):
     settings_type: ClassVar[type[Any]] = TrainSettings
 
     def complete(self, settings: TrainSettings) -> TrainSettings:
-        """With all settings of the algorithm and, where the data set has a protocol, of the training."""
-        own = asdict(configure(settings.algorithm, **settings.settings))
-        protocol = PROTOCOLS.get(settings.data)
-        if protocol is None:
-            return replace(settings, settings=own)
-        training = {key: value for key, value in asdict(protocol).items() if key != "augment"}
-        return replace(settings, settings=own, training={**training, **settings.training})
+        """With what stands for a default written out: of the algorithm, of the data set's protocol, of the network."""
+        facts = facts_of(settings.data)
+        shift = shift_of(settings.shift, settings.bias, settings.first_bias)
+        first, second = (None, None) if shift is None else shift.biases
+        complete = replace(
+            settings,
+            settings=asdict(configure(settings.algorithm, **settings.settings)),
+            first_bias=first,
+            bias=second,
+            precision=settings.precision or "fp32",
+            content=settings.content or content_of(settings.data),
+            weights_content=settings.weights_content or file_digest(settings.weights),
+        )
+        protocol = PROTOCOLS.get(settings.data.partition(":")[0])
+        if protocol is not None:
+            training = {key: value for key, value in asdict(protocol).items() if key != "augment"}
+            complete = replace(complete, training={**training, **settings.training})
+        if facts is None:
+            return complete
+        shape = shape_of(facts, settings.size)
+        backbone = settings.backbone or default_backbone(shape)
+        weights = settings.weights or ("none" if is_registered(backbone) else "imagenet")
+        augment = settings.augment
+        if augment is None:
+            augment = weights != "none" and not is_registered(backbone) and side_of(shape) > 0
+        return replace(complete, backbone=backbone, weights=weights, augment=augment)
+
+    def cost(self, settings: TrainSettings) -> Cost | None:
+        facts, training = facts_of(settings.data), settings.training
+        if facts is None or settings.backbone is None or not training.get("batch_size") or "epochs" not in training:
+            return None
+        environments, samples = smallest_environment(facts, {settings.test_env, settings.hold_out})
+        shape, batch = shape_of(facts, settings.size), training["batch_size"]
+        workload = Workload(environments, batch, shape, settings.backbone, len(facts.classes))
+        steps = training["epochs"] * (samples // batch)
+        return Cost(workload, settings.algorithm, settings.settings, settings.precision, steps)
 
     def run(self, settings: TrainSettings, place: Place) -> list[Row]:
         return trained(settings.request(place), place)
@@ -125,21 +167,34 @@ class TrainTask(Task[TrainSettings]):
 
 
 def trained(request: Request, place: Place) -> list[Row]:
-    """Go on with the training in the run's folder; one whose model is needed and was not kept is done again."""
-    folder = place.folder / FOLDER
+    """Go on with the training in the run's folder.
+
+    It begins again where the model is needed and was not kept, or where what it began with is no longer the same: data
+    that was replaced, a version with other defaults.
+    """
+    folder, run = place.folder / FOLDER, request.run()
     if folder.exists() and not (folder / LAST).exists():
         shutil.rmtree(folder)
-    output = Output(folder, resume=True, say=lambda text: None)
-    return rows(train(request.run(), place.on_step, output=output))
+    try:
+        records = train(run, place.on_step, output=_output(folder))
+    except OtherRunError:
+        shutil.rmtree(folder)
+        records = train(run, place.on_step, output=_output(folder))
+    return rows(records, run.splits)
 
 
-def rows(records: Sequence[Record]) -> list[Row]:
+def _output(folder: Path) -> Output:
+    return Output(folder, resume=True, say=lambda text: None)
+
+
+def rows(records: Sequence[Record], splits: Splits) -> list[Row]:
     """One for each evaluation, part of the data and environment.
 
     Those of training-domain validation carry the IRMv1 penalty, and the transfer risk of all its environments, where
     they were recorded.
     """
     found: list[Row] = []
+    samples = {part: dict(_counts(getattr(splits, part))) for part in SPLITS}
     for record in records:
         for part in SPLITS:
             for environment, scores in getattr(record, part).items():
@@ -149,6 +204,7 @@ def rows(records: Sequence[Record]) -> list[Row]:
                     "seconds": record.seconds,
                     "part": part,
                     "environment": environment,
+                    "samples": samples[part].get(environment),
                     **asdict(scores),
                 }
                 if part == "training_domain" and record.irm:
@@ -157,3 +213,8 @@ def rows(records: Sequence[Record]) -> list[Row]:
                     row["transfer_risk"] = record.transfer_risk
                 found.append(row)
     return found
+
+
+def _counts(data: EnvironmentSet) -> Iterator[tuple[str, int]]:
+    counts = data.environments.bincount(minlength=len(data.environment_names)).tolist()
+    return zip(data.environment_names, counts, strict=True)
