@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,9 @@ from transferrisk.experiments import plan
 from transferrisk.experiments.recipe import load, names
 from transferrisk.experiments.tasks import get
 from transferrisk.experiments.tasks.base import plan as planned
+from transferrisk.reports.experiments.shows import read
+from transferrisk.reports.experiments.values import text as as_text
+from transferrisk.training.selection import Selection
 
 HERE = Path(transferrisk.__file__).parent / "recipes"
 
@@ -36,6 +40,17 @@ GroupDRO = { algorithm = "groupdro", grid = "paper" }
 """
 
 
+def columns_of(recipe, made):
+    """What a column of the paper's numbers may be called, in the tables that the recipe shows."""
+    found = set()
+    for show in read(recipe.show, recipe.name):
+        found |= {*getattr(show, "value", ()), *getattr(show, "values", ())}
+        found |= {"average"} if getattr(show, "average", False) else set()
+        axes = {getattr(show, "columns", ""), getattr(show, "x", ""), *show.panels}
+        found |= {as_text(cell.columns[axis]) for cell in made.cells for axis in axes if axis in cell.columns}
+    return found
+
+
 @pytest.mark.parametrize("fast", [False, True], ids=["whole", "fast"])
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_is_a_plan(name, fast):
@@ -43,10 +58,26 @@ def test_every_recipe_is_a_plan(name, fast):
     made = plan.make(recipe)
     assert recipe.title
     assert len({(tuple(cell.columns.items())) for cell in made.cells}) == len(made.cells)
-    for method in recipe.published.get("training_domain", {}):
-        assert method in recipe.methods, f"{name} quotes {method}, which it does not run"
+    lines = recipe.methods or load(name).settings.get("algorithms", ())
+    columns = columns_of(recipe, made)
+    for rule, quoted in recipe.published.items():
+        assert rule in get_args(Selection), f"{name} quotes numbers under {rule}, which is no rule"
+        for line, numbers in quoted.items():
+            assert line in lines, f"{name} quotes {line}, which it does not run"
+            for column in numbers:
+                assert set(column.split(", ")) <= columns, f"{name} quotes {column} of {line}, which it does not show"
     for run in made.runs[:5]:
         assert get(run.task).resolve(run.settings) == run.settings, "resolving twice is resolving once"
+
+
+def test_numbers_of_another_backbone_are_not_inherited(tmp_path):
+    assert load("pacs-resnet18").published
+    assert load("pacs-efficientnet-lite0").published == {}
+    write(tmp_path, "base", 'title = "base"\n[fast]\nseeds = 1\n[published.last]\nERM = { accuracy = [1.0] }')
+    mine = load(write(tmp_path, "mine", 'extends = "base"\npublished = false\nshow = false\nfast = false'))
+    assert (mine.title, mine.published, mine.show) == ("base", {}, {})
+    with pytest.raises(InputError, match=r"published = False is no table: write \[published\]"):
+        load(write(tmp_path, "alone", "published = false"))
 
 
 def test_a_file_inherits_from_a_folder_below_it(tmp_path):

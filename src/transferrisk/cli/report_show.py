@@ -21,7 +21,7 @@ def show_report(report: Report) -> None:
             _say(line)
         for part in parts:
             console.print()
-            for line in (part.title, part.selection, *part.notes):
+            for line in (part.title, *part.words):
                 _say(line)
             for grid in part.grids:
                 _show_grid(grid)

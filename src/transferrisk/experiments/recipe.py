@@ -2,7 +2,8 @@
 
 They come with the package, with others that have an entry point in the group `transferrisk.recipes`, or as files.
 
-extends    another recipe, of which this one says only what differs; `x = false` in methods, problems or vary drops x
+extends    another recipe, of which this one says only what differs; `x = false` drops x, in methods, problems or vary,
+           or a whole table, as `published = false`
 title      what it shows
 paper      where in the paper
 task       what one run does, a name of `tasks`
@@ -95,19 +96,21 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> dict[str,
         raise InputError(f"recipe {' extends '.join((*within, name))}: a recipe cannot inherit from itself")
     table = _read(name, folder)
     _check_keys(name, table, KEYS)
-    for key in _TABLES:
-        if not isinstance(table.get(key, {}), Mapping):
-            raise InputError(f"recipe {name}: {key} = {table[key]!r} is no table: write [{key}]")
-    if "fast" in table:
-        _check_keys(f"{name}, [fast]", table["fast"], tuple(key for key in KEYS if key not in ("extends", "fast")))
     base = table.pop("extends", None)
+    for key in _TABLES:
+        dropped = base is not None and table.get(key) is False
+        if not dropped and not isinstance(table.get(key, {}), Mapping):
+            raise InputError(f"recipe {name}: {key} = {table[key]!r} is no table: write [{key}]")
+    if table.get("fast"):
+        _check_keys(f"{name}, [fast]", table["fast"], tuple(key for key in KEYS if key not in ("extends", "fast")))
     if base is None:
         return table
     if name.endswith(SUFFIX) and (beside := Path(name).parent / f"{base}{SUFFIX}").is_file():
         base = str(beside)
     if name.endswith(SUFFIX) or not folder.joinpath(f"{base}{SUFFIX}").is_file():
         folder = _folder(str(base))
-    return _merged(_whole(str(base), folder, (*within, name)), table)
+    whole = _merged(_whole(str(base), folder, (*within, name)), table)
+    return {key: value for key, value in whole.items() if key not in _TABLES or value is not False}
 
 
 def _folder(name: str) -> Traversable:

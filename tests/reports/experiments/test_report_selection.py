@@ -49,6 +49,20 @@ def test_accuracy_is_the_mean_over_test_environments_and_worst_group_the_lowest(
     assert selected(tmp_path, rows, "training_domain", "worst_group") == pytest.approx(20)
 
 
+def test_sample_accuracy_weighs_environments_by_their_samples(tmp_path):
+    """Three in four samples are of the second environment: 0.25 * 20 + 0.75 * 60."""
+    rows = evaluation(1, (0.2, 0.6), environments=("x", "y"))
+    samples = {"x": 100, "y": 300}
+    counted = [{**row, "samples": samples.get(row["environment"], 7)} for row in rows]
+    assert selected(tmp_path, [counted], "training_domain", "sample_accuracy") == pytest.approx(50)
+    assert selected(tmp_path, [counted], "training_domain") == pytest.approx(40)
+    assert selected(tmp_path, [rows], "training_domain", "sample_accuracy") is None
+    del counted[-1]["samples"]
+    assert selected(tmp_path, [counted], "training_domain", "sample_accuracy") is None
+    empty = [{**row, "samples": 0} for row in rows]
+    assert selected(tmp_path, [empty], "training_domain", "sample_accuracy") is None
+
+
 def test_validation_is_the_mean_over_environments(tmp_path):
     """The first evaluation is better in one environment, the second on average."""
     first, second = evaluation(1, 0.1, training=0.9), evaluation(2, 0.2, training=0.6)
@@ -72,15 +86,32 @@ def test_one_point_for_all_seeds_that_of_the_highest_mean_the_first_of_those_tha
     assert found.values["accuracy"] == {0: pytest.approx(20), 1: pytest.approx(20)}
 
 
-def test_a_point_is_chosen_among_those_that_have_run(tmp_path):
+def test_a_point_is_chosen_among_those_with_the_most_seeds(tmp_path):
+    """w=1 has the best single seed; the seeds of w=2 are missing, and w=3 has both."""
+
     def some(columns):
-        return (
-            None if (columns["point"], columns["seed"]) in (("w=1", 1), ("w=2", 0), ("w=2", 1)) else of_point(columns)
-        )
+        missing = ("w=1", 1), ("w=2", 0), ("w=2", 1)
+        return None if (columns["point"], columns["seed"]) in missing else of_point(columns)
 
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), some)
     (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
-    assert (found.point, found.planned, found.done, found.incomplete) == ("w=1", 2, 1, 2)
+    assert (found.point, found.planned, found.done, found.incomplete) == ("w=3", 2, 2, 2)
+
+
+def test_a_seed_that_diverged_counts_as_one_that_a_point_lacks(tmp_path):
+    def rows(columns):
+        failed = (columns["point"], columns["seed"]) == ("w=1", 1)
+        return evaluation(1, 0.5, training=math.nan) if failed else of_point(columns)
+
+    folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), rows)
+    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
+    assert found.point == "w=2"
+
+
+def test_where_all_points_lack_seeds_the_best_of_those_with_the_most_counts(tmp_path):
+    folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), lambda c: None if c["seed"] else of_point(c))
+    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
+    assert (found.point, found.done, found.incomplete) == ("w=1", 1, 3)
 
 
 def test_points_are_chosen_for_each_combination_and_rule(tmp_path):

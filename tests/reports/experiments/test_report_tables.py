@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import math
 import statistics
@@ -15,6 +16,7 @@ from transferrisk.reports.experiments import report
 from transferrisk.reports.experiments.formats import caption, csv_text, latex_text, markdown_text, plain
 from transferrisk.reports.experiments.grids import Paired
 from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.made import Made, mixed, told
 from transferrisk.reports.experiments.report import parts_of
 from transferrisk.reports.numbers import MINUS, NOTHING
 
@@ -131,12 +133,12 @@ def test_every_rule_has_its_own_files_and_says_so_in_them(tmp_path):
     cells = cells_of(AXES, ["ERM", "TRM"], 3)
     write(tmp_path, "pacs", TABLE, cells, rows, {"select": ["training_domain", "test_domain"]})
     report(tmp_path)
-    for rule, told in (("training_domain", "training-domain validation"), ("test_domain", "test-domain validation")):
-        assert told in (tmp_path / "pacs" / f"{rule}.md").read_text()
-        assert told in (tmp_path / "pacs" / f"{rule}.tex").read_text()
+    for rule, words in (("training_domain", "training-domain validation"), ("test_domain", "test-domain validation")):
+        assert words in (tmp_path / "pacs" / f"{rule}.md").read_text()
+        assert words in (tmp_path / "pacs" / f"{rule}.tex").read_text()
         with (tmp_path / "pacs" / f"{rule}.csv").open() as file:
             assert {line["selection"] for line in csv.DictReader(file)} == {rule}
-        assert told in (tmp_path / "report.html").read_text()
+        assert words in (tmp_path / "report.html").read_text()
 
 
 def test_the_three_formats_hold_the_same_numbers(tmp_path):
@@ -221,8 +223,8 @@ def test_hostile_names_stay_names_everywhere(tmp_path):
     write(tmp_path, "e", show, cells, lambda c: evaluation(1, 0.5),
           {"methods": methods, "title": HOSTILE[0], "paper": HOSTILE[3]})  # fmt: skip
     report(tmp_path)
-    html = (tmp_path / "report.html").read_text()
-    assert html.count("<script") == 1
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<script") == 1
     svg = (tmp_path / "e" / "training_domain.svg").read_text()
     assert "<script" not in svg
     markdown = (tmp_path / "e" / "training_domain.md").read_text()
@@ -249,3 +251,71 @@ def test_as_json(tmp_path):
     found = report(tmp_path).to_json()["experiments"]["pacs"]
     assert json.loads(json.dumps(found, allow_nan=False))["missing_runs"] == 0
     assert found["numbers"][0]["mean"] == pytest.approx(60)
+    assert found["made"] == [{"precision": "", "hardware": "", "version": "", "commit": ""}]
+
+
+GPU, CPU = "NVIDIA H200", "2 CPU cores, x86_64, Linux"
+
+
+def made(columns, precision="bf16", hardware=GPU, commit="1a2b3c4"):
+    return [{"precision": precision, "hardware": hardware, "version": "1.0", "commit": commit, **row}
+            for row in rows(columns)]  # fmt: skip
+
+
+def written(tmp_path, rows_of, show=TABLE):
+    """Page, Markdown and LaTeX of an experiment."""
+    write(tmp_path, "pacs", show, cells_of(AXES, ["ERM", "TRM"], 3), rows_of)
+    paths = report(tmp_path).files
+    return {path.suffix: html.unescape(path.read_text()) for path in paths if path.suffix in (".html", ".md", ".tex")}
+
+
+def test_every_format_says_on_what_it_was_made(tmp_path):
+    found = written(tmp_path, made)
+    assert f"Made on {GPU} (bf16) at commit 1a2b3c4." in found[".html"]
+    assert f"\nMade on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".md"]
+    assert f"\n% Made on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".tex"]
+    assert not any("Mixes" in text for text in found.values())
+
+
+def test_several_machines_or_precisions_are_told_at_the_table_and_its_differences(tmp_path):
+    found = written(tmp_path, lambda c: made(c) if c["method"] == "TRM" else made(c, "fp32", CPU, "0d0d0d0"))
+    mixes = f"Mixes fp32 on {CPU} and bf16 on {GPU}: differences to ERM may be the machine's."
+    assert f"\n{mixes}\n".replace("_", r"\_") in found[".md"]
+    assert found[".tex"].count(mixes.replace("_", r"\_")) == 2
+    assert found[".html"].count(mixes) == 2
+    assert f"Made on {CPU} (fp32) and on {GPU} (bf16) at commits 0d0d0d0, 1a2b3c4." in found[".html"]
+
+
+def test_only_runs_that_are_shown_can_be_mixed(tmp_path):
+    """The point that is not chosen was made elsewhere."""
+
+    def rows_of(columns):
+        rows = evaluation(1, 0.5, training=0.1 if columns["point"] == "w=2" else 0.9)
+        return [{**row, "precision": "fp32" if columns["point"] == "w=2" else "bf16", "hardware": GPU} for row in rows]
+
+    folder = write(tmp_path, "e", {}, cells_of({}, ["ERM", "TRM"], 1, {"TRM": ["w=1", "w=2"]}), rows_of)
+    experiment = load(folder)
+    assert next(parts_of(experiment)).mixed == ""
+    assert told(experiment.made) == f"Made on {GPU} (bf16) and on {GPU} (fp32)."
+
+
+def test_rows_of_several_machines_are_told(tmp_path):
+    show = {"kind": "rows", "row": "algorithm", "values": "ms"}
+    times = {0: {"algorithm": "erm", "ms": 5.0, "hardware": GPU}, 1: {"algorithm": "erm", "ms": 50.0, "hardware": CPU}}
+    folder = write(tmp_path, "time", show, [{"seed": 0}, {"seed": 1}], lambda c: [times[c["seed"]]])
+    (part,) = parts_of(load(folder))
+    assert part.mixed == f"Mixes {GPU} and {CPU}: differences between rows may be the machine's."
+
+
+def test_what_earlier_records_do_not_say_is_not_told(tmp_path):
+    found = written(tmp_path, rows)
+    assert not any("Made " in text or "Mixes" in text for text in found.values())
+    some = {"a": Made("bf16", GPU, "1.0"), "b": Made()}
+    assert told(some) == f"Made on {GPU} (bf16) by version 1.0; 1 of 2 runs do not say."
+    assert mixed(some, some, "differences") == ""
+    many = {name: Made(commit=name) for name in "abcde"}
+    assert told(many) == "Made at commits a, b, c and 2 more."
+    null = write(tmp_path, "null", {}, cells_of({}, ["ERM"], 2), lambda c: [
+        {**row, "hardware": None if c["seed"] else GPU, "commit": None} for row in evaluation(1, 0.5)
+    ])  # fmt: skip
+    assert told(load(null).made) == f"Made on {GPU}; 1 of 2 runs do not say."

@@ -18,6 +18,7 @@ from typing import Any
 from ..numbers import MINUS, NOTHING
 from .grids import CONFIDENCE, Grid
 from .load import Experiment
+from .made import told
 from .parts import Part
 
 AGAINST = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
@@ -73,7 +74,7 @@ def markdown(experiment: Experiment, part: Part) -> str:
     name = markdown_text
     out = [f"# {name(experiment.title)}", ""]
     out += [f"## {name(part.title)}", ""] if part.title else []
-    out += [name(line) + "\n" for line in (*about(experiment), part.selection, *part.notes)]
+    out += [name(line) + "\n" for line in (*about(experiment), *part.words)]
     for grid in part.grids:
         out += [f"### {name(grid.title)}", ""] if grid.title else []
         out += [name(caption(grid)), ""]
@@ -99,17 +100,19 @@ def _markdown(grid: Grid, rows: Iterable[Line]) -> list[str]:
 def latex(experiment: Experiment, part: Part) -> str:
     r"""A table environment for each grid; needs \usepackage{booktabs}."""
     out = [r"% \usepackage{booktabs}"]
+    out += [f"% {latex_text(line)}" for line in filter(None, [told(experiment.made)])]
     for number, grid in enumerate(part.grids):
         title = ". ".join(filter(None, [experiment.title.rstrip("."), part.title, grid.title]))
-        told = " ".join([f"{title}.", *part.notes, caption(grid), part.selection, *about(experiment)[1:]])
+        words = [f"{title}.", *part.notes, caption(grid), part.selection, part.mixed, missing(experiment)]
         label = f"{experiment.name}-{part.stem}" + (f"-{number + 1}" if len(part.grids) > 1 else "")
-        out += _latex(grid, _stacked(grid), told, label, grid.notes)
+        out += _latex(grid, _stacked(grid), words, label, grid.notes)
         if grid.has_against:
-            out += _latex(grid, _against(grid), f"{title}. {AGAINST} {part.selection}", f"{label}-erm", ())
+            words = [f"{title}.", AGAINST, part.selection, part.mixed]
+            out += _latex(grid, _against(grid), words, f"{label}-erm", ())
     return "\n".join(out) + "\n"
 
 
-def _latex(grid: Grid, rows: Iterable[Line], told: str, label: str, notes: Sequence[str]) -> list[str]:
+def _latex(grid: Grid, rows: Iterable[Line], words: Sequence[str], label: str, notes: Sequence[str]) -> list[str]:
     lines: list[str] = []
     rows = list(rows)
     apart = not all(row.first for row in rows)
@@ -121,7 +124,7 @@ def _latex(grid: Grid, rows: Iterable[Line], told: str, label: str, notes: Seque
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex_text(told)}}}",
+        rf"\caption{{{latex_text(' '.join(filter(None, words)))}}}",
         rf"\label{{tab:{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}",
         rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
         r"\toprule",
@@ -160,12 +163,15 @@ def _against(grid: Grid) -> Iterator[Line]:
 
 
 def about(experiment: Experiment) -> list[str]:
-    """Where in the paper, and what is missing."""
+    """Where in the paper, on what it was made, and what is missing."""
     paper = experiment.recipe.get("paper")
-    lines = [f"{experiment.name}." + (f" In the paper: {paper}." if paper else "")]
-    if experiment.missing:
-        lines.append(f"Missing: {experiment.missing} of {len({cell.run for cell in experiment.cells})} runs.")
-    return lines
+    where = f"{experiment.name}." + (f" In the paper: {paper}." if paper else "")
+    return [where, *filter(None, [told(experiment.made), missing(experiment)])]
+
+
+def missing(experiment: Experiment) -> str:
+    planned = len({cell.run for cell in experiment.cells})
+    return f"Missing: {experiment.missing} of {planned} runs." if experiment.missing else ""
 
 
 COLUMNS = (

@@ -14,6 +14,7 @@ import pandas as pd
 from ...errors import InputError, did_you_mean
 from ...files import readable
 from ...training.selection import Selection
+from .made import Made, made_by_run
 
 RECIPE, RECORDS, RUNS = "recipe.json", "records.parquet", "runs"
 NOT_AXES = ("method", "point", "seed")
@@ -79,6 +80,11 @@ class Experiment:
     def done(self) -> set[str]:
         """Names of the runs that have rows."""
         return set(self.rows["run"])
+
+    @cached_property
+    def made(self) -> dict[str, Made]:
+        """Run -> on what it was made."""
+        return made_by_run(self.rows)
 
     @property
     def missing(self) -> int:

@@ -13,6 +13,7 @@ from ...errors import InputError, did_you_mean
 from ..sections import Curves
 from .grids import Grid
 from .load import Experiment
+from .made import mixed
 from .parts import Part
 from .results import Results, panel_title
 from .select import chosen, evaluated
@@ -37,7 +38,7 @@ def table(experiment: Experiment, show: TableShow, rule: str) -> Part:
     if show.columns and len(show.value) == 1:
         where = ", in the column's test environment" if show.columns == "test_env" else f" by {label(show.columns)}"
         notes = [f"{VALUES[show.value[0]].label.capitalize()}{where}."]
-    return _part(experiment, show, rule, grids, notes=notes)
+    return _part(results, show, grids, notes=notes)
 
 
 def lines(experiment: Experiment, show: LinesShow, rule: str) -> Part:
@@ -51,7 +52,7 @@ def lines(experiment: Experiment, show: LinesShow, rule: str) -> Part:
     ]
     against = f"against {show.x_label or label(show.x)}"
     notes = [] if several else [f"{VALUES[show.value[0]].label.capitalize()} {against}."]
-    return _part(experiment, show, rule, grids, drawn, notes)
+    return _part(results, show, grids, drawn, notes)
 
 
 def _lines(grid: Grid, at: Sequence[Any], show: LinesShow, value: str) -> Curves:
@@ -92,7 +93,7 @@ def curves(experiment: Experiment, show: CurvesShow, rule: str) -> Part:
         for panel in where
         for value in show.values
     ]
-    return _part(experiment, show, rule, grids, drawn)
+    return _part(results, show, grids, drawn)
 
 
 def _over_training(rows: pd.DataFrame, value: str, x: str) -> dict[str, list[tuple[float, float]]]:
@@ -154,16 +155,19 @@ def panels(experiment: Experiment, show: Show, *used: str) -> Iterator[dict[str,
 
 
 def _part(
-    experiment: Experiment,
+    results: Results,
     show: Show,
-    rule: str,
     grids: Sequence[Grid],
     drawn: Sequence[Curves] = (),
     notes: Sequence[str] = (),
 ) -> Part:
+    experiment, rule = results.experiment, results.rule
     if experiment.methods == [""]:
         raise InputError(f"recipe {experiment.name}, [show]: there are no methods to compare: use kind rows or xy")
-    return Part(show.title, stem(show, rule), rule, grids, drawn, notes=notes)
+    runs = [run for found in results.chosen.values() for run in found.runs.values()]
+    differences = f"differences {'between methods' if results.baseline is None else 'to ERM'}"
+    machines = mixed(experiment.made, runs, differences)
+    return Part(show.title, stem(show, rule), rule, grids, drawn, notes=notes, mixed=machines)
 
 
 def stem(show: Show, rule: str) -> str:

@@ -34,7 +34,7 @@ def _sections(part: Part) -> list[Section]:
     rule = SHORT[part.rule]
     found: list[Section] = []
     if part.curves:
-        note = " ".join([part.selection, *part.notes, *dict.fromkeys(curves.note for curves in part.curves)])
+        note = " ".join([*part.words, *dict.fromkeys(curves.note for curves in part.curves)])
         panels = [replace(curves, note="") for curves in part.curves]
         found.append(Group(_joined(part.title or "Figure", rule), panels, note))
     for grid in part.grids:
@@ -43,11 +43,11 @@ def _sections(part: Part) -> list[Section]:
         if grid.notes:
             found.append(Sentences("Points of the grids that were chosen", grid.notes, folded=True))
         if grid.has_against:
-            found.append(_against(_joined(title, "against ERM", rule), grid))
+            found.append(_against(_joined(title, "against ERM", rule), grid, part))
     for name, environments in part.pictures.items():
         found.append(Pictures(name or part.title, environments))
     if part.pictures or not found:
-        found.append(Sentences("", [" ".join([part.selection, *part.notes])]))
+        found.append(Sentences("", [" ".join(part.words)]))
     return found
 
 
@@ -58,7 +58,7 @@ def _joined(*words: str) -> str:
 
 def _table(title: str, grid: Grid, part: Part) -> Table:
     rows: list[list[Shape]] = [[name, *map(_shown, entries)] for name, entries in grid.lines.items()]
-    note = " ".join([caption(grid), part.selection, *part.notes])
+    note = " ".join([caption(grid), *part.words])
     emphasised = [number for number, name in enumerate(grid.lines) if name in grid.ours]
     return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=note)
 
@@ -70,14 +70,15 @@ def _shown(entry: Entry) -> Shown:
     return Shown(entry.summary.mean, shown, below=", ".join(filter(None, [entry.lacks, *paper])), instead=shown)
 
 
-def _against(title: str, grid: Grid) -> Table:
+def _against(title: str, grid: Grid, part: Part) -> Table:
     rows: list[list[Shape]] = [
         [name, *map(_difference, entries)]
         for name, entries in grid.lines.items()
         if any(entry.against for entry in entries)
     ]
     emphasised = [number for number, row in enumerate(rows) if row[0] in grid.ours]
-    return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=AGAINST)
+    note = " ".join(filter(None, [AGAINST, part.mixed]))
+    return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=note)
 
 
 def _difference(entry: Entry) -> Shown | None:

@@ -13,11 +13,11 @@ from .grids import Grid
 
 RULES = {
     "training_domain": "Selected by training-domain validation: the evaluation, and the point of a grid, of the "
-    "highest accuracy on held-out data of the training environments.",
+    "highest accuracy on held-out data of the training environments, among the points with the most seeds.",
     "test_domain": "Selected by test-domain validation: the evaluation, and the point of a grid, of the highest "
-    "accuracy on held-out data of the test environment.",
+    "accuracy on held-out data of the test environment, among the points with the most seeds.",
     "last": "Selected: the last evaluation of each run, and the point of a grid of the highest accuracy there on "
-    "held-out data of the training environments.",
+    "held-out data of the training environments, among the points with the most seeds.",
     "": "Nothing is selected: all rows of the results count.",
 }
 """How models were selected, in words; "" where there is nothing to select."""
@@ -39,6 +39,7 @@ class Part:
     curves    drawings, one for each panel
     pictures  name of a run -> environment -> (C, k, h, w, 3)
     notes     what has to be known beside it, such as what is missing
+    mixed     that its runs were made on several machines or in several precisions, "" where they were not
     """
 
     title: str
@@ -48,7 +49,13 @@ class Part:
     curves: Sequence[Curves] = ()
     pictures: Mapping[str, Mapping[str, NDArray[np.uint8]]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    mixed: str = ""
 
     @property
     def selection(self) -> str:
         return RULES[self.rule]
+
+    @property
+    def words(self) -> list[str]:
+        """All that has to be said of it."""
+        return [self.selection, *self.notes, *filter(None, [self.mixed])]

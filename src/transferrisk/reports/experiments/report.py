@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,13 @@ class Report:
     files: Sequence[Path]
 
     def to_json(self) -> dict[str, Any]:
-        """Every number of every table, by experiment."""
+        """Every number of every table, and on what it was made, by experiment."""
         return {
             "page": str(self.files[0]),
             "experiments": {
                 experiment.name: {
                     "missing_runs": experiment.missing,
+                    "made": [asdict(made) for made in dict.fromkeys(experiment.made.values())],
                     "numbers": [line for part in parts for line in numbers(experiment, part)],
                 }
                 for experiment, parts in self.found
@@ -93,7 +94,7 @@ def _files(experiment: Experiment, part: Part, looks: Looks) -> Iterator[tuple[s
         yield f"{part.stem}.tex", latex(experiment, part)
         yield f"{part.stem}.csv", as_csv(COLUMNS, numbers(experiment, part))
     title = part.title or experiment.title  # which experiment it is of stands below
-    words = [*about(experiment), part.selection, *part.notes]
+    words = [*about(experiment), *part.words]
     drawn: dict[str, bytes] = {}
     if part.curves:
         yield f"{part.stem}-curves.csv", as_csv(POINTS, points(experiment, part))

@@ -17,6 +17,7 @@ from ..sections import Curves
 from ..tables import NAMES
 from .grids import Entry, Grid, Published, published
 from .load import Experiment
+from .made import mixed
 from .methods import BAND, bands, stem
 from .parts import Part
 from .shows import PicturesShow, RowsShow, XyShow
@@ -41,7 +42,7 @@ def rows(experiment: Experiment, show: RowsShow) -> Part:
                 for value in show.values
             ]
         grids.append(_grid(show, panel, lines))
-    return Part(show.title, stem(show, ""), "", grids)
+    return Part(show.title, stem(show, ""), "", grids, mixed=_mixed(experiment, found))
 
 
 def _grid(show: RowsShow, panel: Sequence[Any], lines: Mapping[str, Sequence[Entry]]) -> Grid:
@@ -66,7 +67,8 @@ def xy(experiment: Experiment, show: XyShow) -> Part:
     found = _filtered(experiment, show.where, (*numbers, *show.series, *show.panels))
     found = found.assign(**{name: pd.to_numeric(found[name], errors="coerce").astype(float) for name in numbers})
     drawn = [_panel(show, ", ".join(map(named, show.panels, panel)), own) for panel, own in _split(found, show.panels)]
-    return Part(show.title, stem(show, ""), "", curves=drawn or [Curves("", {}, label(show.x), label(show.y[0]))])
+    drawn = drawn or [Curves("", {}, label(show.x), label(show.y[0]))]
+    return Part(show.title, stem(show, ""), "", curves=drawn, mixed=_mixed(experiment, found))
 
 
 def _panel(show: XyShow, title: str, rows: pd.DataFrame) -> Curves:
@@ -111,6 +113,10 @@ def pictures(experiment: Experiment, show: PicturesShow) -> Part:
             missing.append(name or experiment.name)
     notes = [f"Without pictures: {'; '.join(missing)}."] if missing else []
     return Part(show.title, stem(show, ""), "", pictures=shown, notes=notes)
+
+
+def _mixed(experiment: Experiment, rows: pd.DataFrame) -> str:
+    return mixed(experiment.made, rows["run"].unique(), "differences between rows")
 
 
 def _filtered(experiment: Experiment, where: Mapping[str, Sequence[Any]], used: Iterable[str]) -> pd.DataFrame:

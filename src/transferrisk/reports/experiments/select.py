@@ -1,8 +1,8 @@
 """Which evaluation of a run counts, and which point of a method's grid: functions of the rows.
 
 Within a run, the evaluation of the highest accuracy on the rule's validation data, the mean over environments, the
-later one when they tie; or the last. Among the points of a grid, that of the highest mean over seeds of this accuracy,
-the first when they tie: one point for all seeds.
+later one when they tie; or the last. Among the points of a grid that have this accuracy for the most seeds, since one
+lucky seed would beat ten, that of the highest mean over seeds, the first when they tie: one point for all seeds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from .load import Cell, Experiment
-from .values import VALUES
+from .values import VALUES, Over
 
 Combination = tuple[Any, ...]
 """A value of each axis, in their order."""
@@ -77,14 +77,29 @@ def at_selected(rows: pd.DataFrame, rule: str, values: Sequence[str]) -> dict[st
 def evaluated(rows: pd.DataFrame, name: str) -> pd.Series:
     """A value at every evaluation, by run and step, in the units that are printed."""
     value = VALUES[name]
-    return value.factor * by_evaluation(rows, name, value.part, value.over)
+    return value.factor * by_evaluation(rows, value.column or name, value.part, value.over)
 
 
-def by_evaluation(rows: pd.DataFrame, column: str, part: str, over: str) -> pd.Series:
+def by_evaluation(rows: pd.DataFrame, column: str, part: str, over: Over) -> pd.Series:
     """By run and step, over the environments of a part of the data; nan where one of them has none."""
     there = rows[rows["part"] == part]
-    numbers = pd.to_numeric(there[column], errors="coerce") if column in there else pd.Series(math.nan, there.index)
-    groups = numbers.astype(float).groupby([there["run"], there["step"]])
+    by = [there["run"], there["step"]]
+    numbers = _numbers(there, column)
+    if over == "samples":
+        samples = _numbers(there, "samples").where(numbers.notna())
+        return _whole(numbers * samples, by, "sum") / _whole(samples, by, "sum")
+    return _whole(numbers, by, over)
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> pd.Series:
+    """nan where there is none, and everywhere where there is no such column."""
+    if column not in rows:
+        return pd.Series(math.nan, rows.index)
+    return pd.to_numeric(rows[column], errors="coerce").astype(float)
+
+
+def _whole(numbers: pd.Series, by: Sequence[pd.Series], over: str) -> pd.Series:
+    groups = numbers.groupby(list(by))
     return groups.agg(over).where(groups.count() == groups.size())
 
 
@@ -92,12 +107,11 @@ def _best(
     points: Mapping[str, Sequence[Cell]], numbers: Mapping[str, Mapping[str, float]], values: Sequence[str]
 ) -> Chosen:
     scores = {
-        point: statistics.mean(found)
+        point: _finite(numbers[cell.run].get("validation") for cell in cells if cell.run in numbers)
         for point, cells in points.items()
-        if (found := _finite(numbers[cell.run].get("validation") for cell in cells if cell.run in numbers))
     }
     done = {point: sum(cell.run in numbers for cell in cells) for point, cells in points.items()}
-    best = max(scores, key=lambda point: scores[point]) if scores else max(done, key=lambda point: done[point])
+    best = max(points, key=lambda p: (len(scores[p]), statistics.mean(scores[p]) if scores[p] else 0.0, done[p]))
     cells = [cell for cell in points[best] if cell.run in numbers]
     return Chosen(
         point=best,

@@ -9,28 +9,35 @@ from typing import Any, Literal
 
 import numpy as np
 
+Over = Literal["mean", "min", "samples"]
+
 
 @dataclass(frozen=True)
 class Value:
     """
     part    of the data, whose rows it is taken from
-    over    how its environments are joined
+    over    how its environments are joined; samples: the mean, an environment weighing as much as it has of them
     factor  to what is printed: 100 for percent
     span    an axis covers at least so much
     most    what it can be
+    column  of the rows; "" is the value's own name
     """
 
     label: str
     part: str
-    over: Literal["mean", "min"] = "mean"
+    over: Over = "mean"
     factor: float = 1.0
     digits: int = 3
     span: float = 0.0
     most: float = math.inf
+    column: str = ""
 
 
 VALUES = {
     "accuracy": Value("accuracy, %", "test", factor=100.0, digits=1, span=10.0, most=100.0),
+    "sample_accuracy": Value(
+        "accuracy over all samples, %", "test", "samples", 100.0, digits=1, span=10.0, most=100.0, column="accuracy"
+    ),
     "worst_group": Value("worst-group accuracy, %", "test", "min", 100.0, digits=1, span=10.0, most=100.0),
     "loss": Value("loss", "test"),
     "irm": Value("IRMv1 penalty", "training_domain"),
