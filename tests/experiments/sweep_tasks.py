@@ -51,7 +51,7 @@ class Walk(Task[WalkSettings]):
         generator = torch.Generator().manual_seed(settings.seed)
         value, rows = torch.randn(64, 64, generator=generator), []
         for step in range(settings.steps):
-            time.sleep(0 if (place.folder / HURRY).exists() else settings.pause)
+            pause(place.folder, settings.pause)
             value = torch.tanh(value @ value / 8)
             rows.append({"step": step, "value": float(value.mean()), "threads": torch.get_num_threads()})
             place.on_step(step + 1, settings.steps)
@@ -96,10 +96,13 @@ class Sum(Task[SumSettings]):
 class TrainingSettings:
     seed: int = 0
     epochs: int = 2
+    pause: float = 0.0
 
 
 @register("test-training")
 class Training(Task[TrainingSettings]):
+    """A small one, with a pause after each step; each start that comes to its third step leaves its process."""
+
     settings_type = TrainingSettings
 
     def run(self, settings, place):
@@ -110,10 +113,15 @@ class Training(Task[TrainingSettings]):
         config = TrainingConfig(epochs=settings.epochs, evaluations=1)
         run = Run("erm", model, digits.load(settings.seed), config, settings.seed, device=place.device)
 
+        noted = False
+
         def on_step(done, total):
+            nonlocal noted
             place.on_step(done, total)
-            if done == 3:
+            if done >= 3 and not noted:
                 note_start(place.folder)
+                noted = True
+            pause(place.folder, settings.pause)
 
         output = Output(place.folder / "training", resume=True, say=lambda text: None)
         records = train(run, on_step, output=output)
@@ -124,6 +132,16 @@ class Shelf(LocalFileSystem):
     """Files of this machine as storage that knows no locks, which all of its processes see."""
 
     protocol = "shelf"
+
+
+def pause(folder: Path, seconds: float) -> None:
+    time.sleep(0 if (folder / HURRY).exists() else seconds)
+
+
+def hurry(folder: Path) -> None:
+    """A run that has this folder, or will have, pauses no more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / HURRY).touch()
 
 
 def note_start(folder: Path) -> None:

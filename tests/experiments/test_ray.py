@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import fsspec
 import pytest
 import sweep_tasks
-from sweep_tasks import Shelf, plan, starts, walk
+from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 from transferrisk import extras
 from transferrisk.errors import InputError, TransferRiskError
@@ -59,10 +59,12 @@ def in_the_background(act):
     return thread
 
 
-def first_start(folder):
+def first_signalled(folder, number):
+    """The first process of a run that pauses is sent a signal; the next one does not pause."""
     while not starts(folder):
         time.sleep(0.02)
-    return starts(folder)[0]
+    os.kill(starts(folder)[0], number)
+    hurry(folder)
 
 
 def test_a_cluster_is_started_and_ended(tmp_path, workers_find_the_tasks):
@@ -98,13 +100,14 @@ def test_results_are_those_of_local_to_the_bit(tmp_path, cluster):
 
 
 def test_a_worker_killed_in_the_middle(tmp_path, cluster):
-    runs = [walk(seed=1, steps=40, pause=0.05), walk(seed=2)]
+    runs = [walk(seed=1, steps=600, pause=0.1), walk(seed=2)]
     folder = tmp_path / "ray" / "runs" / runs[0].name
-    killing = in_the_background(lambda: os.kill(first_start(folder), signal.SIGKILL))
+    killing = in_the_background(lambda: first_signalled(folder, signal.SIGKILL))
     summary = run_experiment(plan(*runs), Store(tmp_path / "ray"), RayExecutor())
     killing.join()
     assert (summary.done, summary.failed) == (2, {})
     assert len(starts(folder)) == 2
+    hurry(tmp_path / "local" / "runs" / runs[0].name)
     run_experiment(plan(*runs), Store(tmp_path / "local"), TWO)
     assert rows_of(Store(tmp_path / "ray"), runs) == rows_of(Store(tmp_path / "local"), runs)
 
@@ -137,12 +140,14 @@ def test_a_training_that_is_interrupted_is_saved(tmp_path, cluster):
 
 
 def test_a_worker_that_is_asked_to_stop_goes_on_elsewhere(tmp_path, cluster):
-    run = PlannedRun("test-training", get("test-training").resolve({}))
+    run = PlannedRun("test-training", get("test-training").resolve({"pause": 0.5}))
     folder = tmp_path / "ray" / "runs" / run.name
-    stopping = in_the_background(lambda: os.kill(first_start(folder), signal.SIGTERM))
+    stopping = in_the_background(lambda: first_signalled(folder, signal.SIGTERM))
     summary = run_experiment(plan(run), Store(tmp_path / "ray"), RayExecutor())
     stopping.join()
     assert (summary.done, summary.failed) == (1, {})
+    assert len(starts(folder)) == 2
+    hurry(tmp_path / "local" / "runs" / run.name)
     run_experiment(plan(run), Store(tmp_path / "local"), LocalExecutor(workers=0, devices=["cpu"], threads=1))
     assert rows_of(Store(tmp_path / "ray"), [run]) == rows_of(Store(tmp_path / "local"), [run])
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import sweep_tasks
-from sweep_tasks import Shelf, plan, starts, walk
+from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 import transferrisk
 from transferrisk.errors import InputError, TransferRiskError
@@ -129,19 +129,19 @@ def test_a_run_that_always_kills_its_worker_fails(tmp_path):
 
 
 def test_a_worker_killed_from_outside(tmp_path):
-    slow, quick = walk(seed=1, steps=12, pause=0.05), walk(seed=2)
-    reference = Store(tmp_path / "reference")
-    run_experiment(plan(slow, quick), reference, HERE)
-    killed = []
+    slow, quick = walk(seed=1, steps=600, pause=0.1), walk(seed=2)
+    folder = tmp_path / "out" / "runs" / slow.name
 
     def kill(event):
-        if event.kind == "step" and event.name == slow.name and event.step == 3 and not killed:
-            killed.extend(starts(tmp_path / "out" / "runs" / slow.name))
-            os.kill(killed[0], signal.SIGKILL)
+        if event.kind == "step" and event.name == slow.name and len(starts(folder)) == 1 and event.step == 3:
+            os.kill(starts(folder)[0], signal.SIGKILL)
+            hurry(folder)
 
     summary = run_experiment(plan(slow, quick), Store(tmp_path / "out"), TWO, kill)
     assert (summary.done, summary.failed) == (2, {})
-    assert len(starts(tmp_path / "out" / "runs" / slow.name)) == 2
+    assert len(starts(folder)) == 2
+    hurry(tmp_path / "reference" / "runs" / slow.name)
+    run_experiment(plan(slow, quick), Store(tmp_path / "reference"), HERE)
     assert rows_of(tmp_path / "out", [slow, quick]) == rows_of(tmp_path / "reference", [slow, quick])
 
 
@@ -167,10 +167,10 @@ def test_a_run_of_another_process_is_waited_for_and_taken_over_when_that_is_kill
     def kill(event):
         events.append(event.kind)
         if event.kind == "busy":
-            (tmp_path / "runs" / run.name / sweep_tasks.HURRY).touch()
             os.kill(other.pid, signal.SIGKILL)
             os.kill(worker, signal.SIGKILL)
             other.communicate()
+            hurry(tmp_path / "runs" / run.name)
 
     summary = run_experiment(plan(run), Store(tmp_path), HERE, kill)
     assert (summary.done, summary.ran) == (1, 1)
@@ -179,16 +179,16 @@ def test_a_run_of_another_process_is_waited_for_and_taken_over_when_that_is_kill
 
 
 def test_all_is_killed_and_started_again(tmp_path):
-    runs = [walk(seed=seed, pause=0.15) for seed in range(8)]
-    one = sweep(tmp_path, 2, *runs)
-    until(lambda: len(Store(tmp_path).finished()) >= 2)
+    quick, slow = [walk(seed=seed) for seed in range(2)], [walk(seed=seed, pause=60.0) for seed in range(2, 8)]
+    one = sweep(tmp_path, 2, *quick, *slow)
+    until(lambda: len(Store(tmp_path).finished()) == 2 and any(starts(tmp_path / "runs" / run.name) for run in slow))
     os.killpg(one.pid, signal.SIGKILL)
     one.communicate()
-    before = Store(tmp_path).finished()
-    assert 2 <= len(before) < 8
-    summary = run_experiment(plan(*runs), Store(tmp_path), HERE)
-    assert (summary.done, summary.ran) == (8, 8 - len(before))
-    assert all(len(starts(tmp_path / "runs" / name)) == 1 for name in before)
+    for run in slow:
+        hurry(tmp_path / "runs" / run.name)
+    summary = run_experiment(plan(*quick, *slow), Store(tmp_path), HERE)
+    assert (summary.done, summary.ran) == (8, 6)
+    assert all(len(starts(tmp_path / "runs" / run.name)) == 1 for run in quick)
     assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 24
 
 
@@ -205,7 +205,7 @@ def test_a_training_is_saved_when_the_process_that_started_its_worker_is_killed(
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
 def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, workers):
-    run = PlannedRun("test-training", get("test-training").resolve({}))
+    run = PlannedRun("test-training", get("test-training").resolve({"pause": 0.5}))
     one = sweep(tmp_path / "cut", workers, run)
     folder = tmp_path / "cut" / "runs" / run.name
     until(lambda: starts(folder))
@@ -215,6 +215,7 @@ def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, 
     assert one.returncode == 128 + number
     assert (folder / "training" / "last.safetensors").exists()
     for root in ("cut", "whole"):
+        hurry(tmp_path / root / "runs" / run.name)
         assert run_experiment(plan(run), Store(tmp_path / root), HERE).done == 1
     assert rows_of(tmp_path / "cut", [run]) == rows_of(tmp_path / "whole", [run])
 

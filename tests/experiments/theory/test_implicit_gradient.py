@@ -60,6 +60,31 @@ def test_the_exact_gradient_is_the_finite_difference():
     torch.testing.assert_close(finite_difference(batches, map, directions, 0.01), gradient, rtol=1e-7, atol=1e-9)
 
 
+def test_what_is_drawn_shares_no_draws():
+    names = ("means", "map", "pool", "batches", "directions")
+    streams = [Settings(seed=seed).stream(name) for seed in range(50) for name in names]
+    assert len(set(streams)) == len(streams)
+    settings = Settings()
+    generator = torch.Generator().manual_seed(settings.stream("map"))
+    draws = torch.randn(settings.width, settings.features, generator=generator, dtype=torch.float64)
+    assert torch.equal(settings.map(), settings.scale * torch.linalg.qr(draws).Q.mT)
+    means = settings.family().environment_means / settings.spread
+    assert not torch.isclose(means.flatten()[:, None], draws.flatten()).any()
+
+
+def test_the_pool_and_the_batches_are_drawn_apart(monkeypatch):
+    seeds, draw = [], Batches.draw
+
+    def noted(family, count, samples, seed):
+        seeds.append(seed)
+        return draw(family, count, samples, seed)
+
+    monkeypatch.setattr(Batches, "draw", noted)
+    for seed in range(2):
+        rows(Settings(batch_sizes=(4,), ridges=(0.1,), terms=(1,), batches=2, pool=8, seed=seed))
+    assert len(set(seeds)) == 4
+
+
 @pytest.fixture(scope="module")
 def found():
     return rows(Settings(batch_sizes=(16, 256), ridges=(1e-3, 0.1), terms=(1, 10, 100), batches=24, pool=10_000))

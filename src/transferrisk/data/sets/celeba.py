@@ -1,4 +1,4 @@
-"""celeba: is the hair blond? The label goes with gender, and blond men are few (appendix C.3).
+"""celeba: is the hair blond? The label goes with gender, and blond men are few (appendix C.4).
 
 Environments   female and male: the two between which TRM transfers predictors
 Groups         (gender, hair): `EnvironmentSet.by_group`, what worst-group accuracy and GroupDRO look at

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -42,6 +43,7 @@ _TOGETHER = 32  # most batches that are solved at once
 _PAIRS = 2**18  # most rows of all pairs of their environments
 _STEP = 1e-4  # of the finite differences, of fourth order
 _STENCIL = {-2: 1 / 12, -1: -8 / 12, 1: 8 / 12, 2: -1 / 12}
+_STREAMS = ("means", "map", "pool", "batches", "directions")
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,20 @@ class Settings:
         series = {f"neumann-{k}": Neumann(terms=k, raises=False) for k in self.terms}
         return {"none": None, **series, "exact": CG()}
 
+    def stream(self, name: str) -> int:
+        """The seed of what is drawn under this name: streams share no draws, be they of one seed or of two."""
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(_STREAMS.index(name),))
+        return int(sequence.generate_state(1)[0])
+
     def family(self) -> Gaussian:
-        generator = Generator().manual_seed(self.seed)
+        generator = Generator().manual_seed(self.stream("means"))
         size = (self.environments, self.environment_width)
         means = self.spread * torch.randn(*size, generator=generator, dtype=torch.float64)
         return Gaussian(torch.full((self.causal_width,), self.causal, dtype=torch.float64), means)
 
     def map(self) -> Tensor:
         """A"""
-        return self.scale * _orthonormal(self.features, self.width, self.seed)
+        return self.scale * _orthonormal(self.features, self.width, self.stream("map"))
 
 
 def _orthonormal(rows: int, columns: int, seed: int) -> Tensor:
@@ -212,14 +219,14 @@ def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
     "part"      the same for the direct and the implicit part of the exact gradient, against the pool's part
     """
     family, methods, map = settings.family(), settings.methods, settings.map()
-    directions = _orthonormal(min(settings.directions, map.numel()), map.numel(), settings.seed + 3)
-    pool = Batches.draw(family, 1, settings.pool, settings.seed + 1)
+    directions = _orthonormal(min(settings.directions, map.numel()), map.numel(), settings.stream("directions"))
+    pool = Batches.draw(family, 1, settings.pool, settings.stream("pool"))
     found: list[dict[str, Any]] = []
     done, total = 0, len(settings.ridges) * len(settings.batch_sizes)
     for ridge in settings.ridges:
         truth = {name: pool.gradients(map, ridge, methods[name])[0] for name in ("none", "exact")}
         for size in settings.batch_sizes:
-            drawn = Batches.draw(family, settings.batches, size, settings.seed + 2)
+            drawn = Batches.draw(family, settings.batches, size, settings.stream("batches"))
             place = {"ridge": ridge, "batch_size": size}
             given = {name: drawn.gradients(map, ridge, method) for name, method in methods.items()}
             diverged = {name: ~g.isfinite().all(1) for name, g in given.items()}

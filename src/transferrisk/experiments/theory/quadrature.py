@@ -10,19 +10,22 @@ The logistic loss of a normal score X ~ N(m, s^2) is written as a closed form pl
     log(1 + e^-x)   = max(-x, 0) + log(1 + e^-|x|)
     sigmoid(-x)     = 1[x < 0]   + sign(x) sigmoid(-|x|)
 
-so that it keeps its digits where it is as small as e^-s^2/8 and where it is large. For s from 1 up and m up to s^2/2,
-where the remainder times the density still decays like e^-x/2.
+The remainders are integrals over (0, oo) of e^-x times a density, a bump at c = m - s^2 of width s that 0 may cut off,
+by Gauss-Legendre nodes between the points where it has fallen by e^-72. So for every m and every s > 0 the relative
+error is about 1e-13, or 1e-16 |m| / s where that is more, down to losses of 1e-290.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
 _NODES = 128
-_REACH = 80.0
+_REACH = 12.0  # standard deviations, e^-72
 
 
 def normal_nodes(step: float = 0.1, reach: float = 10.0) -> tuple[Tensor, Tensor]:
@@ -33,19 +36,23 @@ def normal_nodes(step: float = 0.1, reach: float = 10.0) -> tuple[Tensor, Tensor
     return nodes, weights / weights.sum()
 
 
+def normal_cdf(x: Tensor) -> Tensor:
+    """P(z < x); torch.special.ndtr has no digits where this is small."""
+    return 0.5 * torch.erfc(-x / math.sqrt(2))
+
+
 def expected_loss(mean: Tensor, scale: Tensor) -> Tensor:
     """E log(1 + e^-X) of X ~ N(mean, scale^2), in the shape of `mean`."""
-    nodes, above, below = _densities(mean, scale)
-    return -_negative_part(mean, scale) + (torch.log1p(torch.exp(-nodes[0])) * nodes[1] * (above + below)).sum(-1)
+    above, below = _remainders(lambda x: torch.log1p(torch.exp(-x)), mean, scale)
+    return above + below - _negative_part(mean, scale)
 
 
 def expected_slope(mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """E sigmoid(-X) and E X sigmoid(-X)."""
-    nodes, above, below = _densities(mean, scale)
-    tail = torch.sigmoid(-nodes[0]) * nodes[1]
-    plain = torch.special.ndtr(-mean / scale) + (tail * (above - below)).sum(-1)
-    moment = _negative_part(mean, scale) + (tail * nodes[0] * (above + below)).sum(-1)
-    return plain, moment
+    above, below = _remainders(lambda x: torch.sigmoid(-x), mean, scale)
+    plain = normal_cdf(-mean / scale) + above - below
+    above, below = _remainders(lambda x: x * torch.sigmoid(-x), mean, scale)
+    return plain, _negative_part(mean, scale) + above + below
 
 
 def _negative_part(mean: Tensor, scale: Tensor) -> Tensor:
@@ -54,23 +61,31 @@ def _negative_part(mean: Tensor, scale: Tensor) -> Tensor:
     density = torch.exp(-0.5 * ratio.square()) / math.sqrt(2 * math.pi)
     mills = math.sqrt(math.pi / 2) * torch.special.erfcx(ratio.clamp(min=0) / math.sqrt(2))
     right = density * (mean * mills - scale)
-    return torch.where(ratio > 0, right, mean * torch.special.ndtr(-ratio) - scale * density)
+    return torch.where(ratio > 0, right, mean * normal_cdf(-ratio) - scale * density)
 
 
-def _densities(mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gauss-Legendre nodes x and weights on (0, 80), (2, n), and the density of X at x and at -x, (..., n)."""
-    nodes = torch.stack(_legendre(_NODES))
-    x, m, s = nodes[0], mean.unsqueeze(-1), scale.unsqueeze(-1)
-
-    def density(at: Tensor) -> Tensor:
-        return torch.exp(-0.5 * ((at - m) / s).square()) / (s * math.sqrt(2 * math.pi))
-
-    return nodes, density(x), density(-x)
+def _remainders(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """E [f(|X|); X > 0] and E [f(|X|); X < 0] of an f that decays like e^-x."""
+    return _remainder(f, mean, scale), _remainder(f, -mean, scale)
 
 
+def _remainder(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> Tensor:
+    """Where c < 0 the bump is highest at 0, and falls by e^-72 on the way to c + sqrt(c^2 + 144 s^2)."""
+    centre, reach = mean - scale.square(), _REACH * scale
+    low = (centre - reach).clamp(min=0)
+    far = torch.hypot(centre, reach)
+    length = torch.where(centre < 0, reach.square() / (far - centre), centre + reach - low)  # no difference of likes
+    nodes, weights = _legendre(_NODES)
+    x = low.unsqueeze(-1) + length.unsqueeze(-1) * nodes  # (..., n)
+    s = scale.unsqueeze(-1)
+    density = torch.exp(-0.5 * ((x - mean.unsqueeze(-1)) / s).square()) / (s * math.sqrt(2 * math.pi))
+    return length * ((f(x) * density) @ weights)
+
+
+@cache
 def _legendre(order: int) -> tuple[Tensor, Tensor]:
-    """On (0, 80), from the eigenvalues of the Jacobi matrix (Golub and Welsch)."""
+    """Nodes and weights on (0, 1), from the eigenvalues of the Jacobi matrix (Golub and Welsch)."""
     k = torch.arange(1, order, dtype=torch.float64)
     beside = k / (4 * k.square() - 1).sqrt()
     values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
-    return _REACH / 2 * (values + 1), _REACH * vectors[0].square()
+    return (values + 1) / 2, vectors[0].square()
