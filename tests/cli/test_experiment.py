@@ -6,6 +6,7 @@ import json
 
 import pandas as pd
 import pytest
+import torch
 
 SMALL = """
 title = "small"
@@ -20,6 +21,7 @@ V-REx = { algorithm = "vrex", grid = { penalty_weight = [0.1, 1.0] } }
 [fast]
 seeds = 1
 """
+GPU = torch.cuda.is_available()
 HERE = ("--workers", "0", "--device", "cpu")
 
 
@@ -27,6 +29,14 @@ HERE = ("--workers", "0", "--device", "cpu")
 def small(tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
     return tmp_path
+
+
+def test_a_run_whose_rows_are_lost_is_done_again(trm, small):
+    assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
+    next((small / "results" / "runs").glob("*/rows.jsonl")).unlink()
+    code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
+    assert code == 0, err
+    assert "2 of 2 runs are done (1 now)" in out
 
 
 def test_the_list_names_every_experiment(trm):
@@ -118,9 +128,15 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
         ([], "no experiment is named"),
         (["cmnits"], "did you mean 'cmnist'?"),
         (["small.toml", "--executor", "slurm"], "executor 'slurm' is not known"),
-        (["small.toml", "--address", "auto"], "--address is nothing the local executor heeds"),
-        (["small.toml", "--executor", "ray", "--workers", "2"], "--workers is nothing the ray executor heeds"),
+        (
+            ["small.toml", "--address", "auto"],
+            "--address is not for --executor local: leave it out, or add --executor ray",
+        ),
+        (["small.toml", "--executor", "ray", "--workers", "2"], "--workers is not for --executor ray"),
         (["small.toml", "--only", "TRM"], "no method 'TRM'"),
+        pytest.param(
+            ["small.toml", "--device", "cuda:7"], "finds no GPU", marks=pytest.mark.skipif(GPU, reason="it has one")
+        ),
         (["small.toml", "--output", "small.toml"], "small.toml"),
         (["small.toml", "--output", "nowhere://x"], "nowhere://x cannot be used for results"),
     ],

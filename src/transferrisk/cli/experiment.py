@@ -76,6 +76,8 @@ def experiment(
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load(name, fast, defaults)
     read(recipe.show, recipe.name)  # what the report would refuse, before hours of work
+    if "cuda" in device and not _gpu():
+        raise InputError(f"--device {device}: PyTorch finds no GPU on this machine; leave it out, or use cpu")
     given = {"precision": precision or ("fp32" if device == "cpu" or not _gpu() else "bf16")}
     plan, store = make(recipe, only or (), seeds, given), Store(output)
     if dry_run:
@@ -113,6 +115,5 @@ def _refuse(executor: str, asked: dict[str, object]) -> None:
 
     for option, value in asked.items():
         if value is not None:
-            raise InputError(
-                f"{option} is nothing the {executor} executor heeds: leave it out, or choose the other one"
-            )
+            other = "ray" if executor == "local" else "local"
+            raise InputError(f"{option} is not for --executor {executor}: leave it out, or add --executor {other}")

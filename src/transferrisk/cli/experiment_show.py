@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ SHOWN = 5  # failures that are printed
 
 
 def show_recipes() -> None:
-    from ..experiments.plan import make
+    from ..experiments.plan import count
     from ..experiments.recipe import load, names
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -34,9 +34,20 @@ def show_recipes() -> None:
     table.add_column("--fast", justify="right")
     for name in names():
         recipe = load(name)
-        small = f"{len(make(load(name, fast=True)).runs)}"
-        table.add_row(name, recipe.title, recipe.paper, f"{len(make(recipe).runs)}", small)
+        table.add_row(name, recipe.title, recipe.paper, f"{count(recipe)}", _fast(name))
     console.print(table)
+
+
+def _fast(name: str) -> str:
+    """How many runs the small version has, where there is one."""
+    from ..errors import InputError
+    from ..experiments.plan import count
+    from ..experiments.recipe import load
+
+    try:
+        return f"{count(load(name, fast=True))}"
+    except InputError:
+        return ""
 
 
 def show_plan(plan: Plan, store: Store, device: str, workers: int | None, threads: int | None) -> None:
@@ -76,8 +87,9 @@ def _duration(seconds: float) -> str:
 @contextmanager
 def events(plan: Plan, quiet: bool) -> Iterator[OnEvent]:
     """A bar for all runs and one for each at work, or a line a run where stderr is no terminal."""
-    names = {cell.run.name: _label(cell.columns) for cell in reversed(plan.cells)}
     runs = plan.runs
+    names = {run.name: _needed(run.settings) for run in runs}
+    names |= {cell.run.name: _label(cell.columns) for cell in reversed(plan.cells)}
     where = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=where, disable=quiet or not where.is_terminal) as bars:
@@ -118,6 +130,12 @@ def show_summary(plan: Plan, summary: Summary, output: str, quiet: bool) -> None
             f"{summary.done} of {summary.total} runs are done ({summary.ran} now{failed}): trm report {output}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
+
+
+def _needed(settings: Mapping[str, Any]) -> str:
+    """Of a run that others need."""
+    known = (str(settings[name]) for name in ("data", "algorithm", "shift") if settings.get(name))
+    return ", ".join((*known, f"seed {settings['seed']}", "which others need"))
 
 
 def _label(columns: Any) -> str:

@@ -108,7 +108,11 @@ def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None
 def _done_here(place: Place) -> bool:
     """Done in the folder, while the store does not say so: only the upload is left."""
     path = place.folder / DONE
-    return path.exists() and (not place.keep or bool(json.loads(path.read_bytes()).get("keep")))
+    return (
+        path.exists()
+        and (place.folder / ROWS).exists()
+        and (not place.keep or bool(json.loads(path.read_bytes()).get("keep")))
+    )
 
 
 def _rows_are_all(place: Place) -> bool:

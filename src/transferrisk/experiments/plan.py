@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -41,6 +42,11 @@ class Plan:
         return list(found.values())
 
 
+def count(recipe: Recipe) -> int:
+    """How many cells it has, without resolving their runs."""
+    return len(recipe.seeds) * sum(1 for _ in _combinations(recipe))
+
+
 def whole(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
     """Every cell of the recipe, with more seeds than it has where those are asked for."""
     return make(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds, given=given)
@@ -64,11 +70,22 @@ def make(
     for columns, settings in _combinations(recipe):
         if all(_text(columns.get(column)) in values for column, values in chosen.items()):
             for seed in numbers:
-                run = planned(recipe.task, {**common, **settings, "seed": seed}, recipe.keep)
+                with _named(recipe, columns):
+                    run = planned(recipe.task, {**common, **settings, "seed": seed}, recipe.keep)
                 cells.append(Cell(run, {**columns, "seed": seed}))
     if not cells:
         raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
     return Plan(recipe, tuple(cells))
+
+
+@contextmanager
+def _named(recipe: Recipe, columns: Mapping[str, Any]) -> Iterator[None]:
+    """An error says of which recipe and method it is."""
+    try:
+        yield
+    except InputError as error:
+        method = f", method {columns['method']}" if columns.get("method") else ""
+        raise InputError(f"recipe {recipe.name}{method}: {error}") from None
 
 
 def _combinations(recipe: Recipe) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

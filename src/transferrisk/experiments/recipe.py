@@ -87,6 +87,7 @@ def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe
         if not small:
             raise InputError(f"recipe {name} has no fast version: run it as it is, with --only and --seeds")
         table, called = _merged(table, small), f"{called}-fast"
+        table.pop("published", None)  # the paper's numbers are of the whole
     return _recipe(called, table)
 
 

@@ -75,15 +75,19 @@ class Store:
                 write_atomically(self.local / path, data)
 
     def finished(self) -> set[str]:
-        """Names of the runs that are done."""
+        """Names of the runs that are done and have their rows."""
         if self._bucket:
-            return {path.split("/")[-2] for path in self._bucket.find(f"{RUNS}/*/{DONE}")}
-        return {path.parent.name for path in (self.local / RUNS).glob(f"*/{DONE}")}
+            found = ({path.split("/")[-2] for path in self._bucket.find(f"{RUNS}/*/{name}")} for name in (DONE, ROWS))
+            return set.intersection(*found)
+        done = (path.parent for path in (self.local / RUNS).glob(f"*/{DONE}"))
+        return {folder.name for folder in done if (folder / ROWS).exists()}
 
     def done(self, name: str, keep: bool = False) -> bool:
         """Whether the run is; with `keep`, whether its model was kept too."""
         content = self.read(f"{RUNS}/{name}/{DONE}")
-        return content is not None and (not keep or bool(json.loads(content).get("keep")))
+        if content is None or self.read(f"{RUNS}/{name}/{ROWS}") is None:
+            return False
+        return not keep or bool(json.loads(content).get("keep"))
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """Those that are not done yet."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, get_args
 
 from ...algorithms import configure
 from ...data import SPLITS, EnvironmentSet, Options, Shift, Splits
+from ...data.catalogue import find
 from ...errors import InputError, OtherRunError
 from ...models import is_registered
 from ...training import Output, Record, Request, TrainingConfig, train
@@ -68,6 +69,7 @@ class TrainSettings:
 
     def request(self, place: Place | None = None) -> Request:
         """All but the data is checked here."""
+        find(self.data)
         configure(self.algorithm, **self.settings)
         training = training_of(self.training)
         TrainingConfig(**{k: v for k, v in training.items() if k in TrainingConfig.__dataclass_fields__})
