@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "experiments"))
 from results_folder import cells_of, evaluation, write
 
 TABLE = {"kind": "table", "value": "accuracy"}
+PART = ["results", "part"]
 
 
 @pytest.fixture
@@ -63,15 +64,15 @@ def test_help_has_an_example(trm):
         (lambda r: (r / "empty").mkdir(), ["results/empty"], "holds no results: run trm experiment"),
         (lambda r: None, ["results/whole"], "is one experiment: name the folder that holds it, trm report results"),
         (lambda r: None, ["results", "whol"], "has no experiment 'whol': did you mean 'whole'?"),
-        (lambda r: (r / "part/recipe.json").write_text("{"), ["results"], "recipe.json cannot be read as JSON"),
-        (lambda r: (r / "part/recipe.json").write_text("{}"), ["results"], "is not what an experiment writes"),
-        (lambda r: (r / "part/recipe.json").write_bytes(b"\xff"), ["results"], "recipe.json cannot be read as JSON"),
-        (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["best"]}, "cells": []}'), ["results"],
+        (lambda r: (r / "part/recipe.json").write_text("{"), PART, "recipe.json cannot be read as JSON"),
+        (lambda r: (r / "part/recipe.json").write_text("{}"), PART, "is not what an experiment writes"),
+        (lambda r: (r / "part/recipe.json").write_bytes(b"\xff"), PART, "recipe.json cannot be read as JSON"),
+        (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["best"]}, "cells": []}'), PART,
          "select = ['best'] is no list of"),
         (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["last"], "published": {"last": 1}}, '
-                                                       '"cells": []}'), ["results"], "published.last is no table"),
-        (lambda r: (r / "part/records.parquet").write_bytes(b"PAR1 no"), ["results"], "cannot be read as Parquet"),
-        (lambda r: (r / "part/records.parquet").write_bytes(b""), ["results"], "cannot be read as Parquet"),
+                                                       '"cells": []}'), PART, "published.last is no table"),
+        (lambda r: (r / "part/records.parquet").write_bytes(b"PAR1 no"), PART, "cannot be read as Parquet"),
+        (lambda r: (r / "part/records.parquet").write_bytes(b""), PART, "cannot be read as Parquet"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_line_and_writes_nothing(trm, results, monkeypatch, spoil, arguments, said):
@@ -81,6 +82,58 @@ def test_what_cannot_be_read_is_one_line_and_writes_nothing(trm, results, monkey
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
     assert sorted(results.rglob("*")) == before
+
+
+def test_runs_that_failed_are_counted_with_the_first_reason(trm, results):
+    first, second = [run for run, columns in json.loads((results / "part/recipe.json").read_text())["cells"]
+                     if columns["method"] == "TRM"]  # fmt: skip
+    for run in (first, second):
+        (results / "runs" / run).mkdir()
+    (results / "runs" / first / "failed.json").write_text('{"error": "out of\\nmemory.", "traceback": ""}')
+    assert "Missing: 2 of 4 runs, of which 1 failed: out of memory." in trm("report", results)[1].replace("\n", " ")
+    page = (results / "report.html").read_text()
+    assert "8 runs, of which 2 are missing and 1 of these failed." in page
+    assert "of which 1 failed: out of memory." in page
+    (results / "runs" / second / "failed.json").write_text("[]")
+    found = json.loads(trm("report", results, "--json")[1])["experiments"]["part"]
+    assert found["failed_runs"] == {first: "out of\nmemory.", second: "its failed.json cannot be read"}
+    for format in ("md", "tex"):
+        text = (results / "part" / f"training_domain.{format}").read_text()
+        assert "Missing: 2 of 4 runs, of which 2 failed, the first: out of memory." in text
+    (results / "runs" / first / "failed.json").write_text(json.dumps({"error": "too long " * 99}))
+    trm("report", results)
+    assert (results / "part/training_domain.md").read_text().count("too long") < 40
+    (results / "runs" / first / "done.json").write_text("{}")
+    assert "of which 1 failed: its failed.json cannot be read." in trm("report", results)[1].replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"),
+    [("recipe.json", "recipe.json cannot be read as JSON"), ("records.parquet", "cannot be read as Parquet")],
+)
+def test_a_damaged_experiment_does_not_keep_the_others_from_being_reported(trm, results, spoiled, said):
+    (results / "part" / spoiled).write_bytes(b"{")
+    code, out, err = trm("report", results)
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("trm: part is left out: ")
+    assert said in err
+    assert "About whole" in out
+    page = (results / "report.html").read_text()
+    assert "About whole" in page
+    assert "part is left out: " in page
+    (line,) = json.loads(trm("report", results, "--json")[1])["left_out"]
+    assert said in line
+    assert trm("report", results, "whole")[::2] == (0, "")
+
+
+def test_where_no_experiment_can_be_read_nothing_is_written(trm, results):
+    for name in ("part", "whole"):
+        (results / name / "recipe.json").write_text("{")
+    code, out, err = trm("report", results)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "part is left out: " in err
+    assert "whole is left out: " in err
+    assert not (results / "report.html").exists()
 
 
 def test_a_show_that_is_not_known_is_one_line(trm, results):

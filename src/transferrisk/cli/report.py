@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,8 @@ def report(
 ) -> None:
     """Tables and figures of experiments, with the paper's numbers beside ours, and one page of all of them.
 
-    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html.
+    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html. An experiment whose
+    files cannot be read is left out, with a line that says why.
 
     Example: trm report results cmnist pacs-resnet18
     """
@@ -36,6 +38,8 @@ def report(
     names = experiments or []
     command = shlex.join(["trm", "report", str(results), *names, *(["--output", str(output)] if output else [])])
     written = write_report(results, names, output, command, provenance())
+    for line in written.left_out:
+        print(f"trm: {' '.join(line.split())}", file=sys.stderr)
     if as_json:
         print(dumps(written.to_json(), indent=2))
     else:

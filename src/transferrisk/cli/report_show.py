@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..reports.experiments import Report
-from ..reports.experiments.formats import AGAINST, about, caption, plain
+from ..reports.experiments.formats import about, against_caption, caption, plain
 from ..reports.experiments.grids import Entry, Grid
 from .show import console
 
@@ -34,9 +34,13 @@ def show_report(report: Report) -> None:
 def _show_grid(grid: Grid) -> None:
     console.print()
     _say(f"{grid.title}. {caption(grid)}" if grid.title else caption(grid))
-    console.print(_table(grid, {name: [_cell(entry) for entry in entries] for name, entries in grid.lines.items()}))
+    shown = {
+        name: [_cell(entry, (name, column) in grid.best) for column, entry in enumerate(entries)]
+        for name, entries in grid.lines.items()
+    }
+    console.print(_table(grid, shown))
     if grid.has_against:
-        _say(AGAINST)
+        _say(against_caption(grid))
         compared = {name: entries for name, entries in grid.lines.items() if any(entry.against for entry in entries)}
         console.print(_table(grid, {name: [_difference(entry) for entry in es] for name, es in compared.items()}))
     for note in grid.notes:
@@ -54,13 +58,13 @@ def _table(grid: Grid, rows: Mapping[str, Sequence[Text]]) -> Table:
     for name in grid.columns:
         table.add_column(Text(plain(name)), justify="right")
     for name, cells in rows.items():
-        table.add_row(Text(plain(name)), *cells, style="bold" if name in grid.ours else None)
+        table.add_row(Text(plain(name)), *cells)
     return table
 
 
-def _cell(entry: Entry) -> Text:
+def _cell(entry: Entry, best: bool) -> Text:
     """Ours, and below it the paper's and the difference."""
-    shown = Text(entry.ours)
+    shown = Text(entry.ours, style="bold" if best else "")
     if entry.published:
         shown.append(f"\n{entry.paper}, {entry.difference_text}", style="not bold dim")
     return shown
@@ -69,4 +73,4 @@ def _cell(entry: Entry) -> Text:
 def _difference(entry: Entry) -> Text:
     """To ERM, and below it the interval."""
     difference, _, interval = entry.against_text.partition(" ")
-    return Text(difference).append(f"\n{interval.strip('()')}" if interval else "", style="not bold dim")
+    return Text(difference).append(f"\n{interval.strip('()')}" if interval else "", style="dim")

@@ -161,6 +161,7 @@ class DrawnEntry:
     value: str
     missing: bool
     below: str = ""
+    bold: bool = False
 
 
 def drawn_rows(section: Table) -> list[list[DrawnEntry]]:
@@ -188,4 +189,5 @@ def _drawn_entry(entry: Entry, digits: int) -> DrawnEntry:
         "Infinity" if value == math.inf else "-Infinity" if value == -math.inf else repr(float(value)),
         missing=False,
         below=below,
+        bold=isinstance(entry, Shown) and entry.bold,
     )

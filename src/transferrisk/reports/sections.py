@@ -127,12 +127,14 @@ class Shown:
 
     below    stands under it in small print
     instead  in place of the dash where there is none, "missing"
+    bold     the text, not what is below
     """
 
     value: float
     text: str
     below: str = ""
     instead: str = ""
+    bold: bool = False
 
 
 Entry = str | float | int | Shown | None

@@ -52,7 +52,7 @@ def test_a_band_ends_where_accuracy_ends_and_one_seed_has_none(tmp_path):
     part = part_of(write(tmp_path, "a", show, cells, lambda c: evaluation(1, 0.9 + 0.1 * c["seed"])))
     assert part.curves[0].bands["ERM"][1] == [100.0, 100.0]
     part = part_of(write(tmp_path, "b", show, cells, lambda c: None if c["seed"] else evaluation(1, 0.9)))
-    assert part.curves[0].bands == {}
+    assert (part.curves[0].bands, part.curves[0].note) == ({}, "")
 
 
 def test_a_missing_point_is_a_gap(tmp_path):
@@ -160,6 +160,20 @@ def test_files_of_a_figure_can_be_read_and_hold_the_rule(tmp_path):
     assert Image.open(io.BytesIO(before[1])).width > 1000
     report(tmp_path)
     assert ((folder / "training_domain.svg").read_text(), (folder / "training_domain.png").read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    "show",
+    [{"kind": "rows", "row": "x", "values": "y"}, {"kind": "xy", "x": "x", "y": "y"}, {"kind": "pictures"}],
+)
+def test_where_nothing_is_selected_nothing_is_said_of_it(tmp_path, show):
+    def rows(columns):
+        return [{"x": 1, "y": 2.5, **row} for row in pictures(tmp_path, columns, ["train"])]
+
+    folder = write(tmp_path, "theory", show, [{"seed": 0}], rows)
+    assert part_of(folder).words == []
+    texts = [path.read_text() for path in report(tmp_path).files if path.suffix in (".html", ".md", ".tex", ".svg")]
+    assert not any("elected" in text for text in texts)
 
 
 def test_a_method_looks_the_same_whoever_is_beside_it():

@@ -13,7 +13,16 @@ from results_folder import cells_of, evaluation, write
 
 from transferrisk.errors import InputError
 from transferrisk.reports.experiments import report
-from transferrisk.reports.experiments.formats import caption, csv_text, latex_text, markdown_text, plain
+from transferrisk.reports.experiments.formats import (
+    about,
+    against_caption,
+    caption,
+    csv_text,
+    data,
+    latex_text,
+    markdown_text,
+    plain,
+)
 from transferrisk.reports.experiments.grids import Paired
 from transferrisk.reports.experiments.load import load
 from transferrisk.reports.experiments.made import Made, mixed, told
@@ -106,6 +115,47 @@ def test_the_caption_says_over_how_many_seeds(tmp_path):
     assert caption(table(tmp_path, lambda c: None)).startswith("No run is done.")
 
 
+def test_an_interval_is_promised_where_there_is_one(tmp_path):
+    interval = "with the 95 % interval of Student's t."
+    assert against_caption(table(tmp_path)).endswith(interval)
+    one = table(tmp_path, lambda c: None if c["seed"] else rows(c))
+    assert against_caption(one) == "Difference to ERM on the same seed. One seed: no interval."
+    some = table(tmp_path, lambda c: None if c["seed"] and c["test_env"] == "art" else rows(c))
+    assert against_caption(some).endswith(f"{interval} Where they share one seed: no interval.")
+    found = written(tmp_path, lambda c: None if c["seed"] else rows(c))
+    assert all("One seed: no interval." in text and "Student" not in text for text in found.values())
+
+
+def test_the_best_mean_of_each_column_is_bold(tmp_path):
+    best = table(tmp_path).best
+    assert best == {("TRM", 0), ("ERM", 1), ("TRM", 1), ("TRM", 2)}
+    assert "Bold: the best mean of each column." in caption(table(tmp_path))
+    found = written(tmp_path, rows)
+    assert "| TRM | **70.0 ± 10.0** | **90.0 ± 10.0** | **80.0 ± 8.7** |" in found[".md"]
+    assert r"ERM & 60.0 $\pm$ 10.0 & \textbf{90.0 $\pm$ 0.0} &" in found[".tex"]
+    assert found[".html"].count("<b>90.0 ± ") == 2
+    assert 'class="ours"' not in found[".html"]
+
+
+def test_what_is_best_depends_on_the_value_and_on_who_is_compared(tmp_path):
+    def rows_of(columns):
+        return [{**row, "loss": 0.1 if columns["method"] == "ERM" else 0.2} for row in rows(columns)]
+
+    show = {"kind": "table", "value": ["accuracy", "loss"]}
+    assert table(tmp_path, rows_of, show=show, axes={"test_env": ["art"]}).best == {("TRM", 0), ("ERM", 1)}
+    alone = table(tmp_path, lambda c: rows(c) if c["method"] == "TRM" else None)
+    assert alone.best == set()
+    assert "Bold" not in caption(alone)
+    oracle = {"methods": {"ERM": {"algorithm": "erm"}, "TRM": {"algorithm": "erm", "oracle": True}, "IRM": {}}}
+    cells = cells_of(AXES, ["ERM", "TRM", "IRM"], 3)
+    folder = write(
+        tmp_path, "pacs", TABLE, cells, lambda c: rows(c | {"method": c["method"].replace("I", "E")}), oracle
+    )
+    (grid,) = next(parts_of(load(folder))).grids
+    assert grid.best == {(name, column) for name in ("ERM", "IRM") for column in range(3)}
+    assert "Bold: the best mean of each column, TRM apart." in caption(grid)
+
+
 def test_nothing_has_run_and_the_papers_numbers_are_there(tmp_path):
     grid = table(tmp_path, lambda columns: None)
     assert {entry.ours for entries in grid.lines.values() for entry in entries} == {"missing"}
@@ -146,11 +196,12 @@ def test_the_three_formats_hold_the_same_numbers(tmp_path):
     report(tmp_path)
     markdown = (tmp_path / "pacs" / "training_domain.md").read_text()
     assert (
-        f"| ERM | 60.0 ± 10.0 | 90.0 ± 0.0 | 75.0 ± 5.0 |\n| &emsp;paper | 58.0 ± 1.5 | {NOTHING} | 74.0 |" in markdown
+        f"| ERM | 60.0 ± 10.0 | **90.0 ± 0.0** | 75.0 ± 5.0 |\n| &emsp;paper | 58.0 ± 1.5 | {NOTHING} | 74.0 |"
+        in markdown
     )
     assert f"| TRM | +10.0 ({MINUS}14.8 to 34.8) |" in markdown
     latex = (tmp_path / "pacs" / "training_domain.tex").read_text()
-    assert r"ERM & 60.0 $\pm$ 10.0 & 90.0 $\pm$ 0.0 & 75.0 $\pm$ 5.0 \\" in latex
+    assert r"ERM & 60.0 $\pm$ 10.0 & \textbf{90.0 $\pm$ 0.0} & 75.0 $\pm$ 5.0 \\" in latex
     assert r"\quad difference & +2.0 & -- & +1.0 \\" in latex
     assert all(rule in latex for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
     assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 2
@@ -197,6 +248,17 @@ def test_rows_are_filtered_named_by_several_columns_and_averaged_over_seeds(tmp_
     folder = write(tmp_path, "toy", show, [{"seed": 0}, {"seed": 1}], rows_of)
     (grid,) = next(parts_of(load(folder))).grids
     assert [(name, entry.ours) for name, (entry,) in grid.lines.items()] == [("0.5, sup", "10.5 ± 0.7")]
+
+
+def test_columns_of_whole_numbers_have_no_decimals(tmp_path):
+    show = {"kind": "rows", "row": "dimension", "values": ["samples", "outside", "loss"], "digits": 4}
+
+    def rows_of(columns):
+        return [{"dimension": d, "samples": 1000 * d, "outside": d + columns["seed"], "loss": d / 2} for d in (2, 3)]
+
+    folder = write(tmp_path, "theory", show, [{"seed": 0}, {"seed": 1}], rows_of)
+    (grid,) = next(parts_of(load(folder))).grids
+    assert [entry.ours for entry in grid.lines["2"]] == ["2000 ± 0", "2.5000 ± 0.7071", "1.0000 ± 0.0000"]
 
 
 def test_text_is_text_in_every_format():
@@ -275,6 +337,35 @@ def test_every_format_says_on_what_it_was_made(tmp_path):
     assert f"\nMade on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".md"]
     assert f"\n% Made on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".tex"]
     assert not any("Mixes" in text for text in found.values())
+
+
+def test_every_format_says_on_which_data(tmp_path):
+    recipe = {"settings": {"data": "10c-digits", "backbone": "cnn:16"}}
+    lines = {"kind": "lines", "x": "test_env"}
+    folder = write(tmp_path, "cmnist-fast", lines, cells_of(AXES, ["ERM", "TRM"], 3), rows, recipe)
+    told = "Data: 10c-digits, cnn:16. The small version of the experiment."
+    assert about(load(folder))[1] == told
+    found = {path.suffix: path.read_text() for path in report(tmp_path).files if path.suffix not in (".csv", ".png")}
+    assert set(found) == {".html", ".md", ".tex", ".svg"}
+    assert [suffix for suffix, text in found.items() if told not in html.unescape(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "axes", "said"),
+    [
+        ({}, {}, ""),
+        ({"settings": {"data": "pacs"}}, {}, "Data: pacs."),
+        ({"settings": {"data": "pacs", "backbone": "cnn"},
+          "problems": {"A": {"data": "celeba"}, "B": {"backbone": "mlp"}}},
+         {"problem": ["A", "B"]}, "Data: celeba, cnn; pacs, mlp."),
+        ({"settings": {"data": "pacs"}, "problems": {"A": {}, "B": {"data": "celeba"}}}, {"problem": ["A"]},
+         "Data: pacs."),
+        ({"settings": {"data": "pacs", "backbone": "cnn"}}, {"backbone": ["a", "b"]}, "Data: pacs, a; pacs, b."),
+        ({"settings": {"setting": "cmnist"}}, {}, "Setting: cmnist."),
+    ],
+)  # fmt: skip
+def test_the_data_are_those_of_the_cells(tmp_path, recipe, axes, said):
+    assert data(load(write(tmp_path, "e", TABLE, cells_of(axes, ["ERM"], 1), lambda c: None, recipe))) == said
 
 
 def test_several_machines_or_precisions_are_told_at_the_table_and_its_differences(tmp_path):

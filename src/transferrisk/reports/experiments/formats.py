@@ -10,8 +10,9 @@ import csv
 import io
 import math
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,7 @@ from .load import Experiment
 from .made import told
 from .parts import Part
 
-AGAINST = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
-UNDER = "Under it the paper's number, and ours less the paper's."
+UNDER = "Under ours the paper's number, and ours less the paper's."
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -48,7 +48,18 @@ def caption(grid: Grid) -> str:
         first = "One seed so far, so nothing says how much is chance."
     else:
         first = f"Mean ± standard deviation over {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds."
-    return f"{first} {UNDER}" if grid.has_published else first
+    apart = "".join(f", {name} apart" for name in grid.lines if name in grid.apart)
+    bold = f"Bold: the best mean of each column{apart}." if grid.best else ""
+    return " ".join(filter(None, [first, bold, UNDER if grid.has_published else ""]))
+
+
+def against_caption(grid: Grid) -> str:
+    """What the differences to ERM are."""
+    seeds = {entry.against.seeds for entries in grid.lines.values() for entry in entries if entry.against}
+    if seeds == {1}:
+        return "Difference to ERM on the same seed. One seed: no interval."
+    told = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
+    return f"{told} Where they share one seed: no interval." if 1 in seeds else told
 
 
 def latex_text(text: str) -> str:
@@ -80,7 +91,7 @@ def markdown(experiment: Experiment, part: Part) -> str:
         out += [name(caption(grid)), ""]
         out += _markdown(grid, _stacked(grid))
         if grid.has_against:
-            out += [name(AGAINST), "", *_markdown(grid, _against(grid))]
+            out += [name(against_caption(grid)), "", *_markdown(grid, _against(grid))]
         out += [f"- {name(note)}" for note in grid.notes] + [""] * bool(grid.notes)
     return "\n".join(out).rstrip("\n") + "\n"
 
@@ -92,7 +103,7 @@ def _markdown(grid: Grid, rows: Iterable[Line]) -> list[str]:
     return [
         line(*map(markdown_text, (grid.corner, *grid.columns))),
         line(":--", *["--:"] * len(grid.columns)),
-        *(line(markdown_text(row.name) if row.first else f"&emsp;{row.name}", *row.cells) for row in rows),
+        *(line(markdown_text(row.name) if row.first else f"&emsp;{row.name}", *row.marked("**{}**")) for row in rows),
         "",
     ]
 
@@ -103,11 +114,12 @@ def latex(experiment: Experiment, part: Part) -> str:
     out += [f"% {latex_text(line)}" for line in filter(None, [told(experiment.made)])]
     for number, grid in enumerate(part.grids):
         title = ". ".join(filter(None, [experiment.title.rstrip("."), part.title, grid.title]))
-        words = [f"{title}.", *part.notes, caption(grid), part.selection, part.mixed, missing(experiment)]
+        first = [f"{title}.", data(experiment)]
+        words = [*first, *part.notes, caption(grid), part.selection, part.mixed, missing(experiment)]
         label = f"{experiment.name}-{part.stem}" + (f"-{number + 1}" if len(part.grids) > 1 else "")
         out += _latex(grid, _stacked(grid), words, label, grid.notes)
         if grid.has_against:
-            words = [f"{title}.", AGAINST, part.selection, part.mixed]
+            words = [*first, against_caption(grid), part.selection, part.mixed]
             out += _latex(grid, _against(grid), words, f"{label}-erm", ())
     return "\n".join(out) + "\n"
 
@@ -120,7 +132,7 @@ def _latex(grid: Grid, rows: Iterable[Line], words: Sequence[str], label: str, n
         if row.first and lines and apart:
             lines.append(r"\addlinespace")
         name = latex_text(row.name) if row.first else rf"\quad {row.name}"
-        lines.append(" & ".join([name, *map(latex_text, row.cells)]) + r" \\")
+        lines.append(" & ".join([name, *row.marked(r"\textbf{{{}}}", latex_text)]) + r" \\")
     return [
         r"\begin{table}",
         r"\centering",
@@ -140,17 +152,26 @@ def _latex(grid: Grid, rows: Iterable[Line], words: Sequence[str], label: str, n
 
 @dataclass(frozen=True)
 class Line:
-    """Of a table in print; the first of a method has its name, those under it say what they are."""
+    """Of a table in print; the first of a method has its name, those under it say what they are.
+
+    best  numbers of the cells that are bold
+    """
 
     name: str
     cells: Sequence[str]
     first: bool = True
+    best: frozenset[int] = frozenset()
+
+    def marked(self, bold: str, text: Callable[[str], str] = str) -> list[str]:
+        """The cells as text of a format, the best of them within `bold`."""
+        return [bold.format(text(cell)) if i in self.best else text(cell) for i, cell in enumerate(self.cells)]
 
 
 def _stacked(grid: Grid) -> Iterator[Line]:
     """Ours, and where the paper has any number of it, the paper's and the difference."""
     for name, entries in grid.lines.items():
-        yield Line(name, [entry.ours for entry in entries])
+        best = frozenset(column for line, column in grid.best if line == name)
+        yield Line(name, [entry.ours for entry in entries], best=best)
         if any(entry.published for entry in entries):
             yield Line("paper", [entry.paper for entry in entries], first=False)
             yield Line("difference", [entry.difference_text for entry in entries], first=False)
@@ -163,15 +184,32 @@ def _against(grid: Grid) -> Iterator[Line]:
 
 
 def about(experiment: Experiment) -> list[str]:
-    """Where in the paper, on what it was made, and what is missing."""
+    """Where in the paper, on what data, on what it was made, and what is missing."""
     paper = experiment.recipe.get("paper")
     where = f"{experiment.name}." + (f" In the paper: {paper}." if paper else "")
-    return [where, *filter(None, [told(experiment.made), missing(experiment)])]
+    return [where, *filter(None, [data(experiment), told(experiment.made), missing(experiment)])]
+
+
+def data(experiment: Experiment) -> str:
+    """ "Data: 10c-digits, cnn:16. The small version of the experiment." """
+    sentences = []
+    for start, names in (("Data", ("data", "backbone")), ("Setting", ("setting",))):
+        told = [[experiment.setting(cell, name) for name in names] for cell in experiment.cells]
+        found = dict.fromkeys(", ".join(filter(None, values)) for values in told if values[0])
+        sentences += [f"{start}: {'; '.join(found)}."] if found else []
+    return " ".join([*sentences, *(["The small version of the experiment."] if experiment.is_small else [])])
 
 
 def missing(experiment: Experiment) -> str:
-    planned = len({cell.run for cell in experiment.cells})
-    return f"Missing: {experiment.missing} of {planned} runs." if experiment.missing else ""
+    """How many runs, and how many of them failed, with the first reason."""
+    if not experiment.missing:
+        return ""
+    told = f"Missing: {experiment.missing} of {len({cell.run for cell in experiment.cells})} runs"
+    if not experiment.failed:
+        return f"{told}."
+    why = textwrap.shorten(next(iter(experiment.failed.values())), 300, placeholder=" ...").rstrip(".")
+    count = len(experiment.failed)
+    return f"{told}, of which {count} failed{', the first' if count > 1 else ''}: {why}."
 
 
 COLUMNS = (

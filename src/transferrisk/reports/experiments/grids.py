@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ...errors import InputError
@@ -116,7 +117,8 @@ class Grid:
     corner     what the lines are
     keys       of the columns, as `published` and the CSV name them
     columns    as they are printed
-    ours       lines that are emphasised
+    less       whether less is better, of each column; without any, no line is better than another
+    apart      lines that are no match for the others, such as an oracle's
     """
 
     title: str
@@ -124,8 +126,21 @@ class Grid:
     keys: Sequence[str]
     columns: Sequence[str]
     lines: Mapping[str, Sequence[Entry]]
-    ours: frozenset[str] = field(default_factory=frozenset)
+    less: Sequence[bool] = ()
+    apart: frozenset[str] = field(default_factory=frozenset)
     notes: Sequence[str] = ()
+
+    @cached_property
+    def best(self) -> frozenset[tuple[str, int]]:
+        """Line and column of the best mean of each column, all that are printed alike; none where there is one only."""
+        found: set[tuple[str, int]] = set()
+        for column, less in enumerate(self.less):
+            entries = {name: line[column] for name, line in self.lines.items() if name not in self.apart}
+            means = {name: round(e.summary.mean, e.digits) for name, e in entries.items() if e.values}
+            if len(means) > 1:
+                top = min(means.values()) if less else max(means.values())
+                found |= {(name, column) for name, mean in means.items() if mean == top}
+        return frozenset(found)
 
     @property
     def has_published(self) -> bool:

@@ -17,6 +17,7 @@ from ...training.selection import Selection
 from .made import Made, made_by_run
 
 RECIPE, RECORDS, RUNS = "recipe.json", "records.parquet", "runs"
+DONE, FAILED = "done.json", "failed.json"
 NOT_AXES = ("method", "point", "seed")
 
 
@@ -90,13 +91,38 @@ class Experiment:
     def missing(self) -> int:
         return len({cell.run for cell in self.cells} - self.done)
 
+    @cached_property
+    def failed(self) -> dict[str, str]:
+        """Run -> why its last attempt failed, of those that are missing."""
+        missing = dict.fromkeys(cell.run for cell in self.cells if cell.run not in self.done)
+        return {run: why for run in missing if (why := _failure(self.runs / run))}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is the small version of a recipe."""
+        return self.name.endswith("-fast")
+
+    def setting(self, cell: Cell, name: str) -> str:
+        """As the recipe has it for this cell, "" where it does not say."""
+        of_methods, of_problems = self.recipe.get("methods", {}), self.recipe.get("problems", {})
+        own = of_methods.get(cell.method), cell.columns, of_problems.get(cell.columns.get("problem"))
+        tables = (*own, self.recipe.get("settings", {}))
+        return next((str(table[name]) for table in tables if isinstance(table, Mapping) and name in table), "")
+
     def algorithm(self, method: str) -> str:
+        return str(self._of_method(method).get("algorithm", ""))
+
+    def is_oracle(self, method: str) -> bool:
+        """Whether it is trained on data that the others do not have."""
+        return bool(self._of_method(method).get("oracle"))
+
+    def _of_method(self, method: str) -> Mapping[str, Any]:
         settings = self.recipe.get("methods", {}).get(method, {})
-        return str(settings.get("algorithm", "")) if isinstance(settings, Mapping) else ""
+        return settings if isinstance(settings, Mapping) else {}
 
 
-def experiments(root: Path, names: Sequence[str] = ()) -> list[Experiment]:
-    """Those in a folder of results, all or these."""
+def folders(root: Path, names: Sequence[str] = ()) -> list[Path]:
+    """Of the experiments in a folder of results, all or these."""
     if not root.is_dir():
         raise InputError(f"{readable(root)} is no folder: name the one that trm experiment wrote its results to")
     if (root / RECIPE).is_file():
@@ -111,7 +137,7 @@ def experiments(root: Path, names: Sequence[str] = ()) -> list[Experiment]:
         if name not in found:
             near = did_you_mean(name, found)
             raise InputError(f"{readable(root)} has no experiment {name!r}: {near}choose from {', '.join(found)}")
-    return [load(root / name) for name in dict.fromkeys(names or found)]
+    return [root / name for name in dict.fromkeys(names or found)]
 
 
 def load(folder: Path) -> Experiment:
@@ -131,7 +157,7 @@ def _planned(path: Path) -> tuple[Mapping[str, Any], list[Cell]]:
     recipe, cells = (found.get("recipe"), found.get("cells")) if isinstance(found, Mapping) else (None, None)
     if not isinstance(recipe, Mapping) or not isinstance(cells, list) or not all(map(_is_cell, cells)):
         raise InputError(f"{readable(path)} is not what an experiment writes (a recipe and its cells): {again}")
-    tables = {key: recipe.get(key, {}) for key in ("show", "published", "methods")}
+    tables = {key: recipe.get(key, {}) for key in ("show", "published", "methods", "problems", "settings")}
     if isinstance(tables["published"], Mapping):
         tables |= {f"published.{rule}": table for rule, table in tables["published"].items()}
     for key, table in tables.items():
@@ -144,6 +170,16 @@ def _planned(path: Path) -> tuple[Mapping[str, Any], list[Cell]]:
             f"{readable(path)}: select = {rules!r} is no list of {', '.join(get_args(Selection))}: {again}"
         )
     return recipe, [Cell(run, columns) for run, columns in cells]
+
+
+def _failure(run: Path) -> str:
+    """Why a run failed, "" where it did not, or is done since."""
+    if not (run / FAILED).is_file() or (run / DONE).exists():
+        return ""
+    try:
+        return str(json.loads((run / FAILED).read_text(encoding="utf-8"))["error"]) or "no reason is given"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return f"its {FAILED} cannot be read"
 
 
 def _is_cell(entry: Any) -> bool:

@@ -60,17 +60,18 @@ def _lines(grid: Grid, at: Sequence[Any], show: LinesShow, value: str) -> Curves
     x = [float(v) if isinstance(v, int | float) else 1.0 + i for i, v in enumerate(at)]
     series = {method: (x, [entry.summary.mean for entry in entries]) for method, entries in grid.lines.items()}
     spread = {method: [_deviation(entry.values) for entry in entries] for method, entries in grid.lines.items()}
+    around = bands(series, spread, VALUES[value].most)
     return Curves(
         grid.title,
         series,
         show.x_label or label(show.x),
         VALUES[value].label,
-        bands=bands(series, spread, VALUES[value].most),
+        bands=around,
         span=0.0 if show.y_scale == "log" else VALUES[value].span,
         x_log=show.scale == "log",
         y_log=show.y_scale == "log",
         x_ticks=dict(zip(x, map(text, at), strict=True)),
-        note=BAND,
+        note=BAND if around else "",
     )
 
 

@@ -8,21 +8,26 @@ from dataclasses import replace
 from ..page import Page
 from ..sections import Chapter, Group, Pictures, Section, Sentences, Shown, Table
 from ..sections import Entry as Shape
-from .formats import AGAINST, about, caption
+from .formats import about, against_caption, caption
 from .grids import Entry, Grid
 from .load import Experiment
 from .parts import SHORT, Part
 
 
 def page_of(
-    found: Sequence[tuple[Experiment, Sequence[Part]]], command: str, settings: Mapping[str, str | Sequence[str]]
+    found: Sequence[tuple[Experiment, Sequence[Part]]],
+    left_out: Sequence[str],
+    command: str,
+    settings: Mapping[str, str | Sequence[str]],
 ) -> Page:
     planned = sum(len({cell.run for cell in experiment.cells}) for experiment, _ in found)
     missing = sum(experiment.missing for experiment, _ in found)
+    failed = sum(len(experiment.failed) for experiment, _ in found)
     lead = [f"{len(found)} {'experiment' if len(found) == 1 else 'experiments'}, {planned} runs, of which "
-            f"{f'{missing} are missing' if missing else 'none is missing'}."]  # fmt: skip
+            f"{f'{missing} are missing' if missing else 'none is missing'}"
+            f"{f' and {failed} of these failed' if failed else ''}."]  # fmt: skip
     chapters = tuple(_chapter(experiment, parts) for experiment, parts in found)
-    return Page("Results of the experiments", tuple(lead), chapters, settings, command)
+    return Page("Results of the experiments", (*lead, *left_out), chapters, settings, command)
 
 
 def _chapter(experiment: Experiment, parts: Sequence[Part]) -> Chapter:
@@ -34,7 +39,7 @@ def _sections(part: Part) -> list[Section]:
     rule = SHORT[part.rule]
     found: list[Section] = []
     if part.curves:
-        note = " ".join([*part.words, *dict.fromkeys(curves.note for curves in part.curves)])
+        note = " ".join([*part.words, *dict.fromkeys(curves.note for curves in part.curves if curves.note)])
         panels = [replace(curves, note="") for curves in part.curves]
         found.append(Group(_joined(part.title or "Figure", rule), panels, note))
     for grid in part.grids:
@@ -46,7 +51,7 @@ def _sections(part: Part) -> list[Section]:
             found.append(_against(_joined(title, "against ERM", rule), grid, part))
     for name, environments in part.pictures.items():
         found.append(Pictures(name or part.title, environments))
-    if part.pictures or not found:
+    if part.words and (part.pictures or not found):
         found.append(Sentences("", [" ".join(part.words)]))
     return found
 
@@ -57,17 +62,20 @@ def _joined(*words: str) -> str:
 
 
 def _table(title: str, grid: Grid, part: Part) -> Table:
-    rows: list[list[Shape]] = [[name, *map(_shown, entries)] for name, entries in grid.lines.items()]
+    rows: list[list[Shape]] = [
+        [name, *(_shown(entry, (name, column) in grid.best) for column, entry in enumerate(entries))]
+        for name, entries in grid.lines.items()
+    ]
     note = " ".join([caption(grid), *part.words])
-    emphasised = [number for number, name in enumerate(grid.lines) if name in grid.ours]
-    return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=note)
+    return Table(title, [grid.corner, *grid.columns], rows, note=note)
 
 
-def _shown(entry: Entry) -> Shown:
+def _shown(entry: Entry, best: bool) -> Shown:
     """Ours, and in small print what lacks and the paper's."""
     paper = [entry.paper, *([entry.difference_text] if entry.values else [])] if entry.published else []
     shown = entry.ours.removesuffix(f" ({entry.lacks})")
-    return Shown(entry.summary.mean, shown, below=", ".join(filter(None, [entry.lacks, *paper])), instead=shown)
+    below = ", ".join(filter(None, [entry.lacks, *paper]))
+    return Shown(entry.summary.mean, shown, below, instead=shown, bold=best)
 
 
 def _against(title: str, grid: Grid, part: Part) -> Table:
@@ -76,9 +84,8 @@ def _against(title: str, grid: Grid, part: Part) -> Table:
         for name, entries in grid.lines.items()
         if any(entry.against for entry in entries)
     ]
-    emphasised = [number for number, row in enumerate(rows) if row[0] in grid.ours]
-    note = " ".join(filter(None, [AGAINST, part.mixed]))
-    return Table(title, [grid.corner, *grid.columns], rows, emphasised=emphasised, note=note)
+    note = " ".join(filter(None, [against_caption(grid), part.mixed]))
+    return Table(title, [grid.corner, *grid.columns], rows, note=note)
 
 
 def _difference(entry: Entry) -> Shown | None:

@@ -18,7 +18,7 @@ RULES = {
     "accuracy on held-out data of the test environment, among the points with the most seeds.",
     "last": "Selected: the last evaluation of each run, and the point of a grid of the highest accuracy there on "
     "held-out data of the training environments, among the points with the most seeds.",
-    "": "Nothing is selected: all rows of the results count.",
+    "": "",
 }
 """How models were selected, in words; "" where there is nothing to select."""
 SHORT = {
@@ -58,4 +58,4 @@ class Part:
     @property
     def words(self) -> list[str]:
         """All that has to be said of it."""
-        return [self.selection, *self.notes, *filter(None, [self.mixed])]
+        return list(filter(None, [self.selection, *self.notes, self.mixed]))

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...errors import InputError
 from ...files import prepare_folder, write_atomically
 from ..page import write_page
 from . import methods, rows
 from .figures import Looks, draw, draw_pictures
 from .formats import COLUMNS, POINTS, about, as_csv, latex, markdown, numbers, points
-from .load import Experiment, experiments
+from .load import Experiment, folders, load
 from .page import page_of
 from .parts import Part
 from .shows import CurvesShow, LinesShow, PicturesShow, RowsShow, Show, TableShow, XyShow, read
@@ -22,10 +23,14 @@ PAGE = "report.html"
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was found, and the files that were written, the page first."""
+    """
+    files     that were written, the page first
+    left_out  why, of each experiment that could not be read
+    """
 
     found: Sequence[tuple[Experiment, Sequence[Part]]]
     files: Sequence[Path]
+    left_out: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Every number of every table, and on what it was made, by experiment."""
@@ -34,11 +39,13 @@ class Report:
             "experiments": {
                 experiment.name: {
                     "missing_runs": experiment.missing,
+                    "failed_runs": experiment.failed,
                     "made": [asdict(made) for made in dict.fromkeys(experiment.made.values())],
                     "numbers": [line for part in parts for line in numbers(experiment, part)],
                 }
                 for experiment, parts in self.found
             },
+            "left_out": list(self.left_out),
         }
 
 
@@ -49,9 +56,23 @@ def report(
     command: str = "",
     settings: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Report:
-    """Of these experiments, or all; nothing is written before all of them have been read."""
+    """Of these experiments, or all; nothing is written before all of them have been read.
+
+    One that cannot be read is an error where it was named, and where there is no other; else it is left out.
+    """
     output = root if output is None else output
-    found = [(experiment, list(parts_of(experiment))) for experiment in experiments(root, names)]
+    found: list[tuple[Experiment, Sequence[Part]]] = []
+    left_out = []
+    for folder in folders(root, names):
+        try:
+            experiment = load(folder)
+            found.append((experiment, list(parts_of(experiment))))
+        except InputError as error:
+            if names:
+                raise
+            left_out.append(f"{folder.name} is left out: {error}")
+    if not found:
+        raise InputError("; ".join(left_out))
     prepare_folder(output, PAGE)
     series = [name for _, parts in found for part in parts for curves in part.curves for name in curves.series]
     looks = Looks(series)
@@ -62,8 +83,8 @@ def report(
                 path = output / experiment.name / name
                 write_atomically(path, content)
                 written.append(path)
-    write_page(output / PAGE, page_of(found, command, settings or {}))
-    return Report(found, [output / PAGE, *written])
+    write_page(output / PAGE, page_of(found, left_out, command, settings or {}))
+    return Report(found, [output / PAGE, *written], left_out)
 
 
 def parts_of(experiment: Experiment) -> Iterator[Part]:

@@ -63,6 +63,7 @@ class Results:
         value: str,
     ) -> Grid:
         lines = {}
+        names = [name for name, _ in places]
         for method in self.experiment.methods:
             entries = [self.entry(at, method, name) for name, at in places]
             lines[method] = [*entries, average_of(entries)] if average else entries
@@ -80,7 +81,8 @@ class Results:
             keys=keys,
             columns=columns,
             lines=lines,
-            ours=frozenset(method for method in lines if self.experiment.algorithm(method) == "trm"),
+            less=[VALUES[name].less for name in [*names, *(names[:1] if average else [])]],
+            apart=frozenset(filter(self.experiment.is_oracle, lines)),
             notes=self._points(panel),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,29 @@ def rows(experiment: Experiment, show: RowsShow) -> Part:
                 Entry(_by_seed(members, value), planned, done, show.digits, _published(experiment, key, value, panel))
                 for value in show.values
             ]
-        grids.append(_grid(show, panel, lines))
+        grids.append(_grid(show, panel, _counts(lines)))
     return Part(show.title, stem(show, ""), "", grids, mixed=_mixed(experiment, found))
 
 
 def _grid(show: RowsShow, panel: Sequence[Any], lines: Mapping[str, Sequence[Entry]]) -> Grid:
     title, corner = ", ".join(map(named, show.panels, panel)), ", ".join(map(label, show.row)).capitalize()
     return Grid(title, corner, show.values, [*map(label, show.values)], lines)
+
+
+def _counts(lines: Mapping[str, Sequence[Entry]]) -> dict[str, list[Entry]]:
+    """The same, the columns of whole numbers without decimals."""
+    whole = [all(map(_is_whole, column)) for column in zip(*lines.values(), strict=True)]
+    return {
+        name: [replace(entry, digits=0) if count else entry for entry, count in zip(entries, whole, strict=True)]
+        for name, entries in lines.items()
+    }
+
+
+def _is_whole(entry: Entry) -> bool:
+    """Whether all that is printed of it is; seeds that differ have a deviation."""
+    paper = (entry.published.mean, entry.published.deviation) if entry.published else ()
+    numbers = {*entry.values.values()}
+    return len(numbers) <= 1 and all(n.is_integer() or math.isnan(n) for n in (*numbers, *paper))
 
 
 def _only_published(experiment: Experiment, show: RowsShow, planned: int) -> dict[str, list[Entry]]:

@@ -21,6 +21,7 @@ class Value:
     span    an axis covers at least so much
     most    what it can be
     column  of the rows; "" is the value's own name
+    less    is better
     """
 
     label: str
@@ -31,6 +32,7 @@ class Value:
     span: float = 0.0
     most: float = math.inf
     column: str = ""
+    less: bool = False
 
 
 VALUES = {
@@ -39,9 +41,9 @@ VALUES = {
         "accuracy over all samples, %", "test", "samples", 100.0, digits=1, span=10.0, most=100.0, column="accuracy"
     ),
     "worst_group": Value("worst-group accuracy, %", "test", "min", 100.0, digits=1, span=10.0, most=100.0),
-    "loss": Value("loss", "test"),
-    "irm": Value("IRMv1 penalty", "training_domain"),
-    "transfer_risk": Value("transfer risk", "training_domain"),
+    "loss": Value("loss", "test", less=True),
+    "irm": Value("IRMv1 penalty", "training_domain", less=True),
+    "transfer_risk": Value("transfer risk", "training_domain", less=True),
 }
 
 LABELS = {
