@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from audited import RIDGE, problem, standardised
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 import transferrisk
 from transferrisk import audit
-from transferrisk.auditing import fits
-from transferrisk.auditing.bootstrap import Estimate, after_choice, largest_deviations, resampled_means
-from transferrisk.auditing.fits import fit
+from transferrisk.auditing.bootstrap import Estimate
 from transferrisk.auditing.folds import assign_folds
 from transferrisk.auditing.page import page_of
 from transferrisk.auditing.report import WorstPair
 from transferrisk.auditing.samples import prepare
 from transferrisk.auditing.sentences import sentences
-from transferrisk.errors import ConvergenceWarning, InputError
+from transferrisk.errors import InputError
 from transferrisk.functional import irm_penalty, optimal_predictor
-
-RIDGE = 0.02
-
-
-def problem(n=240, d=5, E=3, C=3, seed=0, shift=0.8):
-    """Gaussian classes whose means differ between environments; features (n, d), labels and environments (n,)."""
-    rng = np.random.default_rng(seed)
-    labels, environments = rng.integers(C, size=n), rng.integers(E, size=n)
-    means = rng.normal(size=(C, d)) + shift * rng.normal(size=(E, C, d))
-    return rng.normal(size=(n, d)) + means[environments, labels], labels, environments
 
 
 def probabilities(train, test, C, ridge=RIDGE):
@@ -45,10 +33,6 @@ def probabilities(train, test, C, ridge=RIDGE):
     model.fit(np.c_[X, np.ones(len(X))], y)
     assert len(model.classes_) == C > 2
     return model.predict_proba(rows)
-
-
-def standardised(X):
-    return (X - X.mean(0)) / X.std(0)
 
 
 def held_out(X, y, e, held, member, C):
@@ -161,58 +145,6 @@ def test_float32_agrees_with_float64(case, monkeypatch):
     assert not np.array_equal(single.loss.value, found.loss.value)
 
 
-@pytest.mark.parametrize("largest", [4096, 2], ids=["factor", "diagonal"])
-def test_fits_of_many_parts_are_the_exact_predictors(largest, monkeypatch):
-    monkeypatch.setattr("transferrisk.auditing.fits._LARGEST_FACTOR", largest)
-    monkeypatch.setattr("transferrisk.auditing.fits.CHUNK", 60)
-    X, y, _ = problem(n=90, d=6)
-    X[:, 1] += 5 * X[:, 0]
-    X, y = torch.from_numpy(X), torch.from_numpy(y)
-    blocks = [(X[i::3], y[i::3]) for i in range(3)]
-    included = torch.tensor([[1, 1, 0], [0, 1, 0], [1, 1, 1], [0, 0, 0]]).bool()
-    Z = torch.cat([X, torch.ones(90, 1)], 1)
-    found = fit(blocks, included, 3, 1e-3, Z.T @ Z / 90)
-    assert found.converged.all()
-    assert found.value[3].isnan().all()
-    for k in range(3):
-        rows = torch.cat([X[i::3] for i in range(3) if included[k, i]])
-        labels = torch.cat([y[i::3] for i in range(3) if included[k, i]])
-        torch.testing.assert_close(found.value[k], optimal_predictor(rows, labels, 3, 1e-3), atol=1e-4, rtol=1e-4)
-
-
-def test_the_curvature_of_logits_is_the_hessians_and_spares_iterations(monkeypatch):
-    X, y, _ = problem(n=4000, d=40, E=1, C=4, seed=3, shift=0)
-    rows, labels = torch.tensor(standardised(X)), torch.tensor(y)
-    blocks = [(rows[k::4], labels[k::4]) for k in range(4)]
-    included, gram = ~torch.eye(4, dtype=torch.bool), torch.eye(41, dtype=torch.float64)
-    refined = fit(blocks, included, 4, 1e-3, gram)
-    monkeypatch.setattr(fits, "_REFINED_AFTER", -1)
-    assert refined.iterations < fit(blocks, included, 4, 1e-3, gram).iterations
-
-    monkeypatch.setattr(fits, "_ROWS_PER_DIRECTION", 10**6)  # all rows
-    W = refined.value[:1]
-    basis, hessian = fits._Task(blocks, included[:1], torch.tensor([3000.0]), 1e-3).curvature(W)
-    Z = torch.nn.functional.pad(torch.cat([block[0] for block in blocks[1:]]), (0, 1), value=1.0)
-    y = torch.cat([block[1] for block in blocks[1:]])
-
-    def loss(a):
-        V = W[0] + a @ basis[0]
-        return torch.nn.functional.cross_entropy(Z @ V.T, y) + 0.5e-3 * V.square().sum()
-
-    true = torch.autograd.functional.hessian(loss, W.new_zeros(4, basis.shape[1])).view_as(hessian[0])
-    torch.testing.assert_close(hessian[0], true)
-
-
-def test_features_of_a_size_that_leaves_no_curvature_are_fitted_all_the_same():
-    rows = 1e19 * torch.randn(30, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    blocks = [(rows[k::3], torch.arange(30)[k::3] % 2) for k in range(3)]
-    gram = torch.diag(torch.tensor([1e38, 1.0], dtype=torch.float64))
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        found = fit(blocks, ~torch.eye(3, dtype=torch.bool), 2, 1e-3, gram)
-    assert found.value.isfinite().all()
-    assert (found.objective <= math.log(2)).all()
-
-
 def test_the_ridge_is_the_one_with_the_least_held_out_loss_at_home():
     X, y, e = problem(n=150, d=8)
     held = assign_folds(e, y, 3, seed=0)
@@ -237,23 +169,6 @@ def test_folds_share_out_every_class_of_every_environment():
             assert sizes.max() - sizes.min() <= 1
     assert not np.array_equal(held, assign_folds(e, y, 5, seed=1))
     np.testing.assert_array_equal(held, assign_folds(e, y, 5, seed=0))
-
-
-def test_intervals_cover_as_often_as_they_say():
-    """Of 400 samples of known mean, about nine in ten 90 % intervals hold it: within four standard errors."""
-    generator = torch.Generator().manual_seed(0)
-    values = torch.empty(400, 150, dtype=torch.float64).exponential_(generator=generator)  # mean 1
-    draws = np.stack([resampled_means(row[None], 200, generator)[:, 0] for row in values], 1)
-    found = Estimate.of(values.mean(1).numpy(), draws, 0.9)
-    covered = np.mean((found.low <= 1) & (found.high >= 1))
-    assert abs(covered - 0.9) < 4 * math.sqrt(0.9 * 0.1 / 400)
-
-
-def test_draws_have_the_variance_of_a_mean():
-    values = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 300)))
-    draws = resampled_means(values, 4000, torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(draws.std(0), values.std(1, correction=0) / math.sqrt(300), rtol=0.06)
-    np.testing.assert_allclose(draws.mean(0), values.mean(1), atol=0.01)
 
 
 def test_small_environments_are_named_not_hidden():
@@ -294,15 +209,6 @@ def test_an_environment_within_one_fold_is_not_fitted_on():
     assert np.isfinite(found.left_out_loss.value).all()
 
 
-def test_the_interval_of_the_risk_holds_the_risk_where_many_environments_compete():
-    rng = np.random.default_rng(0)
-    X, y, e = rng.normal(size=(900, 3)), rng.integers(2, size=900), np.arange(900) % 30
-    before = X.copy()
-    risk = audit(X, y, e, ridge=RIDGE, bootstrap=50).transfer_risk
-    assert risk.low < risk.value < risk.high
-    np.testing.assert_array_equal(X, before)  # standardised in a copy
-
-
 def test_a_class_missing_somewhere_is_told_and_costs_only_there():
     X, y, e = problem(n=300)
     keep = ~((e == 1) & (y == 2))
@@ -320,19 +226,6 @@ def test_nothing_to_judge_is_said():
     assert np.isnan(found.transfer_risk.value)
     assert found.sentences[0].startswith("Fewer than two environments")
     assert found.to_dict()["transfer_risk"]["value"] is None
-
-
-def test_equal_environments_are_within_chance_and_different_ones_are_not():
-    rng = np.random.default_rng(0)
-    y, e = rng.integers(2, size=1200), rng.integers(3, size=1200)
-    X = rng.normal(size=(1200, 4)) + y[:, None]
-    same = audit(X, y, e, ridge=RIDGE)
-    assert "within chance" in same.sentences[0]
-    X[:, 0] += 4 * np.where(e == 2, -y, y)
-    different = audit(X, y, np.array(["A", "B", "C"])[e], ridge=RIDGE)
-    assert "within chance" not in different.sentences[0]
-    assert different.worst.points.low > 0.1
-    assert "C" in different.sentences[0]
 
 
 @pytest.mark.parametrize(
@@ -448,45 +341,6 @@ def test_the_page_shows_names_as_they_are_and_a_dash_for_what_is_not_known(tmp_p
     (pairs,) = (section for section in page_of(found).sections if section.title == "Worst pairs")
     assert len(pairs.rows) == 6  # of the three that can be judged
     assert f"{found.loss.value[0, 2]:.3f}" in page
-
-
-def test_the_interval_of_the_largest_of_many_holds_its_truth():
-    """Of 30 means whose truth is 0, the largest is named: nine in ten of its intervals hold 0; plain ones rarely do."""
-    generator, plain, chosen = torch.Generator().manual_seed(0), [], []
-    for _ in range(100):
-        values = torch.randn(30, 100, generator=generator, dtype=torch.float64)
-        means, draws = values.mean(1).numpy(), resampled_means(values, 200, generator)
-        best = int(means.argmax())
-        plain.append(Estimate.of(means[best], draws[:, best], 0.9).low > 0)
-        chosen.append(after_choice(means[best], draws[:, best], largest_deviations(means, draws), 0.9).low > 0)
-    assert np.mean(plain) > 0.5
-    assert np.mean(chosen) < 0.1 + 3 * math.sqrt(0.9 * 0.1 / 100)
-
-
-def test_ten_equal_environments_seldom_raise_an_alarm():
-    alarms, helped, unseen = [], [], []
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        y, e = rng.integers(2, size=400), np.arange(400) % 10
-        found = audit(rng.normal(size=(400, 2)) + y[:, None], y, e, ridge=0.1, folds=2, bootstrap=100)
-        alarms.append("within chance" not in found.sentences[0])
-        helped.append(found.worst_by_accuracy.closed.low > 0)
-        unseen.append(any("loses most" in line for line in found.sentences))
-    assert max(map(sum, (alarms, helped, unseen))) <= 1
-
-
-def test_what_being_unseen_costs_is_judged_by_paired_differences():
-    """A turns a feature round that B and C share, so that it needs a predictor of its own most."""
-    rng = np.random.default_rng(0)
-    y, e = rng.integers(2, size=1500), np.arange(1500) % 3
-    X = rng.normal(size=(1500, 3)) + 0.4 * y[:, None]
-    X[:, 0] += np.where(e == 0, -3 * y, 2 * y)
-    found = audit(X, y, np.array(["A", "B", "C"])[e], ridge=RIDGE)
-    gaps = np.diag(found.accuracy.value) - found.left_out_accuracy.value
-    np.testing.assert_allclose(found.unseen.value, gaps)
-    assert gaps.argmax() == 0
-    (line,) = (line for line in found.sentences if "by being unseen" in line)
-    assert line.startswith(f"A loses most by being unseen, {100 * gaps[0]:.1f} (")
 
 
 def test_an_environment_that_cannot_be_fitted_has_no_ridge_and_no_say():

@@ -177,7 +177,7 @@ def _in_processes(
             team.add(job).give(left.popleft())
         while busy := {worker.connection: worker for worker in team.members if worker.run is not None}:
             for connection in wait(list(busy)):
-                worker = busy[connection]  # type: ignore[index]
+                worker = busy[connection]  # type: ignore[index]  # wait says less of what it returns
                 assert worker.run is not None
                 outcome, leaves = None, False
                 try:

@@ -84,7 +84,7 @@ def run_experiment(
         try:
             with _signals_raised(stop):
                 while (free := sweep.free()) is not None:
-                    with closing(executor.map(free, store, on_event)) as outcomes:  # type: ignore[type-var]
+                    with closing(executor.map(free, store, on_event)) as outcomes:  # type: ignore[type-var]  # a generator
                         for outcome in outcomes:
                             sweep.note(outcome)
         except (KeyboardInterrupt, Stopped) as asked:

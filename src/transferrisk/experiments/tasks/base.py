@@ -99,7 +99,7 @@ class Task(ABC, Generic[S]):
         try:
             kinds = get_type_hints(self.settings_type)
             typed = {key: _typed(value, kinds[key]) for key, value in settings.items()}
-            return self.settings_type(**typed)  # type: ignore[no-any-return]
+            return self.settings_type(**typed)  # type: ignore[no-any-return]  # is an S
         except TypeError as error:
             raise InputError(f"task {self.name!r}: its settings have types it cannot use ({error})") from None
 
