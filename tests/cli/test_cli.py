@@ -13,6 +13,7 @@ import rich.progress
 from transferrisk.cli import show
 from transferrisk.cli.show import provenance
 from transferrisk.experiments.demo import Demo
+from transferrisk.experiments.provenance import commit
 from transferrisk.reports import summarise
 
 
@@ -74,8 +75,12 @@ def test_plain_command_shows_its_help():
 
 def test_commit_is_left_out_without_git(monkeypatch):
     assert "PyTorch" in provenance()
+    known = provenance().get("Commit")
     monkeypatch.setenv("PATH", "/nonexistent")
+    assert provenance().get("Commit") == known, "it is that of the beginning"
+    commit.cache_clear()
     assert "Commit" not in provenance()
+    commit.cache_clear()
 
 
 def test_version():

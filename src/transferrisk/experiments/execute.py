@@ -68,6 +68,7 @@ def execute(
     Whatever its task raises is a failed run; only a request to stop (`Stopped`, KeyboardInterrupt) goes further.
     """
     began = time.monotonic()
+    commit()  # as it is now, and not when the run is done
     try:
         with store.claim(run.name) as folder:
             if folder is None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
 
 
+@cache
 def commit() -> str | None:
-    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git."""
+    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git.
+
+    With "-dirty" where the tree has changes beyond it. It is what it was when first asked for: long runs outlive
+    commits, and ask as they begin.
+    """
     root = Path(__file__).parents[3]
     if not (root / ".git").exists() or not (root / "src" / "transferrisk").is_dir():
         return None
-    command = ["git", "-C", str(root), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
     try:
         head = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
