@@ -34,6 +34,7 @@ ASIDE = {
     "extras": {"errors"},
     "files": {"errors"},
     "plugins": {"errors"},
+    "__main__": {"cli"},
 }
 MAY_USE_ASIDE = {
     "auditing": {"data", "reports"},

@@ -87,6 +87,11 @@ def test_version():
     assert in_a_process("--version").stdout.startswith("trm ")
 
 
+def test_the_package_runs_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "transferrisk", "--version"], capture_output=True, check=False)
+    assert result.stdout.startswith(b"trm ")
+
+
 def test_small_demo_end_to_end(tmp_path):
     result = in_a_process("demo", "--seeds", "1", "--epochs", "1", "--output", "out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
