@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -32,3 +35,20 @@ def trm(monkeypatch, capsys, tmp_path):
         return exit_.value.code or 0, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def without_waiting():
+    """A context in which it is an error to wait for the GPU."""
+
+    @contextmanager
+    def strict() -> Iterator[None]:
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+                torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return strict

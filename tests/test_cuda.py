@@ -54,16 +54,13 @@ def captured(classes=10, environments=2, capacity=None, **options):
 
 @pytest.mark.parametrize("query", ["all", "random"])
 @pytest.mark.parametrize("weights", ["eg", "worst", "uniform"])
-def test_captured_setting_never_waits_for_the_device(query, weights):
+def test_captured_setting_never_waits_for_the_device(query, weights, without_waiting):
     batch = random_batch(2, [128, 128], 10, 128, torch.float32, "cuda")
     criterion = captured(query=query, weights=weights, capacity=128)
     features = batch.features.clone().requires_grad_()
     criterion(features, batch.labels, batch.index).risk.backward()  # warm up handles
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_waiting():
         criterion(features, batch.labels, batch.index).risk.backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_whole_training_step_in_a_cuda_graph():

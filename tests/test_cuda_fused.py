@@ -132,13 +132,10 @@ def test_what_does_not_fit_is_said():
         fused(3, 2, capacity=64, blocks=True)(batch.features[:7], batch.labels[:7], batch.index[:7])
 
 
-def test_nothing_waits():
+def test_nothing_waits(without_waiting):
     batch = random_batch(6, [128, 128], 10, 128, torch.float32, "cuda")
     criterion = fused(10, 2, capacity=128)
     features = batch.features.clone().requires_grad_()
     criterion(features, batch.labels, batch.index).risk.backward()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with without_waiting():
         criterion(features, batch.labels, batch.index).risk.backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")

@@ -7,11 +7,13 @@ import itertools
 import json
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
-from pycocotools import mask as coding
 
 from transferrisk.data.sets.scenecoco import CLASSES, SCENES
+
+coding = pytest.importorskip("pycocotools.mask")
 
 IDS = {"person": 1, "motorcycle": 4, "airplane": 5, "bus": 6, "train": 7, "truck": 8, "boat": 9, "bird": 16, "dog": 18,
        "horse": 19, "zebra": 24}  # fmt: skip
