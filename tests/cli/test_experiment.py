@@ -39,6 +39,15 @@ def test_a_run_whose_rows_are_lost_is_done_again(trm, small):
     assert "2 of 2 runs are done (1 now)" in out
 
 
+def test_a_run_whose_rows_are_damaged_is_told_and_done_again(trm, small):
+    assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
+    next((small / "results" / "runs").glob("*/rows.jsonl")).write_text('{"st')
+    code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
+    assert code == 0, err
+    assert ": lost, " in err
+    assert "2 of 2 runs are done (1 now)" in out
+
+
 def test_the_list_names_every_experiment(trm):
     code, out, err = trm("experiment", "--list")
     assert (code, err) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from sweep_tasks import MODEL, STARTS, Shelf, starts, walk
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments import execute as executing
 from transferrisk.experiments.execute import Outcome, execute
-from transferrisk.experiments.store import Store
+from transferrisk.experiments.store import Lost, Store
 
 
 @pytest.fixture(params=["folder", "file", "memory", "shelf"])
@@ -176,6 +177,37 @@ def test_done_is_the_last_that_is_uploaded(tmp_path, monkeypatch):
     assert names[-1] == "done.json"
 
 
+def test_a_run_removed_from_storage_is_done_anew(tmp_path):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    store, run = Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), walk(keep=True)
+    execute(run, store, "cpu")
+    (store.folder(run.name) / "rows.jsonl").write_text("of no use")
+    shutil.rmtree(tmp_path / "out" / "runs" / run.name)
+    assert execute(run, store, "cpu").state == "done"
+    assert [row["step"] for row in store.rows(run.name)] == [0, 1, 2]
+    assert not list((tmp_path / "out").rglob(".seen"))
+
+
+def test_a_failed_run_removed_from_storage_does_not_go_on_from_what_it_had(tmp_path):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    store, run = Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), walk(trouble="one error")
+    execute(run, store, "cpu")
+    shutil.rmtree(tmp_path / "out" / "runs" / run.name)
+    assert execute(run, store, "cpu").error == "only the first time"
+    assert execute(run, store, "cpu").state == "done"
+
+
+def test_a_run_done_again_on_another_machine_is_fetched_again(tmp_path):
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+    here, there = (Store(f"shelf://{tmp_path / 'out'}", tmp_path / name) for name in ("here", "there"))
+    run = walk(keep=True)
+    execute(run, here, "cpu")
+    (here.folder(run.name) / MODEL).write_text("of no use")
+    shutil.rmtree(tmp_path / "out" / "runs" / run.name)
+    execute(run, there, "cpu", threads=2)
+    assert (here.folder(run.name) / MODEL).read_text() == (there.folder(run.name) / MODEL).read_text()
+
+
 def test_storage_that_is_not_known():
     with pytest.raises(InputError, match="nonesuch://bucket cannot be used for results: Protocol not known: nonesuch"):
         Store("nonesuch://bucket")
@@ -188,9 +220,29 @@ def test_rows_that_are_damaged(tmp_path):
     with pytest.raises(InputError, match=f"holds no done.json: run {run.name} is not done"):
         store.seconds(run.name)
     execute(run, store, "cpu")
-    (tmp_path / "runs" / run.name / "rows.jsonl").write_text('{"step": 0}\n{"st')
-    with pytest.raises(InputError, match=r"is damaged .*: remove the run's folder"):
-        store.rows(run.name)
+    for content in (b'{"step": 0}\n{"st', b"\xff\xfe", b"3\n", b"[" * 100_000):
+        (tmp_path / "runs" / run.name / "rows.jsonl").write_bytes(content)
+        with pytest.raises(Lost, match=rf"rows.jsonl is damaged \(.*\): run {run.name} is to be done again"):
+            store.rows(run.name)
+    for content in ("", "3", '{"versions": 3}'):
+        (tmp_path / "runs" / run.name / "done.json").write_text(content)
+        for read in (store.seconds, store.made_with):
+            with pytest.raises(Lost, match=r"done.json is damaged"):
+                read(run.name)
+        assert not store.done(run.name, keep=True)
+
+
+def test_rows_that_are_set_aside_are_to_be_done(store):
+    run = walk(keep=True)
+    execute(run, store, "cpu")
+    (store.folder(run.name) / "rows.jsonl").write_text("of no use")
+    store.write(f"runs/{run.name}/rows.jsonl", "of no use")
+    for _ in range(2):
+        store.set_aside(run.name)
+    assert store.missing([run]) == [run]
+    assert store.read(f"runs/{run.name}/rows.damaged.jsonl") == b"of no use"
+    assert execute(run, store, "cpu").state == "done"
+    assert [row["step"] for row in store.rows(run.name)] == [0, 1, 2]
 
 
 def test_memory_that_is_full_is_told_plainly():

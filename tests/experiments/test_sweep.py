@@ -276,6 +276,36 @@ def test_columns_of_mixed_types():
     assert str(whole.schema.field("ok").type) == "bool"
 
 
+@pytest.mark.parametrize("file", ["rows.jsonl", "done.json"])
+def test_a_run_whose_files_are_damaged_is_told_and_done_again_while_others_are_collected(tmp_path, file):
+    runs, events = [walk(seed=seed) for seed in range(3)], []
+    run_experiment(plan(*runs), Store(tmp_path), HERE)
+    (tmp_path / "trial" / "records.parquet").unlink()
+    (tmp_path / "runs" / runs[1].name / file).write_text('{"st')
+    assert list(Records(plan(*runs), Store(tmp_path)).write()) == [runs[1].name]
+    assert set(pd.read_parquet(tmp_path / "trial" / "records.parquet")["run"]) == {runs[0].name, runs[2].name}
+    (tmp_path / "runs" / runs[2].name / file).write_text('{"st')
+    summary = run_experiment(plan(*runs), Store(tmp_path), HERE, events.append)
+    assert (summary.done, summary.ran, summary.failed) == (3, 2, {})
+    ((name, message),) = [(event.name, event.message) for event in events if event.kind == "lost"]
+    assert name == runs[2].name
+    assert f"{file} is damaged" in message
+    assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
+
+
+def test_a_run_that_is_damaged_while_others_are_done_has_failed(tmp_path):
+    runs = [walk(seed=seed) for seed in range(2)]
+
+    def damage(event):
+        if event.kind == "done" and event.name == runs[1].name:
+            (tmp_path / "runs" / runs[0].name / "rows.jsonl").write_text('{"st')
+
+    summary = run_experiment(plan(*runs), Store(tmp_path), HERE, damage)
+    assert summary.done == 1
+    assert "rows.jsonl is damaged" in summary.failed[runs[0].name]
+    assert run_experiment(plan(*runs), Store(tmp_path), HERE).done == 2
+
+
 def test_two_writers_of_records_leave_a_whole_file(tmp_path):
     runs = [walk(seed=seed) for seed in range(3)]
     run_experiment(plan(*runs), Store(tmp_path), HERE)

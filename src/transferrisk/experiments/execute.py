@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from ..training.plain import dumps
 from ..training.troubles import full_memory
 from .executors import threads_set
 from .provenance import commit, hardware
-from .store import DONE, FAILED, ROWS, RUN, Store
+from .store import DONE, FAILED, ROWS, RUN, Store, kept
 from .tasks import Place, PlannedRun, get
 
 
@@ -42,10 +41,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Event:
-    """What happens to a run on the way: `step` of `total`, or its worker `died` and it is tried again (`message`)."""
+    """What happens to a run on the way.
+
+    kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
+          be read; else how it ended
+    """
 
     name: str
-    kind: Literal["step", "died", "done", "failed", "busy"]
+    kind: Literal["step", "died", "lost", "done", "failed", "busy"]
     step: int = 0
     total: int = 0
     seconds: float = 0.0
@@ -109,11 +112,7 @@ def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None
 def _done_here(place: Place) -> bool:
     """Done in the folder, while the store does not say so: only the upload is left."""
     path = place.folder / DONE
-    return (
-        path.exists()
-        and (place.folder / ROWS).exists()
-        and (not place.keep or bool(json.loads(path.read_bytes()).get("keep")))
-    )
+    return path.exists() and (place.folder / ROWS).exists() and (not place.keep or kept(path.read_bytes()))
 
 
 def _rows_are_all(place: Place) -> bool:

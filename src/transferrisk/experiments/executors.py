@@ -6,22 +6,17 @@ other to a halt where cores are shared, and so the numbers do not depend on how 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, TypeVar
+from contextlib import closing, contextmanager
+from typing import TypeVar
 
 import torch
 
 from ..errors import InputError, TransferRiskError
 from ..training import OnStep
+from .processes import in_processes
 
 T = TypeVar("T")
 Job = Callable[[OnStep], T]
@@ -36,8 +31,8 @@ def cores() -> int:
 def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: Callable[[int, int, int], None]) -> Iterator[tuple[int, T]]:
     """(position, result) of each job as it finishes; `on_step(position, done, total)` on the way.
 
-    One worker is this process. More are processes of their own, started afresh, so a script that asks for them needs
-    the `if __name__ == "__main__"` guard. They end with the iteration, however it ends.
+    One worker is this process. More are processes of their own (`in_processes`), which end with the iteration, however
+    it ends.
     """
     if workers < 1:
         raise InputError(f"workers={workers} is no number of processes: use 1 or more")
@@ -55,95 +50,21 @@ def _in_turn(jobs: Sequence[Job[T]], on_step: Callable[[int, int, int], None]) -
 def _in_processes(
     jobs: Sequence[Job[T]], workers: int, on_step: Callable[[int, int, int], None]
 ) -> Iterator[tuple[int, T]]:
-    left = deque(enumerate(jobs))
-    with _team(workers) as team:
-        busy: dict[Connection, int] = {}
-
-        def occupy(connection: Connection) -> None:
-            if left:
-                busy[connection], job = left.popleft()
-                connection.send(job)
-
-        for connection in team:
-            occupy(connection)
-        while busy:
-            ready: list[Any] = wait(list(busy))
-            for connection in ready:
-                kind, content = _receive(connection)
-                if kind == "step":
-                    on_step(busy[connection], *content)
-                elif kind == "failed":
-                    raise content
-                else:
-                    position = busy.pop(connection)
-                    occupy(connection)
-                    yield position, content
+    with closing(in_processes(deque(enumerate(jobs)), [_do] * workers, threads=1, daemon=True)) as all_told:
+        for told in all_told:
+            position, _ = told.item
+            if told.what == "step":
+                on_step(position, *told.content)
+            elif told.what == "done":
+                yield position, told.content
+            else:
+                raise TransferRiskError(
+                    "a worker process ended before its work did, perhaps because memory ran out: use fewer workers"
+                )
 
 
-def _receive(connection: Connection) -> tuple[str, Any]:
-    try:
-        message: tuple[str, Any] = connection.recv()
-    except (EOFError, ConnectionError):
-        raise TransferRiskError(
-            "a worker process ended before its work did, perhaps because memory ran out: use fewer workers"
-        ) from None
-    return message
-
-
-@contextmanager
-def _team(workers: int) -> Iterator[list[Connection]]:
-    """Connections to this many worker processes, which are gone at the end."""
-    context = multiprocessing.get_context("spawn")
-    resource_tracker.ensure_running()  # when it starts with the first worker, it lifts the block on interrupts
-    processes: list[BaseProcess] = []
-    connections: list[Connection] = []
-    try:
-        with signals_blocked(signal.SIGINT):  # workers inherit the block: what Ctrl-C means is decided here alone
-            for _ in range(workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs,), daemon=True)
-                process.start()
-                theirs.close()
-                processes.append(process)
-                connections.append(ours)
-        yield connections
-    finally:
-        for started in processes:
-            started.terminate()
-        for started in processes:
-            started.join()
-
-
-def _work(connection: Connection) -> None:
-    """A worker's life: jobs come and results go through the connection, until its other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    try:
-        while True:
-            job: Job[Any] = connection.recv()
-            try:
-                message = ("done", job(lambda done, total: connection.send(("step", (done, total)))))
-            except ConnectionError:
-                raise
-            except Exception as error:
-                error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-                message = ("failed", error)
-            connection.send(message)
-    except (EOFError, ConnectionError):
-        return
-
-
-@contextmanager
-def signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Such a signal arrives at the end; where the system cannot hold it back, it does not."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _do(numbered: tuple[int, Job[T]], on_step: OnStep) -> T:
+    return numbered[1](on_step)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..training.plain import dumps
 from .plan import Plan
-from .store import Store
+from .store import Lost, Store
 from .tasks import Row
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ class Records:
     def path(self) -> str:
         return f"{self.plan.recipe.name}/{RECORDS}"
 
-    def write(self) -> None:
+    def write(self) -> dict[str, str]:
         """With what is done now; of two writers, neither takes cells or rows of the other away. Without a row, no file.
 
         Cells that an earlier call asked for and this one does not, more seeds perhaps, stay, if the recipe is the same.
+        Returns why runs that were done are not any more: their files could not be read.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -48,11 +49,7 @@ class Records:
             cells = self._cells()
             about = {"recipe": self.plan.recipe.to_json(), "cells": cells}
             self.store.write(f"{self.plan.recipe.name}/{RECIPE}", dumps(about, indent=2) + "\n")
-            done = self.store.finished()
-            for name, _ in cells:
-                if name in done and name not in self._rows:
-                    self._rows[name] = self.store.rows(name)
-                    self._made[name] = self.store.made_with(name)
+            lost = self._read(self.store.finished() & {name for name, _ in cells})
             whole = table(
                 [
                     ({**columns, RUN_COLUMN: name, **self._made[name]}, self._rows[name])
@@ -64,6 +61,18 @@ class Records:
                 sink = pa.BufferOutputStream()
                 pq.write_table(whole, sink)
                 self.store.write(self.path, sink.getvalue().to_pybytes())
+        return lost
+
+    def _read(self, done: Iterable[str]) -> dict[str, str]:
+        lost = {}
+        for name in sorted(done):
+            if name not in self._rows:
+                try:
+                    self._made[name], self._rows[name] = self.store.made_with(name), self.store.rows(name)
+                except Lost as error:
+                    self.store.set_aside(name)
+                    lost[name] = str(error)
+        return lost
 
     def _cells(self) -> list[Cell]:
         cells: list[Cell] = [(cell.run.name, cell.columns) for cell in self.plan.cells]

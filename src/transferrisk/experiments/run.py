@@ -78,7 +78,8 @@ def run_experiment(
         raise InputError(f"an experiment cannot be called {RUNS!r}, where all runs are kept: rename it")
     whole = whole or plan
     sweep = _Sweep(plan, store, on_event, Records(whole, store))
-    sweep.records.write()
+    for name, why in sweep.records.write().items():
+        on_event(Event(name, "lost", message=why))
     with closing(executor):
         stop = Stop()
         try:
@@ -89,9 +90,9 @@ def run_experiment(
                             sweep.note(outcome)
         except (KeyboardInterrupt, Stopped) as asked:
             signum = asked.signum if isinstance(asked, Stopped) else stop.signum or signal.SIGINT
-            sweep.records.write()
+            sweep.collect()
             raise Interrupted(signum, len(sweep.runs) - len(sweep.missing()), len(sweep.runs)) from None
-    sweep.records.write()
+    sweep.collect()
     return Summary(len(sweep.runs), len(sweep.runs) - len(sweep.missing()), sweep.ran, sweep.failed)
 
 
@@ -146,8 +147,15 @@ class _Sweep:
             self.ran += outcome.seconds > 0
         self.on_event(Event(outcome.name, outcome.state, seconds=outcome.seconds, message=outcome.error or ""))
         if time.monotonic() - self._written > WRITE_EVERY:
-            self.records.write()
+            self.collect()
             self._written = time.monotonic()
+
+    def collect(self) -> None:
+        """What is done, in the records; a run that was and is lost has failed, so that the next sweep does it again."""
+        for name, why in self.records.write().items():
+            self.on_event(Event(name, "lost", message=why))
+            if name in self.needs:
+                self.failed[name] = why
 
     def _fail_unseen(self, name: str) -> None:
         """Without this, it would be done again and again."""

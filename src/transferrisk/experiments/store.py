@@ -8,7 +8,8 @@ Invariant: where done.json is, the rest is whole; it is written last.
 
 In a folder, a run is held by one process at a time, by a lock that ends with the process. Object storage knows no
 locks: there, a run works in a folder of its machine (`scratch`), and is uploaded when it is finished. Two at once may
-then do the same run twice, and never damage it, because each object is replaced as a whole.
+then do the same run twice, and never damage it, because each object is replaced as a whole. What `scratch` holds of a
+run goes when the run's folder is removed from the storage.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, TransferRiskError
 from ..files import write_atomically
 from ..training.plain import dumps
+from .bucket import Bucket
 from .tasks import PlannedRun, Row
 
 RUNS, LOCK = "runs", ".lock"
 RUN, ROWS, DONE, FAILED = "run.json", "rows.jsonl", "done.json", "failed.json"
+ASIDE = "rows.damaged.jsonl"
+SEEN = ".seen"  # in scratch: the storage has files of the run, or had until they were removed
+
+
+class Lost(InputError):
+    """A finished run whose files are gone or cannot be read: it is to be done again."""
 
 
 class Store:
@@ -87,7 +94,7 @@ class Store:
         content = self.read(f"{RUNS}/{name}/{DONE}")
         if content is None or self.read(f"{RUNS}/{name}/{ROWS}") is None:
             return False
-        return not keep or bool(json.loads(content).get("keep"))
+        return not keep or kept(content)
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """Those that are not done yet."""
@@ -99,36 +106,44 @@ class Store:
         path = f"{RUNS}/{name}/{ROWS}"
         content = self.read(path)
         if content is None:
-            raise InputError(f"{self.where(path)} does not exist: run {name} is not done")
-        try:
-            return [json.loads(line) for line in content.splitlines()]
-        except ValueError as error:
-            raise InputError(
-                f"{self.where(path)} is damaged ({error}): remove the run's folder, and it is done again"
-            ) from None
+            raise Lost(f"{self.where(path)} does not exist: run {name} is not done")
+        with self._damage(name, ROWS):
+            rows: list[Row] = [json.loads(line) for line in content.splitlines()]
+            if not all(isinstance(row, dict) for row in rows):
+                raise ValueError("a line is no JSON object")
+            return rows
 
     def seconds(self, name: str) -> float:
         """That a finished run took, since it was last taken up."""
         content = self.read(f"{RUNS}/{name}/{DONE}")
         if content is None:
-            raise InputError(f"{self.where(f'{RUNS}/{name}')} holds no {DONE}: run {name} is not done")
-        return float(json.loads(content)["seconds"])
+            raise Lost(f"{self.where(f'{RUNS}/{name}')} holds no {DONE}: run {name} is not done")
+        with self._damage(name, DONE):
+            return float(json.loads(content)["seconds"])
 
     def made_with(self, name: str) -> dict[str, Any]:
         """Precision, hardware, version and commit of a finished run, as far as they are known."""
-        done, run = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
-        try:
-            about, settings = json.loads(done or b"{}"), json.loads(run or b"{}").get("settings", {})
-            return {
-                "precision": settings.get("precision"),
+        contents = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
+        done, run = (b"{}" if content is None else content for content in contents)
+        with self._damage(name, DONE):
+            about = json.loads(done)
+            made = {
                 "hardware": about.get("hardware"),
                 "version": about.get("versions", {}).get("transferrisk"),
                 "commit": about.get("commit"),
             }
-        except (ValueError, AttributeError):
-            raise InputError(
-                f"{self.where(f'{RUNS}/{name}')} has damaged files: remove that folder, and the run is done again"
-            ) from None
+        with self._damage(name, RUN):
+            return {"precision": json.loads(run).get("settings", {}).get("precision"), **made}
+
+    def set_aside(self, name: str) -> None:
+        """The rows of a finished run, so that it counts as one to be done; nothing where another process does it."""
+        path = f"{RUNS}/{name}"
+        with self.claim(name) as folder, self._disk_errors(path), suppress(FileNotFoundError):
+            if folder is not None and self._bucket:
+                _empty(folder)
+                self._bucket.move(f"{path}/{ROWS}", f"{path}/{ASIDE}")
+            elif folder is not None:
+                os.replace(folder / ROWS, folder / ASIDE)
 
     def failure(self, name: str) -> str | None:
         """Why the last attempt failed; None where none did, or the run is done since."""
@@ -143,9 +158,18 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            yield folder if _lock(handle) else None
+            ours = _lock(handle)
+            if ours:
+                self._follow_removal(name)
+            yield folder if ours else None
         finally:
             os.close(handle)
+
+    def _follow_removal(self, name: str) -> None:
+        """Who removes a run's folder from the storage wants it done anew, not its copy here uploaded again."""
+        folder = self.local / RUNS / name
+        if self._bucket and (folder / SEEN).exists() and not self._bucket.find(f"{RUNS}/{name}/*"):
+            _empty(folder)
 
     def taken(self, name: str) -> bool:
         """Whether another process works on the run."""
@@ -158,26 +182,31 @@ class Store:
             return
         folder, path = self.local / RUNS / name, f"{RUNS}/{name}"
         with self._disk_errors(path):
-            self._bucket.upload(folder, path, last=DONE)
+            self._bucket.upload(folder, path, last=DONE, but=(LOCK, SEEN))
             self._bucket.remove(f"{path}/{FAILED}")
+            (folder / SEEN).touch()
         if not keep:
             _empty(folder)
 
     def fail(self, name: str, error: str, trace: str = "") -> None:
         """Note why an attempt failed. Where even that cannot be written, the caller still knows."""
-        with suppress(TransferRiskError):
+        with suppress(TransferRiskError, OSError):
             self.write(f"{RUNS}/{name}/{FAILED}", dumps({"error": error, "traceback": trace}, indent=2) + "\n")
+            if self._bucket:
+                (self.local / RUNS / name / SEEN).touch()
 
     def folder(self, name: str) -> Path:
         """Of a finished run, on this machine."""
         folder = self.local / RUNS / name
-        if self._bucket is None or (folder / DONE).exists():
+        if self._bucket is None:
             return folder
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder / LOCK):
-            if not (folder / DONE).exists():
+            done = self.read(f"{RUNS}/{name}/{DONE}")
+            if not (folder / DONE).exists() or (folder / DONE).read_bytes() != done:  # it has been done again elsewhere
                 _empty(folder)
                 self._bucket.download(f"{RUNS}/{name}", folder, last=DONE)
+                (folder / SEEN).touch()
         return folder
 
     @contextmanager
@@ -190,6 +219,14 @@ class Store:
             yield
 
     @contextmanager
+    def _damage(self, name: str, file: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            where = self.where(f"{RUNS}/{name}/{file}")
+            raise Lost(f"{where} is damaged ({error}): run {name} is to be done again") from None
+
+    @contextmanager
     def _disk_errors(self, path: str) -> Iterator[None]:
         try:
             yield
@@ -199,59 +236,12 @@ class Store:
             ) from None
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Files below an address."""
-
-    files: Any  # fsspec's AbstractFileSystem
-    base: str
-
-    @classmethod
-    def of(cls, address: str) -> Bucket:
-        from fsspec.core import url_to_fs
-
-        try:
-            return cls(*url_to_fs(address))
-        except (ImportError, ValueError) as error:
-            raise InputError(f"{address} cannot be used for results: {error}") from None
-
-    def read(self, path: str) -> bytes:
-        content: bytes = self.files.cat_file(f"{self.base}/{path}")
-        return content
-
-    def write(self, path: str, content: bytes) -> None:
-        self._make_folder(path)
-        self.files.pipe_file(f"{self.base}/{path}", content)
-
-    def find(self, pattern: str) -> list[str]:
-        self.files.invalidate_cache()
-        found: list[str] = self.files.glob(f"{self.base}/{pattern}")
-        return found
-
-    def remove(self, path: str) -> None:
-        with suppress(FileNotFoundError):
-            self.files.rm_file(f"{self.base}/{path}")
-
-    def upload(self, folder: Path, path: str, last: str) -> None:
-        """All files of the folder but the lock, the one whose presence says that the others are there at the end."""
-        inside = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.name != LOCK]
-        for name in sorted(inside, key=lambda name: (name == last, name)):
-            self._make_folder(f"{path}/{name}")
-            self.files.put_file(str(folder / name), f"{self.base}/{path}/{name}")
-
-    def download(self, path: str, folder: Path, last: str) -> None:
-        self.files.invalidate_cache()
-        start = self.files.info(f"{self.base}/{path}")["name"].rstrip("/")
-        for full in self.files.find(start):
-            name = full[len(start) + 1 :]
-            if name != last:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                self.files.get_file(full, str(folder / name))
-        write_atomically(folder / last, self.read(f"{path}/{last}"))
-
-    def _make_folder(self, path: str) -> None:
-        """Where the storage knows folders, a file needs its own."""
-        self.files.makedirs(f"{self.base}/{path}".rpartition("/")[0], exist_ok=True)
+def kept(content: bytes) -> bool:
+    """Whether this done.json says that the model was; a damaged one says nothing."""
+    try:
+        return bool(json.loads(content).get("keep"))
+    except (ValueError, AttributeError):
+        return False
 
 
 def _empty(folder: Path) -> None:

@@ -1,0 +1,95 @@
+"""What the audit says: sentences, frame, text and page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from audited import RIDGE, problem
+
+import transferrisk
+from transferrisk import audit
+from transferrisk.auditing.bootstrap import Estimate
+from transferrisk.auditing.page import page_of
+from transferrisk.auditing.report import WorstPair
+from transferrisk.auditing.sentences import sentences
+
+
+@pytest.mark.parametrize(
+    ("points", "told"),
+    [
+        ((-0.046, -0.08, -0.01), "it gets more right all the same (90.0 % right, where one fitted there gets 85.4 %)."),
+        ((-0.046, -0.08, 0.02), "how many it gets right differs by no more than chance (90.0 % right, where one "),
+        ((0.046, 0.01, 0.08), "it gets 4.6 (1.0 to 8.0) points fewer right (90.0 % right, where one fitted there gets"),
+    ],
+)
+def test_the_worst_pair_by_loss_is_told_by_its_loss(case, points, told):
+    *_, found = case
+    accuracy = np.full((3, 3), 0.9)
+    accuracy[1, 1] = 0.854
+    by_loss = WorstPair(0, 1, Estimate(0.2, 0.1, 0.3), Estimate(*points), None, None)
+    by_accuracy = WorstPair(2, 0, Estimate(0.1, 0, 0.2), Estimate(-0.02, -0.05, 0.01), None, None)
+    found = replace(
+        found, worst=by_loss, worst_by_accuracy=by_accuracy, accuracy=Estimate(accuracy, accuracy, accuracy)
+    )
+    first, second, *_ = sentences(found)
+    assert first.startswith(
+        "No predictor fitted elsewhere gets fewer right than one fitted there; the nearest to it is "
+    )
+    assert second.startswith(
+        "By cross-entropy the worst pair is a predictor fitted on 0 at 1: +0.200 (+0.100 to +0.300) "
+    )
+    assert told in second
+
+
+def test_the_frame_is_tidy_and_the_text_short(case):
+    *_, found = case
+    frame = found.to_frame()
+    assert len(frame) == 3 * 5
+    row = frame[(frame.fitted_on == 1) & (frame.tested_on == 2)].iloc[0]
+    assert row.loss == found.loss.value[1, 2]
+    assert row.loss_low <= row.loss <= row.loss_high
+    assert row.samples == found.counts[2].sum()
+    assert len(str(found).splitlines()) == 1 + 6 + 1
+    assert transferrisk.audit is audit
+
+
+def test_accuracies_stand_beside_that_of_a_guess():
+    rng = np.random.default_rng(0)
+    e = np.arange(600) % 2
+    y = (rng.random(600) < np.where(e == 0, 0.05, 0.5)).astype(int)
+    X = rng.normal(size=(600, 3)) + np.where(e == 1, 3 * y, 0)[:, None]  # of no use at A
+    found = audit(X, y, np.array(["A", "B"])[e], ridge=RIDGE, bootstrap=20)
+    shares = [max(y[e == site].mean(), 1 - y[e == site].mean()) for site in (0, 1)]
+    np.testing.assert_allclose(found.majority, shares)
+    assert found.to_dict()["majority"] == pytest.approx(shares)
+    frame = found.to_frame()
+    assert set(frame[frame.tested_on == "A"].majority) == {found.majority[0]}
+    (line,) = (line for line in found.sentences if "guessing the most frequent class" in line)
+    assert f"A ({100 * found.accuracy.value[0, 0]:.1f} % fitted there, " in line
+    assert f"{100 * shares[0]:.1f} % are of one class" in line
+    assert "fitted there" not in line.partition("B (")[2]
+    assert str(found).splitlines()[-2].split() == ["most", "frequent", *(f"{100 * share:.1f}" for share in shares)]
+    (table,) = (section for section in page_of(found).sections if section.title == "Environments")
+    assert [row[table.columns.index("Most frequent class, %")].text for row in table.rows] == [
+        f"{100 * share:.1f}" for share in shares
+    ]
+
+
+def test_the_page_shows_names_as_they_are_and_a_dash_for_what_is_not_known(tmp_path):
+    X, y, e = problem(n=90)
+    sites = np.array(["<b>A</b>", "B & co", "C", "one"])[np.where(np.arange(90) == 0, 3, e)]
+    found = audit(X, y, sites, ridge=RIDGE, folds=3, bootstrap=10)
+    found.to_html(tmp_path / "page.html", "trm audit x.npz")
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;b&gt;A&lt;/b&gt;" in page
+    assert "<b>A</b>" not in page
+    assert ">nan<" not in page
+    assert "trm audit x.npz" in page
+    assert "Environment one is too small to judge: 1 sample in 3 folds." in page
+    assert page.count("* cannot be judged, so its numbers mean nothing.") == 2  # at the maps and at the bars
+    assert "one *" in page
+    (pairs,) = (section for section in page_of(found).sections if section.title == "Worst pairs")
+    assert len(pairs.rows) == 6  # of the three that can be judged
+    assert f"{found.loss.value[0, 2]:.3f}" in page
