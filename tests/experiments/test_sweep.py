@@ -237,10 +237,10 @@ def test_records_hold_every_cell_with_its_columns_first(tmp_path):
     run_experiment(plan(*runs), Store(tmp_path), HERE)
     frame = pd.read_parquet(tmp_path / "trial" / "records.parquet")
     assert list(frame.columns) == [
-        "method", "position", "run", "precision", "hardware", "version", "commit", "step", "value", "threads",
+        "method", "position", "run", "precision", "hardware", "version", "commit", "date", "step", "value", "threads",
     ]  # fmt: skip
     assert set(frame["version"]) == {transferrisk.__version__}
-    assert frame["hardware"].notna().all()
+    assert frame[["hardware", "date"]].notna().all(axis=None)
     assert frame["position"].tolist() == [0, 0, 0, 2, 2, 2]
     assert set(frame["run"]) == {walk(seed=0).name}
     assert frame["value"].tolist()[:3] == [row["value"] for row in Store(tmp_path).rows(walk(seed=0).name)]

@@ -26,12 +26,13 @@ from transferrisk.reports import (
     render,
     write_page,
 )  # fmt: skip
-from transferrisk.reports.curves import LINE, log_ticks, plot, tick_texts, ticks
+from transferrisk.reports.curves import LINE, plot
 from transferrisk.reports.drawing import bar_scale, drawn_bars, drawn_rows, heat_cells, heat_key, shared_key
 from transferrisk.reports.figures import COLOURS
 from transferrisk.reports.numbers import MINUS, NOTHING, in_unit, number
 from transferrisk.reports.palette import DARK, LEVELS, LIGHT, contrast, heat_colours, series_colours, styles, themes
 from transferrisk.reports.tables import NAMES
+from transferrisk.reports.ticks import log_ticks, thinned, tick_texts, ticks
 
 
 def test_contrast_is_that_of_the_guidelines():
@@ -286,6 +287,32 @@ def test_given_ticks_are_shown_without_touching_and_points_may_stand_alone():
     assert np.diff(places).min() > 7 * len("value 1")
     assert drawing.lines[0].paths == []
     assert len(drawing.lines[0].markers) == 11
+
+
+def test_the_ends_of_the_data_have_ticks_and_few_values_are_ticks_themselves():
+    def texts(x, width=500.0, **options):
+        return [text for _, text in drawn({"a": (x, x)}, width, **options).x_ticks]
+
+    assert texts([16, 64, 512], x_log=True) == ["16", "64", "512"]
+    assert texts(range(-90, 91, 6), 300) == [f"{MINUS}90", f"{MINUS}50", "0", "50", "90"]
+    assert texts(np.linspace(0.12345678, 7.7654321, 20)) == ["1", "2", "3", "4", "5", "6", "7"]
+    given = {x: f"{100 * x:g} %" for x in (0.85, 0.875, 0.9, 0.925, 0.95)}
+    for width in (430, 320, 200):
+        shown = texts(list(given), width, x_ticks=given)
+        assert (shown[0], shown[-1]) == ("85 %", "95 %")
+    assert thinned([]) == []
+    assert thinned([(0.0, "a"), (1.0, "b")]) == [(0.0, "a")]
+
+
+def test_a_line_that_ends_early_has_its_name_at_its_own_end():
+    drawing = drawn({"early": ([0, 1], [0, 1]), "also": ([0, 1], [0, 1]), "whole": ([0, 1, 4], [1, 1, 1])})
+    early, also, whole = (line.label for line in drawing.lines)
+    assert 0 < early.x - early.end[0] <= 15
+    assert early.x == also.x
+    assert abs(early.y - also.y) >= LINE
+    assert whole.x > drawing.right > early.x + 8 * len("early")
+    (near, _) = (line.label for line in drawn({"a long name": ([0, 3], [0, 1]), "b": ([0, 4], [1, 1])}).lines)
+    assert near.x > drawing.right / 2  # no room for it inside
 
 
 def test_small_differences_look_small():

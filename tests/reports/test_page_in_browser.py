@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from whole_page import HOSTILE, whole_page
 
-from transferrisk.reports import Group, Heatmap, Page, render
+from transferrisk.reports import Group, Heatmap, Page, Pictures, Table, render
 from transferrisk.reports.numbers import MINUS, NOTHING
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="pip install selenium")
@@ -308,3 +308,30 @@ def test_page_is_whole_without_script(page, file):
         assert cell.find_element(By.TAG_NAME, "small").text == f"{MINUS}0.010 to 0.020"
     finally:
         page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_on_a_phone_names_of_rows_stay_beside_the_numbers_and_strips_stand_in_a_grid(browser, tmp_path):
+    names = ["beyond the mean of the first, delta 0.5, dimension 4", "TRM"]
+    table = Table("T", ["Method", *"abcdefgh"], [[name, *[0.123] * 8] for name in names], digits=3)
+    strip = np.zeros((10, 2, 8, 8, 3), np.uint8)
+    pictures = Pictures("P", {"train 1": strip, "train 2": strip, "test": strip})
+    path = tmp_path / "page.html"
+    path.write_text(render(Page("p", (), (table, pictures), {}, "")), encoding="utf-8")
+    across = "return [...document.querySelectorAll('figure')].map(f => Math.round(f.getBoundingClientRect().left))"
+    screen(browser, 1280)
+    browser.get(path.as_uri())
+    assert len(set(browser.execute_script(across))) == 3
+    screen(browser, 390)
+    browser.get(path.as_uri())
+    assert len(set(browser.execute_script(across))) == 1
+    browser.execute_script("document.querySelector('.scroll').scrollLeft = 1000")
+    name, first, seen = browser.execute_script(
+        "const rows = document.querySelector('.numbers tbody').rows, box = c => c.getBoundingClientRect();"
+        "return [box(rows[0].cells[0]), box(rows[0].cells[8]), rows[0].cells[0].querySelector('.clamp')]"
+        ".map((b, i) => i < 2 ? [b.left, b.right] : b.scrollHeight <= b.clientHeight + 1)"
+    )
+    assert name[0] >= 0
+    assert name[1] < 390 / 2
+    assert name[1] <= first[0]
+    assert first[1] <= 390
+    assert seen  # the whole name

@@ -23,9 +23,9 @@ def show_report(report: Report) -> None:
             console.print()
             for line in (part.title, *part.words):
                 _say(line)
-            for grid in part.grids:
+            for grid in part.tables:
                 _show_grid(grid)
-            if not part.grids:
+            if part.curves or part.pictures:
                 _say(f"Drawn in {part.stem}.svg and {part.stem}.png.")
         console.print()
     console.print(Text.assemble("Report: ", (str(report.files[0]), "bold")))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -42,7 +42,12 @@ _OWN = files("transferrisk").joinpath("recipes")
 
 @dataclass(frozen=True)
 class Recipe:
+    """
+    given  words of `trm experiment` that ask for it: its name or file, --fast, --defaults
+    """
+
     name: str
+    given: tuple[str, ...] = ()
     title: str = ""
     paper: str = ""
     task: str = "train"
@@ -61,7 +66,7 @@ class Recipe:
         return asdict(self)
 
 
-KEYS = (*(field.name for field in fields(Recipe) if field.name != "name"), "extends", "fast")
+KEYS = (*(field.name for field in fields(Recipe) if field.name not in ("name", "given")), "extends", "fast")
 _TABLES = ("settings", "problems", "vary", "methods", "show", "published", "fast")
 
 
@@ -78,17 +83,19 @@ def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe
     """
     table = _whole(str(name), _folder(str(name)), ())
     small = table.pop("fast", {})
-    called = Path(str(name)).name.removesuffix(SUFFIX)
+    called, given = Path(str(name)).name.removesuffix(SUFFIX), [str(name)]
     if defaults:
         if not any("grid" in method for method in table.get("methods", {}).values()):
             raise InputError(f"recipe {name} has no grids: run it without --defaults")
         table, called = _merged(table, {"grids": False}), f"{called}-defaults"
+        given.append("--defaults")
     if fast:
         if not small:
             raise InputError(f"recipe {name} has no fast version: run it as it is, with --only and --seeds")
         table, called = _merged(table, small), f"{called}-fast"
         table.pop("published", None)  # the paper's numbers are of the whole
-    return _recipe(called, table)
+        given.append("--fast")
+    return replace(_recipe(called, table), given=tuple(given))
 
 
 def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Records:
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
             before = json.loads(content) if content else {}
-            same = _but_seeds(before["recipe"]) == _but_seeds(json.loads(dumps(self.plan.recipe.to_json())))
+            same = _asked(before["recipe"]) == _asked(json.loads(dumps(self.plan.recipe.to_json())))
             earlier = [(str(name), dict(columns)) for name, columns in before["cells"]] if same else []
         except (ValueError, KeyError, TypeError):  # damaged: it is written anew
             return cells
@@ -87,8 +87,9 @@ class Records:
         return cells + [(name, columns) for name, columns in earlier if _key(columns) not in known]
 
 
-def _but_seeds(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in recipe.items() if key != "seeds"}
+def _asked(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides which runs there are, but for the seeds."""
+    return {key: recipe[key] for key in ("task", "grids", "settings", "problems", "vary", "methods")}
 
 
 def _key(columns: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ class Store:
             return float(json.loads(content)["seconds"])
 
     def made_with(self, name: str) -> dict[str, Any]:
-        """Precision, hardware, version and commit of a finished run, as far as they are known."""
+        """Precision, hardware, version, commit and date of a finished run, as far as they are known."""
         contents = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
         done, run = (b"{}" if content is None else content for content in contents)
         with self._damage(name, DONE):
@@ -131,6 +131,7 @@ class Store:
                 "hardware": about.get("hardware"),
                 "version": about.get("versions", {}).get("transferrisk"),
                 "commit": about.get("commit"),
+                "date": about.get("date"),
             }
         with self._damage(name, RUN):
             return {"precision": json.loads(run).get("settings", {}).get("precision"), **made}

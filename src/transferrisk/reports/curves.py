@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from .numbers import number
 from .palette import Style
 from .sections import Curves, Mark
+from .ticks import LETTER, cells, log_ticks, round_ticks, thinned, x_ticks
 
-LETTER = 8.0  # width of one, in the font of the labels
 LINE = 17.0  # from one label to the next
+BESIDE = 12.0  # from a point to its label
 TOP, BOTTOM = 30.0, 44.0  # room for the names of the axes
 HUGE, TINY = 1e200, 1e-200  # beyond them a value is none, and nothing
 MOST_POINTS = 400
@@ -87,24 +87,20 @@ def plot(section: Curves, styles: Mapping[str, Style], width: float) -> Plot | N
     if not series:
         return None
     everything = np.concatenate([_there(points) for points in series.values()])  # (m, 4)
-    x_marks, y_marks = (
+    marked_x, marked_y = (
         [getattr(mark, axis) for mark in section.marks if getattr(mark, axis) is not None] for axis in "xy"
     )
-    x_range = _range(np.r_[everything[:, 0], _scaled(x_marks, section.x_log)])
-    y_range = _range(np.r_[everything[:, 1:].ravel(), _scaled(y_marks, section.y_log)], section.span)
-    x_ticks = (log_ticks if section.x_log else _round_ticks)(*x_range, width // (35 if section.x_log else 50))
-    if section.x_ticks:
-        at = _scaled(list(section.x_ticks), section.x_log).tolist()
-        x_ticks = dict(zip(at, section.x_ticks.values(), strict=True))
-    y_ticks = (log_ticks if section.y_log else _round_ticks)(*y_range, 6)
+    x_range = _range(np.r_[everything[:, 0], _scaled(marked_x, section.x_log)])
+    y_range = _range(np.r_[everything[:, 1:].ravel(), _scaled(marked_y, section.y_log)], section.span)
+    y_ticks = (log_ticks if section.y_log else round_ticks)(*y_range, 6)
     left = 12 + LETTER * max(map(len, y_ticks.values()))
-    room = min(0.44 * width, 24 + LETTER * max(map(_cells, series)))
+    room = min(0.44 * width, 24 + LETTER * max(map(cells, series)))
     height = max(0.42 * width, 260.0, TOP + BOTTOM + LINE * len(series))
     right, bottom = width - room, height - BOTTOM
     x_axis, y_axis = Axis(*x_range, left, right), Axis(min(y_ticks), max(y_ticks), bottom, TOP)
     placed = {name: np.c_[x_axis(p[:, :1]), y_axis(p[:, 1:])] for name, p in series.items()}
     ends = {name: (float(x), float(y)) for name, points in placed.items() for x, y in _there(points)[-1:, :2]}
-    heights = _apart([end[1] for end in ends.values()], TOP, bottom)
+    labels = _labels(ends, right, int((room - 24) / LETTER), bottom)
     lines = [
         Line(
             name=name,
@@ -112,23 +108,36 @@ def plot(section: Curves, styles: Mapping[str, Style], width: float) -> Plot | N
             paths=[_path(part) for part in _stretches(points[:, :2])] if section.joined else [],
             bands=[_path(np.r_[part[:, [0, 1]], part[::-1, [0, 2]]]) for part in _stretches(points[:, [0, 2, 3]])],
             markers=_markers(points, every=not section.joined),
-            label=Label(shortened(name, int((room - 24) / LETTER)), right + 20, y, ends[name]),
+            label=labels[name],
             last=_last(section, name, list(y_ticks)),
         )
-        for (name, points), y in zip(placed.items(), heights, strict=True)
+        for name, points in placed.items()
     ]
     marks = [_mark(mark, section, x_axis, y_axis) for mark in section.marks]
-    x_shown, y_shown = _thinned(x_axis.marks(x_ticks)), y_axis.marks(y_ticks)
-    return Plot(width, height, left, right, bottom, x_shown, y_shown, lines, marks)
+    x_marks = thinned(x_axis.marks(_x_ticks(section, series.values(), x_range, width)))
+    return Plot(width, height, left, right, bottom, x_marks, y_axis.marks(y_ticks), lines, marks)
 
 
-def _thinned(ticks: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    """The same without texts that would touch one that is kept."""
-    kept: list[tuple[float, str]] = []
-    for place, text in ticks:
-        if not kept or place - kept[-1][0] >= LETTER * (1 + (_cells(text) + _cells(kept[-1][1])) / 2):
-            kept.append((place, text))
-    return kept
+def _x_ticks(
+    section: Curves, points: Iterable[NDArray[np.float64]], x_range: tuple[float, float], width: float
+) -> Mapping[float, str]:
+    if section.x_ticks:
+        return dict(zip(_scaled(list(section.x_ticks), section.x_log).tolist(), section.x_ticks.values(), strict=True))
+    x = np.concatenate([own[:, 0] for own in points])
+    return x_ticks(x[np.isfinite(x)].tolist(), *x_range, width // (35 if section.x_log else 50), section.x_log)
+
+
+def _labels(ends: Mapping[str, tuple[float, float]], right: float, most: int, bottom: float) -> dict[str, Label]:
+    """Beside the drawing, or at the end of a line that ends long before it."""
+    columns: dict[float, list[str]] = {}
+    for name, (x, _) in ends.items():
+        inside = x + BESIDE + LETTER * min(cells(name), most) < right
+        columns.setdefault(round(x) + BESIDE if inside else right + 20, []).append(name)
+    labels: dict[str, Label] = {}
+    for x, names in columns.items():
+        heights = _apart([ends[name][1] for name in names], TOP, bottom)
+        labels |= {n: Label(shortened(n, most), x, y, ends[n]) for n, y in zip(names, heights, strict=True)}
+    return labels
 
 
 def _mark(mark: Mark, section: Curves, x_axis: Axis, y_axis: Axis) -> tuple[float, float, float, float, str]:
@@ -137,48 +146,6 @@ def _mark(mark: Mark, section: Curves, x_axis: Axis, y_axis: Axis) -> tuple[floa
         return x_axis.start, float(y), x_axis.end, float(y), mark.text
     (x,) = x_axis(_scaled([mark.x or 0.0], section.x_log))
     return float(x), y_axis.end, float(x), y_axis.start, mark.text
-
-
-def log_ticks(low: float, high: float, most: float) -> dict[float, str]:
-    """Powers of ten, or 1, 2 and 5 times them where they are few, as their logarithms; they embrace low..high."""
-    every = max(1, math.ceil((high - low) / max(1.0, most - 1)))
-    first, last = (every * round_(end / every) for round_, end in ((math.floor, low + 1e-9), (math.ceil, high - 1e-9)))
-    digits = (1, 2, 5) if 3 * (high - low) <= most else (1,)
-    found = [power + math.log10(digit) for power in range(first, last + 1, every) for digit in digits]
-    start = max(i for i, at in enumerate(found) if at <= low + 1e-9)
-    end = min(i for i, at in enumerate(found) if at >= high - 1e-9)
-    return {at: _power_text(at, every > 1) for at in found[start : max(end, start + 1) + 1]}
-
-
-def _power_text(at: float, raised: bool) -> str:
-    power = math.floor(at + 1e-9)
-    digit = round(10 ** (at - power))
-    if at == 0 or (-4 < power < 5 and not raised):
-        return f"{digit * 10**power}" if power >= 0 else f"{digit * 10.0**power:.{-power}f}"
-    exponent = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"10{exponent}" if digit == 1 else f"{digit}·10{exponent}"
-
-
-def _round_ticks(low: float, high: float, most: float) -> dict[float, str]:
-    at = ticks(low, high, most)
-    return dict(zip(at, tick_texts(at), strict=True))
-
-
-def ticks(low: float, high: float, most: float) -> list[float]:
-    """Round numbers, 1, 2 or 5 times a power of ten apart, at most `most` + 1 of them, that embrace low..high."""
-    rough = (high - low) / max(1.0, most - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [i * step for i in range(first, last + 1)]
-
-
-def tick_texts(values: Sequence[float]) -> list[str]:
-    """With as many digits as tell neighbours apart."""
-    step, largest = values[1] - values[0], max(map(abs, values))
-    if largest >= 1e6 or step < 1e-5:
-        return [f"{value:.{1 + math.ceil(math.log10(largest / step))}g}" for value in values]
-    return [number(value, max(0, -math.floor(math.log10(step) + 1e-9))) for value in values]
 
 
 def _range(values: NDArray[np.float64], least: float = 0.0) -> tuple[float, float]:
@@ -276,14 +243,9 @@ def _last(section: Curves, name: str, y_ticks: Sequence[float]) -> str:
     return number(value, max(0, 1 - math.floor(math.log10(step) + 1e-9)))
 
 
-def _cells(text: str) -> int:
-    """Widths of a letter; wide characters take two."""
-    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
-
-
 def shortened(text: str, most: int) -> str:
-    if _cells(text) <= most:
+    if cells(text) <= most:
         return text
-    while text and _cells(text) > most - 1:
+    while text and cells(text) > most - 1:
         text = text[:-1]
     return text.rstrip() + "…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from importlib import resources
@@ -27,13 +27,17 @@ WIDE, HALF, NARROW = 880, 430, 320
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """Plain sentences, sections, and how to make it again; a setting that is a sequence is shown as a list."""
+    """Plain sentences, sections, and how to make it again; a setting that is a sequence is shown as a list.
+
+    before  commands that come before `command` -> what is known of how they were run
+    """
 
     title: str
     lead: tuple[str, ...]
     sections: tuple[Section, ...]
     settings: Mapping[str, str | Sequence[str]]
     command: str
+    before: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_page(path: Path, page: Page) -> None:

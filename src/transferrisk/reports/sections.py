@@ -125,7 +125,7 @@ class Curves:
 class Shown:
     """A number that is printed in its own words, "70.0 ± 1.2", and sorted as the number it is.
 
-    below    stands under it in small print
+    below    stands under it in small print, line by line
     instead  in place of the dash where there is none, "missing"
     bold     the text, not what is below
     """

@@ -44,6 +44,8 @@ def test_lines_are_means_with_bands_of_a_deviation_and_a_table_for_each_panel(tm
     assert low == pytest.approx([50, 40])
     assert high == pytest.approx([70, 60])
     assert first.bands["TRM"][1] == pytest.approx([90, 80])
+    assert list(first.x_ticks.values()) == part.grids[0].columns == ["80 %", "90 %"]
+    assert part.grids[0].keys == ["0.8", "0.9"]
 
 
 def test_a_band_ends_where_accuracy_ends_and_one_seed_has_none(tmp_path):
@@ -53,6 +55,27 @@ def test_a_band_ends_where_accuracy_ends_and_one_seed_has_none(tmp_path):
     assert part.curves[0].bands["ERM"][1] == [100.0, 100.0]
     part = part_of(write(tmp_path, "b", show, cells, lambda c: None if c["seed"] else evaluation(1, 0.9)))
     assert (part.curves[0].bands, part.curves[0].note) == ({}, "")
+
+
+@pytest.mark.parametrize("kind", ["lines", "curves"])
+def test_a_panel_without_a_number_is_left_out_and_named(tmp_path, kind):
+    show = {"lines": LINES, "curves": {"kind": "curves", "panels": ["shift", "bias"]}}[kind]
+    cells = list(cells_of(AXES, ["ERM", "TRM"], 2))
+    folder = write(
+        tmp_path, "a", show, cells, lambda c: None if c["shift"] == "combined" else evaluation(1, accuracy(c))
+    )
+    part = part_of(folder)
+    assert part.curves
+    for titles in ([curves.title for curves in part.curves], [grid.title for grid in part.tables]):
+        assert all(title.startswith("correlated") for title in titles)
+    (said,) = (note for note in part.notes if note.startswith("Nothing to show yet: combined"))
+    report(tmp_path)
+    for file in ("report.html", "a/training_domain.md", "a/training_domain.tex"):
+        content = (tmp_path / file).read_text()
+        assert said.partition(",")[0] in content
+        assert "No values to draw" not in content
+    assert "### combined" not in (folder / "training_domain.md").read_text()
+    assert "combined" in (folder / "training_domain.csv").read_text()  # planned, and missing
 
 
 def test_a_missing_point_is_a_gap(tmp_path):
@@ -119,8 +142,8 @@ def test_xy_of_several_columns_and_of_none_that_is_there(tmp_path):
     assert curves.bands == {}
     write(tmp_path, "empty", XY, [{"seed": 0}], lambda c: None)
     report(tmp_path, ["empty"])
-    assert (tmp_path / "empty" / "results.svg").is_file()
-    assert "No values to draw." in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / "empty" / "results.svg").exists()
+    assert "Nothing to show yet." in (tmp_path / "report.html").read_text()
 
 
 def test_a_column_that_is_not_there_is_told_with_the_nearest(tmp_path):
@@ -173,7 +196,7 @@ def test_where_nothing_is_selected_nothing_is_said_of_it(tmp_path, show):
     folder = write(tmp_path, "theory", show, [{"seed": 0}], rows)
     assert part_of(folder).words == []
     texts = [path.read_text() for path in report(tmp_path).files if path.suffix in (".html", ".md", ".tex", ".svg")]
-    assert not any("elected" in text for text in texts)
+    assert not any("Selected" in text for text in texts)
 
 
 def test_a_method_looks_the_same_whoever_is_beside_it():

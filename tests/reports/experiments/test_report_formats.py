@@ -18,6 +18,8 @@ from transferrisk.reports.experiments.formats import (
     markdown_text,
     plain,
 )
+from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.report import parts_of
 from transferrisk.reports.numbers import MINUS, NOTHING
 
 
@@ -38,6 +40,13 @@ def test_an_interval_is_promised_where_there_is_one(tmp_path):
     assert against_caption(some).endswith(f"{interval} Where they share one seed: no interval.")
     found = written(tmp_path, lambda c: None if c["seed"] else rows(c))
     assert all("One seed: no interval." in text and "Student" not in text for text in found.values())
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(2, True), (3, False)])
+def test_an_interval_of_two_seeds_is_said_to_say_little(tmp_path, seeds, said):
+    folder = write(tmp_path, "a", TABLE, cells_of(AXES, ["ERM", "TRM"], seeds), rows)
+    (grid,) = next(parts_of(load(folder))).grids
+    assert ("two seeds is very wide, and says little" in against_caption(grid)) is said
 
 
 def test_the_best_mean_of_each_column_is_bold(tmp_path):
@@ -132,3 +141,10 @@ def test_as_json(tmp_path):
     assert json.loads(json.dumps(found, allow_nan=False))["missing_runs"] == 0
     assert found["numbers"][0]["mean"] == pytest.approx(60)
     assert found["made"] == [{"precision": "", "hardware": "", "version": "", "commit": ""}]
+
+
+def test_on_the_page_the_papers_number_and_the_difference_say_what_they_are(tmp_path):
+    table(tmp_path)
+    report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "<small>paper 58.0 ± 1.5</small><small>difference +2.0</small>" in page

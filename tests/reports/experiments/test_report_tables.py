@@ -113,7 +113,7 @@ def test_an_axis_that_the_show_does_not_name_has_tables_of_its_own(tmp_path):
     published = {"training_domain": {"ERM": {"0.9, art": [1.0]}}}
     folder = write(tmp_path, "pacs", TABLE, cells, rows, {"published": published})
     (part,) = parts_of(load(folder))
-    assert [grid.title for grid in part.grids] == ["bias degree 0.8", "bias degree 0.9"]
+    assert [grid.title for grid in part.grids] == ["bias degree 80 %", "bias degree 90 %"]
     assert [grid.lines["ERM"][0].paper for grid in part.grids] == [NOTHING, "1.0"]
 
 
@@ -125,7 +125,7 @@ def test_the_chosen_points_are_told(tmp_path):
 
     folder = write(tmp_path, "e", {"kind": "table", "columns": "bias"}, cells, rows_of)
     (part,) = parts_of(load(folder))
-    assert part.grids[0].notes == ["TRM, best of 2 points: w=2 at 0.8; w=1 at 0.9."]
+    assert part.grids[0].notes == ["TRM, best of 2 points: w=2 at 80 %; w=1 at 90 %."]
 
 
 def test_rows_have_the_papers_numbers_under_any_rule(tmp_path):
@@ -151,7 +151,7 @@ def test_rows_are_filtered_named_by_several_columns_and_averaged_over_seeds(tmp_
 
     folder = write(tmp_path, "toy", show, [{"seed": 0}, {"seed": 1}], rows_of)
     (grid,) = next(parts_of(load(folder))).grids
-    assert [(name, entry.ours) for name, (entry,) in grid.lines.items()] == [("0.5, sup", "10.5 ± 0.7")]
+    assert [(name, entry.ours) for name, (entry,) in grid.lines.items()] == [("offset 0.5, sup", "10.5 ± 0.7")]
 
 
 def test_columns_of_whole_numbers_have_no_decimals(tmp_path):

@@ -6,13 +6,24 @@ import pytest
 
 from transferrisk.errors import InputError
 from transferrisk.experiments.recipe import load, names
-from transferrisk.reports.experiments.shows import CurvesShow, LinesShow, RowsShow, TableShow, XyShow, read
+from transferrisk.reports.experiments.shows import (
+    CurvesShow,
+    LinesShow,
+    PicturesShow,
+    RowsShow,
+    TableShow,
+    XyShow,
+    read,
+)
 from transferrisk.reports.sections import Mark
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_of_the_package_can_be_shown(name):
-    assert read(load(name).show, name)
+    shows = read(load(name).show, name)
+    assert shows
+    for show in shows:
+        assert show.caption or not isinstance(show, RowsShow | XyShow | PicturesShow), "columns need words"
 
 
 def test_one_show_several_and_none():
@@ -20,6 +31,13 @@ def test_one_show_several_and_none():
     assert read({"kind": "lines", "x": "bias"}, "r") == (LinesShow(x="bias"),)
     shows = read({"a": {"kind": "curves", "values": "irm"}, "b": {"kind": "rows", "row": "k", "values": ["v"]}}, "r")
     assert shows == (CurvesShow(name="a", values=("irm",)), RowsShow(name="b", row=("k",), values=("v",)))
+
+
+def test_a_caption_is_one_paragraph_under_every_kind():
+    shows = read({"a": {"kind": "pictures", "caption": "one\n  two"}, "b": {"kind": "table"}}, "r")
+    assert [show.caption for show in shows] == ["one two", ""]
+    with pytest.raises(InputError, match="caption = 3 is no name"):
+        read({"kind": "table", "caption": 3}, "r")
 
 
 def test_one_name_or_several():

@@ -97,8 +97,8 @@ def _sheet(
     import matplotlib
     from matplotlib.figure import Figure
 
-    above = textwrap.wrap(title, int(width / 9.6)) or [""]  # bold letters are wide
-    below = [line for paragraph in words for line in textwrap.wrap(paragraph, int(width / 5.9))]
+    above = _wrapped(title, int(width / 9.6)) or [""]  # bold letters are wide
+    below = [line for paragraph in words for line in _wrapped(paragraph, int(width / 5.9))]
     top = MARGIN + 20 * len(above) + 8
     whole = width + 2 * MARGIN, top + height + LINE * len(below) + MARGIN
     files: dict[str, bytes] = {}
@@ -115,6 +115,11 @@ def _sheet(
         axes.set_aspect("auto")
         axes.set(xlim=(0, whole[0]), ylim=(whole[1], 0))
         files |= {"svg": _saved(figure, "svg"), "png": _saved(figure, "png")}
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Names such as sum-sup stay whole."""
+    return textwrap.wrap(text, width, break_on_hyphens=False)
 
 
 def _saved(figure: Figure, kind: str) -> bytes:
@@ -149,6 +154,8 @@ def _panel(axes: Axes, drawing: Plot, curves: Curves, looks: Looks, left: float,
 
 
 def _line(axes: Axes, own: Line, look: Mapping[str, Any], left: float, top: float) -> None:
+    from matplotlib.patheffects import withStroke
+
     for path in own.paths:
         points = _places(path, left, top)
         axes.plot(points[:, 0], points[:, 1], color=look["color"], linestyle=look["linestyle"], linewidth=2 * POINT)
@@ -159,7 +166,8 @@ def _line(axes: Axes, own: Line, look: Mapping[str, Any], left: float, top: floa
     axes.plot(
         [left + x + 6, left + label.x - 4], [top + y, top + label.y], color=look["color"], linewidth=POINT, alpha=0.6
     )
-    _text(axes, left + label.x, top + label.y + 4, label.text, size=12 * POINT)
+    legible = [withStroke(linewidth=3 * POINT, foreground="white")]  # over a line
+    _text(axes, left + label.x, top + label.y + 4, label.text, size=12 * POINT, path_effects=legible, zorder=4)
 
 
 def _places(path: str, left: float, top: float) -> NDArray[np.float64]:

@@ -59,7 +59,11 @@ def against_caption(grid: Grid) -> str:
     if seeds == {1}:
         return "Difference to ERM on the same seed. One seed: no interval."
     told = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
-    return f"{told} Where they share one seed: no interval." if 1 in seeds else told
+    few = [
+        "Where they share one seed: no interval." if 1 in seeds else "",
+        "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
+    ]
+    return " ".join([told, *filter(None, few)])
 
 
 def latex_text(text: str) -> str:
@@ -86,7 +90,7 @@ def markdown(experiment: Experiment, part: Part) -> str:
     out = [f"# {name(experiment.title)}", ""]
     out += [f"## {name(part.title)}", ""] if part.title else []
     out += [name(line) + "\n" for line in (*about(experiment), *part.words)]
-    for grid in part.grids:
+    for grid in part.tables:
         out += [f"### {name(grid.title)}", ""] if grid.title else []
         out += [name(caption(grid)), ""]
         out += _markdown(grid, _stacked(grid))
@@ -112,11 +116,11 @@ def latex(experiment: Experiment, part: Part) -> str:
     r"""A table environment for each grid; needs \usepackage{booktabs}."""
     out = [r"% \usepackage{booktabs}"]
     out += [f"% {latex_text(line)}" for line in filter(None, [told(experiment.made)])]
-    for number, grid in enumerate(part.grids):
+    for number, grid in enumerate(part.tables):
         title = ". ".join(filter(None, [experiment.title.rstrip("."), part.title, grid.title]))
         first = [f"{title}.", data(experiment)]
         words = [*first, *part.notes, caption(grid), part.selection, part.mixed, missing(experiment)]
-        label = f"{experiment.name}-{part.stem}" + (f"-{number + 1}" if len(part.grids) > 1 else "")
+        label = f"{experiment.name}-{part.stem}" + (f"-{number + 1}" if len(part.tables) > 1 else "")
         out += _latex(grid, _stacked(grid), words, label, grid.notes)
         if grid.has_against:
             words = [*first, against_caption(grid), part.selection, part.mixed]

@@ -143,6 +143,11 @@ class Grid:
         return frozenset(found)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no number, neither ours nor the paper's."""
+        return not any(entry.values or entry.published for entries in self.lines.values() for entry in entries)
+
+    @property
     def has_published(self) -> bool:
         return any(entry.published for entries in self.lines.values() for entry in entries)
 

@@ -87,6 +87,11 @@ class Experiment:
         """Run -> on what it was made."""
         return made_by_run(self.rows)
 
+    @cached_property
+    def dates(self) -> list[str]:
+        """When its runs were done, as far as the records say."""
+        return [date for date in self.rows["date"].unique() if isinstance(date, str)] if "date" in self.rows else []
+
     @property
     def missing(self) -> int:
         return len({cell.run for cell in self.cells} - self.done)

@@ -14,11 +14,11 @@ from ..sections import Curves
 from .grids import Grid
 from .load import Experiment
 from .made import mixed
-from .parts import Part
+from .parts import Part, has_points, nothing_yet
 from .results import Results, panel_title
 from .select import chosen, evaluated
 from .shows import CurvesShow, LinesShow, Show, TableShow
-from .values import VALUES, label, text
+from .values import VALUES, label, shown
 
 BAND = "The band is one standard deviation over seeds to either side."
 
@@ -37,8 +37,13 @@ def table(experiment: Experiment, show: TableShow, rule: str) -> Part:
     notes = []
     if show.columns and len(show.value) == 1:
         where = ", in the column's test environment" if show.columns == "test_env" else f" by {label(show.columns)}"
-        notes = [f"{VALUES[show.value[0]].label.capitalize()}{where}."]
+        notes = [f"{_said(show.value[0])}{where}."]
     return _part(results, show, grids, notes=notes)
+
+
+def _said(value: str) -> str:
+    """The label of a value in a sentence: "Accuracy in %"."""
+    return VALUES[value].label.replace(", %", " in %").capitalize()
 
 
 def lines(experiment: Experiment, show: LinesShow, rule: str) -> Part:
@@ -51,7 +56,7 @@ def lines(experiment: Experiment, show: LinesShow, rule: str) -> Part:
         for grid, value in zip(grids, itertools.cycle(show.value), strict=False)
     ]
     against = f"against {show.x_label or label(show.x)}"
-    notes = [] if several else [f"{VALUES[show.value[0]].label.capitalize()} {against}."]
+    notes = [] if several else [f"{_said(show.value[0])} {against}."]
     return _part(results, show, grids, drawn, notes)
 
 
@@ -70,7 +75,7 @@ def _lines(grid: Grid, at: Sequence[Any], show: LinesShow, value: str) -> Curves
         span=0.0 if show.y_scale == "log" else VALUES[value].span,
         x_log=show.scale == "log",
         y_log=show.y_scale == "log",
-        x_ticks=dict(zip(x, map(text, at), strict=True)),
+        x_ticks={place: shown(show.x, value) for place, value in zip(x, at, strict=True)},
         note=BAND if around else "",
     )
 
@@ -168,7 +173,8 @@ def _part(
     runs = [run for found in results.chosen.values() for run in found.runs.values()]
     differences = f"differences {'between methods' if results.baseline is None else 'to ERM'}"
     machines = mixed(experiment.made, runs, differences)
-    return Part(show.title, stem(show, rule), rule, grids, drawn, notes=notes, mixed=machines)
+    notes = [*filter(None, [show.caption, *notes, nothing_yet(grids, drawn)])]
+    return Part(show.title, stem(show, rule), rule, grids, [*filter(has_points, drawn)], notes=notes, mixed=machines)
 
 
 def stem(show: Show, rule: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ..page import Page
 from ..sections import Chapter, Group, Pictures, Section, Sentences, Shown, Table
 from ..sections import Entry as Shape
+from . import reproduce
 from .formats import about, against_caption, caption
 from .grids import Entry, Grid
 from .load import Experiment
@@ -19,6 +21,7 @@ def page_of(
     left_out: Sequence[str],
     command: str,
     settings: Mapping[str, str | Sequence[str]],
+    root: Path,
 ) -> Page:
     planned = sum(len({cell.run for cell in experiment.cells}) for experiment, _ in found)
     missing = sum(experiment.missing for experiment, _ in found)
@@ -27,7 +30,8 @@ def page_of(
             f"{f'{missing} are missing' if missing else 'none is missing'}"
             f"{f' and {failed} of these failed' if failed else ''}."]  # fmt: skip
     chapters = tuple(_chapter(experiment, parts) for experiment, parts in found)
-    return Page("Results of the experiments", (*lead, *left_out), chapters, settings, command)
+    before = {reproduce.command(experiment, root): reproduce.circumstances(experiment) for experiment, _ in found}
+    return Page("Results of the experiments", (*lead, *left_out), chapters, settings, command, before)
 
 
 def _chapter(experiment: Experiment, parts: Sequence[Part]) -> Chapter:
@@ -36,15 +40,17 @@ def _chapter(experiment: Experiment, parts: Sequence[Part]) -> Chapter:
 
 
 def _sections(part: Part) -> list[Section]:
+    """All that has to be said of a part stands at the first of its sections; the rule is in the titles of all."""
     rule = SHORT[part.rule]
     found: list[Section] = []
     if part.curves:
         note = " ".join([*part.words, *dict.fromkeys(curves.note for curves in part.curves if curves.note)])
         panels = [replace(curves, note="") for curves in part.curves]
         found.append(Group(_joined(part.title or "Figure", rule), panels, note))
-    for grid in part.grids:
+    for grid in part.tables:
         title = grid.title or part.title
-        found.append(_table(_joined(title or "Table", rule), grid, part))
+        words = [part.mixed] if found else part.words
+        found.append(_table(_joined(title or "Table", rule), grid, words))
         if grid.notes:
             found.append(Sentences("Points of the grids that were chosen", grid.notes, folded=True))
         if grid.has_against:
@@ -52,7 +58,7 @@ def _sections(part: Part) -> list[Section]:
     for name, environments in part.pictures.items():
         found.append(Pictures(name or part.title, environments))
     if part.words and (part.pictures or not found):
-        found.append(Sentences("", [" ".join(part.words)]))
+        found.append(Sentences("" if found else _joined(part.title, rule), [" ".join(part.words)]))
     return found
 
 
@@ -61,20 +67,21 @@ def _joined(*words: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _table(title: str, grid: Grid, part: Part) -> Table:
+def _table(title: str, grid: Grid, words: Sequence[str]) -> Table:
     rows: list[list[Shape]] = [
         [name, *(_shown(entry, (name, column) in grid.best) for column, entry in enumerate(entries))]
         for name, entries in grid.lines.items()
     ]
-    note = " ".join([caption(grid), *part.words])
+    note = " ".join(filter(None, [caption(grid), *words]))
     return Table(title, [grid.corner, *grid.columns], rows, note=note)
 
 
 def _shown(entry: Entry, best: bool) -> Shown:
     """Ours, and in small print what lacks and the paper's."""
-    paper = [entry.paper, *([entry.difference_text] if entry.values else [])] if entry.published else []
+    paper = f"paper {entry.paper}" if entry.published else ""
+    difference = f"difference {entry.difference_text}" if entry.published and entry.values else ""
     shown = entry.ours.removesuffix(f" ({entry.lacks})")
-    below = ", ".join(filter(None, [entry.lacks, *paper]))
+    below = "\n".join(filter(None, [entry.lacks, paper, difference]))
     return Shown(entry.summary.mean, shown, below, instead=shown, bold=best)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,19 @@ SHORT = {
 }
 
 
+def has_points(curves: Curves) -> bool:
+    return any(math.isfinite(value) for _, y in curves.series.values() for value in y)
+
+
+def nothing_yet(grids: Sequence[Grid], curves: Sequence[Curves]) -> str:
+    """ "Nothing to show yet: combined." of the panels that are left out, "" where there are none."""
+    empty = [grid.title for grid in grids if grid.is_empty]
+    empty += [own.title for own in curves if not has_points(own) and not own.title.startswith(tuple(empty))]
+    if not empty:
+        return ""
+    return f"Nothing to show yet: {'; '.join(empty)}." if all(empty) else "Nothing to show yet."
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """One show under one rule.
@@ -36,7 +50,7 @@ class Part:
     stem      of its files' names
     rule      of `RULES`
     grids     tables, one for each panel
-    curves    drawings, one for each panel
+    curves    drawings, one for each panel that has a point
     pictures  name of a run -> environment -> (C, k, h, w, 3)
     notes     what has to be known beside it, such as what is missing
     mixed     that its runs were made on several machines or in several precisions, "" where they were not
@@ -50,6 +64,11 @@ class Part:
     pictures: Mapping[str, Mapping[str, NDArray[np.uint8]]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     mixed: str = ""
+
+    @property
+    def tables(self) -> list[Grid]:
+        """Those of the grids that have a number; the others are for programs that count what is missing."""
+        return [grid for grid in self.grids if not grid.is_empty]
 
     @property
     def selection(self) -> str:

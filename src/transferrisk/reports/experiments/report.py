@@ -83,7 +83,7 @@ def report(
                 path = output / experiment.name / name
                 write_atomically(path, content)
                 written.append(path)
-    write_page(output / PAGE, page_of(found, left_out, command, settings or {}))
+    write_page(output / PAGE, page_of(found, left_out, command, settings or {}, root))
     return Report(found, [output / PAGE, *written], left_out)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from .grids import Entry, Grid, Paired, Published, published
 from .load import Experiment
 from .select import Chosen, Combination
-from .values import VALUES, named, text
+from .values import VALUES, named, shown, text
 
 BASELINE = "erm"
 
@@ -47,7 +47,8 @@ class Results:
         at = self.experiment.axes[axis]
         keys = [*map(text, at), *(["average"] if average else [])]
         places = [(value, {**panel, axis: x}) for x in at]
-        return self._grid(panel, places, keys, keys, average, value if named else "")
+        columns = [*(shown(axis, x) for x in at), *keys[len(at) :]]
+        return self._grid(panel, places, keys, columns, average, value if named else "")
 
     def grid_of_values(self, panel: Mapping[str, Any], values: Sequence[str]) -> Grid:
         columns = [VALUES[value].label for value in values]
@@ -113,7 +114,7 @@ class Results:
         for method in self.experiment.methods:
             here = {
                 ", ".join(
-                    text(v)
+                    shown(axis, v)
                     for axis, v in zip(axes, combination, strict=True)
                     if axis not in panel and len(self.experiment.axes[axis]) > 1
                 ): found

@@ -20,7 +20,7 @@ from .grids import Entry, Grid, Published, published
 from .load import Experiment
 from .made import mixed
 from .methods import BAND, bands, stem
-from .parts import Part
+from .parts import Part, has_points, nothing_yet
 from .shows import PicturesShow, RowsShow, XyShow
 from .values import label, named, text
 
@@ -31,19 +31,31 @@ def rows(experiment: Experiment, show: RowsShow) -> Part:
     """One line for each name, mean ± deviation over seeds; the paper's numbers under any of the recipe's rules."""
     found = _filtered(experiment, show.where, (*show.row, *show.values, *show.panels))
     planned = len({cell.seed for cell in experiment.cells})
+    grids = list(_grids(experiment, show, found, planned))
+    notes = [*filter(None, [show.caption, nothing_yet(grids, ())])]
+    return Part(show.title, stem(show, ""), "", grids, notes=notes, mixed=_mixed(experiment, found))
+
+
+def _grids(experiment: Experiment, show: RowsShow, found: pd.DataFrame, planned: int) -> Iterator[Grid]:
     if found.empty:
-        return Part(show.title, stem(show, ""), "", [_grid(show, (), _only_published(experiment, show, planned))])
-    grids = []
+        yield _grid(show, (), _only_published(experiment, show, planned))
+        return
     for panel, own in _split(found, show.panels):
         lines = {}
         for names, members in _split(own, show.row):
             key, done = ", ".join(map(text, names)), members["seed"].nunique(dropna=False)
-            lines[NAMES.get(key, key)] = [
+            lines[_line_name(show, names)] = [
                 Entry(_by_seed(members, value), planned, done, show.digits, _published(experiment, key, value, panel))
                 for value in show.values
             ]
-        grids.append(_grid(show, panel, _counts(lines)))
-    return Part(show.title, stem(show, ""), "", grids, mixed=_mixed(experiment, found))
+        yield _grid(show, panel, _counts(lines))
+
+
+def _line_name(show: RowsShow, names: Sequence[Any]) -> str:
+    """Of several numbers each says what it is; one alone is what the corner says."""
+    if len(names) > 1:
+        return ", ".join(map(named, show.row, names))
+    return NAMES.get(text(names[0]), text(names[0]))
 
 
 def _grid(show: RowsShow, panel: Sequence[Any], lines: Mapping[str, Sequence[Entry]]) -> Grid:
@@ -85,7 +97,9 @@ def xy(experiment: Experiment, show: XyShow) -> Part:
     found = found.assign(**{name: pd.to_numeric(found[name], errors="coerce").astype(float) for name in numbers})
     drawn = [_panel(show, ", ".join(map(named, show.panels, panel)), own) for panel, own in _split(found, show.panels)]
     drawn = drawn or [Curves("", {}, label(show.x), label(show.y[0]))]
-    return Part(show.title, stem(show, ""), "", curves=drawn, mixed=_mixed(experiment, found))
+    notes = [*filter(None, [show.caption, nothing_yet((), drawn)])]
+    drawn = [*filter(has_points, drawn)]
+    return Part(show.title, stem(show, ""), "", curves=drawn, notes=notes, mixed=_mixed(experiment, found))
 
 
 def _panel(show: XyShow, title: str, rows: pd.DataFrame) -> Curves:
@@ -128,8 +142,8 @@ def pictures(experiment: Experiment, show: PicturesShow) -> Part:
             shown[name] = environments
         else:
             missing.append(name or experiment.name)
-    notes = [f"Without pictures: {'; '.join(missing)}."] if missing else []
-    return Part(show.title, stem(show, ""), "", pictures=shown, notes=notes)
+    notes = [show.caption, f"Without pictures: {'; '.join(missing)}." if missing else ""]
+    return Part(show.title, stem(show, ""), "", pictures=shown, notes=[*filter(None, notes)])
 
 
 def _mixed(experiment: Experiment, rows: pd.DataFrame) -> str:

@@ -38,6 +38,10 @@ def _name(where: str, given: Any) -> str:
     return given
 
 
+def _caption(where: str, given: Any) -> str:
+    return " ".join(_name(where, given).split())
+
+
 def _values(where: str, given: Any) -> tuple[str, ...]:
     found = _names(where, given)
     for name in found:
@@ -100,13 +104,15 @@ def _as(read: Reader, **options: Any) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class Show:
     """
-    name    of the show, "" where it is the only one; names its files
-    title   over it, where the recipe's is not enough
-    panels  axes, or for rows and xy columns, of which every combination has a table or a drawing of its own
+    name     of the show, "" where it is the only one; names its files
+    title    over it, where the recipe's is not enough
+    caption  under it: what its terms mean
+    panels   axes, or for rows and xy columns, of which every combination has a table or a drawing of its own
     """
 
     name: str = ""
     title: str = _as(_name, default="")
+    caption: str = _as(_caption, default="")
     panels: tuple[str, ...] = _as(_names, default=())
 
 

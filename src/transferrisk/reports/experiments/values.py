@@ -50,20 +50,34 @@ LABELS = {
     "bias": "bias degree",
     "irm": "IRMv1 penalty",
     "ms": "ms a step",
-    "ratio": "of ERM's",
+    "ratio": "times ERM's",
+    "seconds_per_epoch": "seconds an epoch",
     "peak_mib": "peak memory, MiB",
+    "irm_loss": "IRMv1 loss",
+    "transfer_risk_sum": "transfer risk",
+    "transfer_bound": "lower bound",
+    "erm_accuracy": "ERM's accuracy",
+    "loss_of_j_on_i": "loss of j's in i",
 }
+
+SHARES = frozenset({"bias", "first_bias"})
+"""Axes whose values are printed as percent."""
 
 
 def text(value: Any) -> str:
-    """A value of an axis as it is printed and as `published` names it."""
+    """A value of an axis as `published` names it."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def shown(name: str, value: Any) -> str:
+    """A value of this axis as it is printed."""
+    return f"{100 * value:g} %" if name in SHARES and isinstance(value, int | float) else text(value)
 
 
 def named(name: str, value: Any) -> str:
     """The same where nothing else says what it is: a number with the name of its axis, a word alone."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-    return f"{label(name)} {text(value)}" if is_number else text(value)
+    return f"{label(name)} {shown(name, value)}" if is_number else text(value)
 
 
 def label(name: str) -> str:

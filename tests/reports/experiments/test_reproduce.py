@@ -1,0 +1,94 @@
+"""The command that makes the records of an experiment again."""
+
+from __future__ import annotations
+
+import html
+import shlex
+
+import pytest
+from results_folder import cells_of, evaluation, write
+
+from transferrisk.experiments.plan import make
+from transferrisk.experiments.recipe import load as load_recipe
+from transferrisk.reports.experiments import report
+from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.reproduce import circumstances, command
+
+AXES = {"shift": ["label-correlated", "combined"], "bias": [0.85, 0.9, 0.95]}
+TABLE = {"kind": "table", "columns": "bias"}
+
+
+def made(have=lambda c: True, precision="bf16", date="2026-01-30T10:00:00+00:00"):
+    about = {"precision": precision, "hardware": "NVIDIA H200", "commit": "1a2b3c4", "date": date}
+    return lambda c: [{**row, **about} for row in evaluation(1, 0.5)] if have(c) else None
+
+
+def experiment(folder, name="cmnist", rows_of=None, seeds=3, **recipe):
+    cells = cells_of(AXES, ["ERM", "TRM"], seeds)
+    return load(write(folder, name, TABLE, cells, rows_of or made(), {"seeds": [0, 1, 2], **recipe}))
+
+
+@pytest.mark.parametrize(
+    ("given", "have", "seeds", "options"),
+    [
+        (["cmnist"], lambda c: True, 3, ""),
+        (["cmnist", "--defaults", "--fast"], lambda c: True, 3, ""),
+        (["mine.toml", "--fast"], lambda c: True, 3, ""),
+        (["cmnist"], lambda c: c["seed"] < 2, 3, "--seeds 2 "),
+        (["cmnist"], lambda c: True, 5, "--seeds 5 "),
+        (["cmnist"], lambda c: c["method"] == "TRM", 3, "--only TRM "),
+        (
+            ["cmnist"],
+            lambda c: c["shift"] == "combined" and c["bias"] > 0.85,
+            3,
+            "--only shift=combined --only bias=0.9,0.95 ",
+        ),
+        (["cmnist"], lambda c: c["seed"] < 2 or c["method"] == "ERM", 3, ""),  # some are missing
+    ],
+)
+def test_the_command_asks_for_what_is_done(tmp_path, given, have, seeds, options):
+    found = experiment(tmp_path, rows_of=made(have), seeds=seeds, given=given)
+    assert command(found, tmp_path) == f"trm experiment {' '.join(given)} {options}--precision bf16 --output {tmp_path}"
+
+
+def test_a_recipe_knows_by_which_words_it_was_asked_for(tmp_path):
+    assert load_recipe("cmnist", fast=True, defaults=True).given == ("cmnist", "--defaults", "--fast")
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "cmnist"')
+    assert load_recipe(mine).given == (str(mine),)
+
+
+def test_what_the_command_says_is_what_an_experiment_takes(tmp_path):
+    found = experiment(tmp_path, rows_of=made(lambda c: c["method"] == "TRM" and c["bias"] < 0.9))
+    words = shlex.split(command(found, tmp_path))
+    only = [words[i + 1] for i, word in enumerate(words) if word == "--only"]
+    cells = make(load_recipe("cmnist", defaults=True), only, 1).cells
+    assert {(cell.columns["method"], cell.columns["bias"]) for cell in cells} == {("TRM", 0.85)}
+
+
+def test_without_a_run_it_asks_for_all(tmp_path):
+    found = experiment(tmp_path, rows_of=lambda c: None)
+    assert command(found, tmp_path) == f"trm experiment cmnist --output {tmp_path}"
+    assert circumstances(found) == "No run is done."
+
+
+def test_a_precision_of_the_recipe_or_of_some_runs_is_no_option(tmp_path):
+    assert "--precision" not in command(experiment(tmp_path, settings={"precision": "bf16"}), tmp_path)
+    mixed = experiment(tmp_path, rows_of=lambda c: made(precision="bf16" if c["seed"] else "fp32")(c))
+    assert "--precision" not in command(mixed, tmp_path)
+    assert "--precision" not in command(experiment(tmp_path, rows_of=lambda c: evaluation(1, 0.5)), tmp_path)
+
+
+def test_the_page_has_each_command_with_seeds_hardware_precision_commit_and_dates(tmp_path):
+    experiment(tmp_path, rows_of=lambda c: made(date=f"2026-01-3{c['seed'] % 2}T10:00:00+00:00")(c))
+    experiment(tmp_path, "toy-2d", made(lambda c: c["seed"] in (0, 2), date=None))
+    report(tmp_path, command="trm report here")
+    page = html.unescape((tmp_path / "report.html").read_text())
+    page = page.replace("<span>", "").replace("</span>", "")  # of the words of commands
+    one, other, last = (page.index(f"<code>trm {words}") for words in (
+        "experiment cmnist --precision bf16", "experiment toy-2d --seeds 2", "report here"))  # fmt: skip
+    assert one < other < last
+    assert (
+        "Seeds 0 to 2. Made on NVIDIA H200 (bf16) at commit 1a2b3c4. Done 2026-01-30 to 2026-01-31." in page[one:other]
+    )
+    assert "Seeds 0, 2. Made on NVIDIA H200 (bf16) at commit 1a2b3c4.</p>" in page[other:last]
