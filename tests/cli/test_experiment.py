@@ -8,6 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
+from transferrisk.cli.experiment_show import events
+from transferrisk.experiments import estimate as estimates
+from transferrisk.experiments.execute import Event
+from transferrisk.experiments.plan import count, make
+from transferrisk.experiments.recipe import load
+from transferrisk.experiments.store import Store
+
 SMALL = """
 title = "small"
 seeds = 2
@@ -100,6 +107,14 @@ def test_a_dry_run_counts_and_measures_and_writes_nothing(trm, small):
     assert "6 runs: 2 done, 4 missing" in trm("experiment", "small.toml", "--dry-run", *HERE)[1]
 
 
+def test_runs_that_others_need_are_counted_everywhere(trm):
+    code, out, err = trm("experiment", "transferability", "--fast", "--dry-run", *HERE)
+    assert code == 0, err
+    assert "48 runs (16 of them train what others go on with): 0 done, 48 missing" in out
+    assert count(load("transferability", fast=True)) == len(make(load("transferability", fast=True)).runs) == 48
+    assert count(load("transferability")) == 2240
+
+
 def test_runs_of_another_precision_are_other_runs(trm, small):
     assert trm("experiment", "small.toml", "--only", "ERM", "--seeds", "1", *HERE)[0] == 0
     code, out, err = trm("experiment", "small.toml", "--only", "ERM", "--seeds", "1", "--precision", "tf32", *HERE)
@@ -121,13 +136,38 @@ def test_what_could_not_be_shown_is_refused_before_anything_runs(trm, small):
     assert not (small / "results").exists()
 
 
+def test_data_that_is_not_there_is_told_before_anything_runs(trm, small):
+    asked = ("experiment", "cmnist", "--only", "ERM", "--seeds", "1", "--data-root", str(small), "--device", "cpu")
+    code, out, err = trm(*asked)
+    assert (code, out) == (2, "")
+    assert "MNIST does not exist: see trm data fetch 10c-cmnist, say where it is with --data-root" in err
+    assert [path.name for path in small.iterdir()] == ["small.toml"]
+
+
+def test_a_dry_run_says_which_data_is_not_there(trm, small, monkeypatch):
+    monkeypatch.setattr(estimates, "step_seconds", lambda *given, **more: 1.0)
+    monkeypatch.setattr(estimates, "forward_seconds", lambda *given, **more: 1.0)
+    code, out, err = trm("experiment", "cmnist", "--only", "ERM", "--dry-run", "--data-root", str(small), *HERE)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].startswith("10c-cmnist is not there")
+
+
+def test_runs_of_others_are_not_said_to_take_no_time(trm, small, capsys):
+    made = make(load(small / "small.toml"))
+    with events(made, Store(small / "results"), quiet=False) as on_event:
+        on_event(Event(made.runs[0].name, "done", seconds=1.25))
+        on_event(Event(made.runs[1].name, "done"))
+    assert capsys.readouterr().err == "ERM, seed 0: done, 1.2 s\nERM, seed 1: done by another process\n"
+
+
 def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
     text = SMALL.replace('ERM = { algorithm = "erm" }', 'ERM = { algorithm = "erm", size = 3 }')
     (small / "bad.toml").write_text(text)
     code, out, err = trm("experiment", "bad.toml", *HERE)
     assert code == 1
     assert "4 of 6 runs are done (4 now, 2 failed)" in out
-    assert "does not take size" in err
+    assert "2 runs, " in err
+    assert err.count("does not take size") == 3, "each as it fails, and once at the end"
     assert "Traceback" not in err
 
 
@@ -137,6 +177,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
         ([], "no experiment is named"),
         (["cmnits"], "did you mean 'cmnist'?"),
         (["small.toml", "--executor", "slurm"], "executor 'slurm' is not known"),
+        (["small.toml", "--executor", "slurm", "--dry-run"], "executor 'slurm' is not known"),
         (
             ["small.toml", "--address", "auto"],
             "--address is not for --executor local: leave it out, or add --executor ray",
@@ -144,8 +185,14 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
         (["small.toml", "--executor", "ray", "--workers", "2"], "--workers is not for --executor ray"),
         (["small.toml", "--only", "TRM"], "no method 'TRM'"),
         pytest.param(
-            ["small.toml", "--device", "cuda:7"], "finds no GPU", marks=pytest.mark.skipif(GPU, reason="it has one")
+            ["small.toml", "--device", "cuda:7"],
+            "device 'cuda:7' is not there",
+            marks=pytest.mark.skipif(GPU, reason="it has one"),
         ),
+        (["small.toml", "--device", "gpu"], "device 'gpu' is not known: use auto, cpu, cuda or"),
+        (["small.toml", "--device", "cpu,"], "device '' is not known"),
+        (["small.toml", "--cpus-per-run", "2"], "--cpus-per-run is not for --executor local"),
+        (["small.toml", "--output", ""], "--output is empty"),
         (["small.toml", "--output", "small.toml"], "small.toml"),
         (["small.toml", "--output", "nowhere://x"], "nowhere://x cannot be used for results"),
     ],

@@ -38,6 +38,15 @@ def test_while_modules_are_read(tmp_path, module):
     assert (result.returncode, result.stderr, result.stdout) == (130, "trm: interrupted\n", "")
 
 
+@pytest.mark.parametrize("module", ["torch", "transferrisk.experiments.plan", "transferrisk.experiments.estimate"])
+def test_while_an_experiment_is_planned(tmp_path, module):
+    command = [sys.executable, "-c", START + AT_IMPORT.format(module=module) + MAIN]
+    command += ["experiment", "toy-2d", "--dry-run", "--output", str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = "trm: interrupted: what is done is kept, and the same command goes on\n"
+    assert (result.returncode, result.stderr, result.stdout) == (130, told, "")
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_while_training(tmp_path, workers):
     """The way a terminal does it: the signal goes to the whole group."""

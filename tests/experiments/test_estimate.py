@@ -26,11 +26,12 @@ SETTINGS = {"algorithm": "erm", "backbone": "cnn:4"}
         ("train", {"data": "pacs", "test_env": "sketch"}, 50 * (int(0.8 * 1670) // 32)),
         ("finetune", {"data": "10c-cmnist", "samples": 300}, 10 * (300 // 128)),
         ("finetune", {"data": "10c-cmnist", "samples": 10, "tuning": {"epochs": 7}}, 7),
-        ("train", {"data": "folder:mine"}, None),
+        ("train", {"data": "folder:."}, None),
         ("train", {"data": "10c-cmnist", "backbone": None}, 1250),
     ],
 )
-def test_steps_are_those_of_the_protocol(task, settings, steps):
+def test_steps_are_those_of_the_protocol(task, settings, steps, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert steps_of(plan(task, SETTINGS | settings)) == steps
 
 
@@ -40,24 +41,69 @@ def test_the_steps_that_are_counted_are_taken():
     assert train(request.run())[-1].step == steps_of(run)
 
 
-def test_what_is_done_tells_how_long_the_rest_takes(monkeypatch):
+@pytest.fixture
+def measured(monkeypatch):
+    """Steps that take as long as `seconds` says of samples in a batch; what was measured is noted."""
+
+    def use(seconds, forward=0.0):
+        asked = []
+
+        def step_seconds(workload, algorithm, precision, **more):
+            asked.append((algorithm, workload.batch_size))
+            return seconds(workload.batch_size)
+
+        monkeypatch.setattr(module, "step_seconds", step_seconds)
+        monkeypatch.setattr(module, "forward_seconds", lambda workload, precision, **more: forward)
+        return asked
+
+    return use
+
+
+def test_what_is_done_tells_how_long_the_rest_takes(measured):
     made = make(load("cmnist", fast=True), only=["ERM", "TRM"])
     first, second = made.cells[0].run, made.cells[-1].run
-    monkeypatch.setattr(module, "step_seconds", lambda *given, **more: 0.5)
+    measured(lambda batch: 0.003 * batch)
     done = seconds_by_kind([(first, 10.0), (first, 30.0), (first, 20.0)])
     assert first.settings["algorithm"] == "erm"
     runs = [*[first] * 3, second]
     found = estimate(runs, "cpu", done)
-    assert found.seconds == pytest.approx(3 * 20 + 0.5 * 10 * (3832 // 128))
+    assert found.seconds == pytest.approx(3 * 20 + 0.003 * 128 * 10 * (3832 // 128))
     assert found.unknown == 0
     assert estimate(make(load("environments", fast=True)).runs, "cpu", {}).unknown == 3
 
 
-def test_a_step_is_measured_once_for_all_runs_alike(monkeypatch):
-    asked = []
-    monkeypatch.setattr(module, "step_seconds", lambda *given, **more: asked.append(given) or 1.0)
+def test_a_step_is_measured_once_for_all_runs_alike(measured):
+    asked = measured(lambda batch: 0.001 * batch)
     estimate(make(load("pacs-resnet18")).runs, "cpu", {})
-    assert [given[1] for given in asked] == ["erm", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"]
+    names = ["erm", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"]
+    assert asked == [("erm", 2), *((name, 32) for name in names)]
+
+
+def test_long_steps_are_judged_by_short_ones(measured):
+    asked = measured(lambda batch: 0.5 * batch + 0.01 * batch**2)
+    (run, *_) = make(load("pacs-resnet18"), only=["TRM", "test_env=photo"], seeds=1).runs
+    steps = 50 * (int(0.8 * 2048) // 32)
+    assert estimate([run], "cpu", {}).seconds == pytest.approx(steps * (0.5 * 7 + 0.01 * 7**2) * 32 / 7)
+    assert asked == [("erm", 2), ("erm", 7), ("trm", 2)], "7 in about the 4 seconds that such a step may take"
+    asked.clear()
+    estimate([run], "cuda", {})
+    assert asked == [("trm", 32)]
+
+
+def test_evaluations_are_counted(measured):
+    run = plan("train", SETTINGS | {"data": "pacs", "test_env": "photo", "training": {"evaluations": 3}})
+    measured(lambda batch: 0.0, forward=3 * 32.0)  # a second for each sample of the three environments
+    assert estimate([run], "cpu", {}).seconds == pytest.approx(3 * 9991)
+    run = plan("finetune", SETTINGS | {"data": "10c-cmnist", "tuning": {"evaluations": 2, "batch_size": 50}})
+    measured(lambda batch: 0.0, forward=50.0)
+    assert estimate([run], "cpu", {}).seconds == pytest.approx(2 * (16000 + 2 * 12000))
+
+
+def test_what_is_not_measured_in_time_is_not_known(measured):
+    asked = measured(lambda batch: 1.0)
+    runs = make(load("pacs-resnet18", defaults=True), seeds=1).runs
+    found = estimate(runs, "cpu", {}, budget=0.0)
+    assert (found.seconds, found.unknown, asked) == (0, len(runs), [])
 
 
 @pytest.mark.parametrize("data", ["gaussian", "10c-digits"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -202,6 +204,36 @@ def test_a_machine_that_lacks_the_package(tmp_path):
 def test_settings_that_make_no_sense(settings, told):
     with pytest.raises(InputError, match=told):
         RayExecutor(**settings)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("nowhere", "address 'nowhere' is none of a Ray cluster: use auto, HOST:6379 or ray://HOST:10001"),
+        ("localhost:100000", "address 'localhost:100000' is none"),
+        ("127.0.0.1:{port}", r"no Ray cluster at 127.0.0.1:\d+ \(.*\): correct the address, or start one"),
+        ("ray://127.0.0.1:{port}", "no Ray cluster at ray://127.0.0.1"),
+    ],
+)
+def test_an_address_where_nothing_answers(monkeypatch, address, told):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with socket.socket() as bound:  # not listening, and nobody else's while it is bound
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(InputError, match=told):
+            RayExecutor(address=address.format(port=bound.getsockname()[1]))
+
+
+def test_what_ray_writes_while_it_tries_is_not_shown(monkeypatch, capfd):
+    def init(**options):
+        os.write(2, b"W gcs_client.cc: Failed to get cluster ID\n")
+        warnings.warn("Ray Client connection timed out", UserWarning, stacklevel=1)
+        raise ConnectionError("nobody there")
+
+    stub = SimpleNamespace(is_initialized=lambda: False, init=init)
+    with pytest.raises(TransferRiskError, match="no Ray cluster at auto: ConnectionError: nobody there"):
+        RayExecutor(address="auto")._connect(stub)
+    os.write(2, b"as before")
+    assert capfd.readouterr().err == "as before"
 
 
 def test_ray_is_not_installed(monkeypatch):

@@ -197,7 +197,21 @@ def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
         ("[fast]\nsedes = 1", r"\[fast\] has an unknown key 'sedes': did you mean 'seeds'\?"),
         ("keep = 1", "keep = 1 is neither true nor false"),
         ('task = "trian"\n', r"task 'trian' is not known: did you mean 'train'\?"),
-        ('[settings]\ndata = "gaussian"', "needs the setting 'algorithm'"),
+        ("", r"mine.toml says nothing to run: it needs data, as data = .*, and methods, as ERM = "),
+        (
+            'extends = "_methods"',
+            r"mine.toml, method ERM: task 'train' needs the setting 'data': add it to \[settings\]",
+        ),
+        (
+            '[settings]\ndata = "gaussian"',
+            r"mine.toml: task 'train' needs the setting 'algorithm': add it to \[settings",
+        ),
+        ('[settings]\ndata = "table:x.csv"\nalgorithm = "erm"', "mine.toml: x.csv does not exist: check the path"),
+        ('[settings]\ndata = "folder:x"\nalgorithm = "erm"', "mine.toml: x does not exist: check the path"),
+        (
+            '[settings]\ndata = "gaussian"\nalgorithm = "erm"\nweights = "x.pt"',
+            "weights 'x.pt' are no file and none of imagenet, pip, none",
+        ),
         ('[settings]\ndata = "gaussian"\nalgoritm = "erm"', r"no setting 'algoritm': did you mean 'algorithm'\?"),
         ('[settings]\ndata = "gaussian"\nalgorithm = "emr"', r"did you mean 'erm'\?"),
         (

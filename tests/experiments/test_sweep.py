@@ -178,6 +178,21 @@ def test_a_run_of_another_process_is_waited_for_and_taken_over_when_that_is_kill
     assert len(starts(tmp_path / "runs" / run.name)) == 2
 
 
+def test_a_run_that_another_process_ends_is_told_once(tmp_path):
+    run, events = walk(steps=600, pause=0.1), []
+    other = sweep(tmp_path, 1, run)
+    until(lambda: starts(tmp_path / "runs" / run.name))
+
+    def note(event):
+        events.append((event.kind, event.seconds))
+        hurry(tmp_path / "runs" / run.name)
+
+    summary = run_experiment(plan(run), Store(tmp_path), HERE, note)
+    other.communicate()
+    assert (summary.done, summary.ran) == (1, 0)
+    assert events == [("busy", 0), ("done", 0)]
+
+
 def test_all_is_killed_and_started_again(tmp_path):
     quick, slow = [walk(seed=seed) for seed in range(2)], [walk(seed=seed, pause=60.0) for seed in range(2, 8)]
     one = sweep(tmp_path, 2, *quick, *slow)

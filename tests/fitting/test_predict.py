@@ -249,6 +249,8 @@ def test_images_in_folders_and_manifests(tmp_path):
             predict(fitted.model, str(tmp_path / listing), tmp_path / "none.csv", Options(environment="sites"))
     listed = pd.read_csv(tmp_path / "list_out.csv")
     assert listed["prediction"].tolist() == found["prediction"].tolist()
+    classes_alone = predict(fitted.model, str(tmp_path / "pictures" / "a"), tmp_path / "a.csv")
+    assert classes_alone.right == {"all rows": done.right["a"]}
     (tmp_path / "pictures" / "a" / "cat" / "bad.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"bad\.png cannot be used"):
         predict(fitted.model, str(tmp_path / "pictures"), tmp_path / "bad.csv")

@@ -14,6 +14,8 @@ SMALLER = {
     "demo": "use fewer --workers",
 }
 """What to ask of a command that needed more memory than there is."""
+KEPT = {"experiment": "what is done is kept, and the same command goes on"}
+"""What to know of a command that was stopped."""
 
 
 class Interrupted(BaseException):
@@ -77,8 +79,7 @@ def _run() -> int:
         full = full_memory(error)
         if full is None:
             raise
-        command = sys.argv[1] if len(sys.argv) > 1 else ""
-        return _tell(f"{full}: {SMALLER.get(command, 'end other programs, or use a machine with more of it')}")
+        return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
 
 
 def _show_warning(
@@ -99,7 +100,11 @@ def _terminate(*_: Any) -> NoReturn:
 def _stopped(how: str, code: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # a second one, until the process has ended, adds nothing
-    return _tell(how, code)
+    return _tell(f"{how}: {KEPT[_command()]}" if _command() in KEPT else how, code)
+
+
+def _command() -> str:
+    return sys.argv[1] if len(sys.argv) > 1 else ""
 
 
 def _tell(message: str, code: int = 2) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +31,7 @@ Precision = Annotated[
 ]
 Address = Annotated[str | None, typer.Option(help="ray: of a cluster, such as auto; one is started here if not given.")]
 Gpus = Annotated[float | None, typer.Option("--gpus-per-run", min=0, help="ray: 0.25 lets four runs share one.")]
-Cpus = Annotated[float, typer.Option("--cpus-per-run", min=0, help="ray: cores of each run.")]
+Cpus = Annotated[float | None, typer.Option("--cpus-per-run", min=0, help="ray: cores of each run; 1 if not given.")]
 Retries = Annotated[int, typer.Option(min=0, help="How often a run is tried again after its worker died.")]
 Root = Annotated[Path | None, typer.Option("--data-root", help="Where data sets are kept.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
@@ -52,7 +53,7 @@ def experiment(
     precision: Precision = None,
     address: Address = None,
     gpus_per_run: Gpus = None,
-    cpus_per_run: Cpus = 1.0,
+    cpus_per_run: Cpus = None,
     retries: Retries = 2,
     data_root: Root = None,
     quiet: Quiet = False,
@@ -62,12 +63,14 @@ def experiment(
     Example: trm experiment cmnist --fast --only ERM --only TRM --output results
     """
     from ..errors import InputError
-    from ..experiments.plan import make, whole
+    from ..experiments.plan import absent_data, make, whole
     from ..experiments.recipe import load
     from ..experiments.run import run_experiment
     from ..experiments.store import Store
     from ..reports.experiments.shows import read
+    from ..training.engine import device_of
     from .experiment_show import events, show_plan, show_recipes, show_summary
+    from .show import console
 
     if listed:
         show_recipes()
@@ -76,32 +79,53 @@ def experiment(
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load(name, fast, defaults)
     read(recipe.show, recipe.name)  # what the report would refuse, before hours of work
-    if "cuda" in device and not _gpu():
-        raise InputError(f"--device {device}: PyTorch finds no GPU on this machine; leave it out, or use cpu")
-    given = {"precision": precision or ("fp32" if device == "cpu" or not _gpu() else "bf16")}
+    if not output.strip():
+        raise InputError("--output is empty: name a folder, or storage such as s3://...")
+    devices = None if device == "auto" else [part.strip() for part in device.split(",")]
+    for one in devices or ():
+        device_of(one)  # refused here, and not by each run
+    given = {"precision": precision or ("fp32" if set(devices or ()) == {"cpu"} or not _gpu() else "bf16")}
     plan, store = make(recipe, only or (), seeds, given), Store(output)
+    carrier = _executor(executor, workers, threads, devices, address, gpus_per_run, cpus_per_run, retries, data_root)
+    missing_data = absent_data(store.missing(plan.runs), data_root) if executor == "local" else None
     if dry_run:
-        show_plan(plan, store, device, workers, threads)
+        show_plan(plan, store, devices, workers if executor == "local" else 1, threads)
+        if missing_data:
+            console.print(missing_data, highlight=False, markup=False, soft_wrap=True)
         return
-
-    def carrier() -> Executor:
-        from ..experiments.local import LocalExecutor
-        from ..experiments.ray_cluster import RayExecutor
-
-        if executor == "local":
-            _refuse("local", {"--address": address, "--gpus-per-run": gpus_per_run})
-            devices = None if device == "auto" else [part.strip() for part in device.split(",")]
-            return LocalExecutor(workers, devices, threads, retries, data_root)
-        if executor == "ray":
-            _refuse("ray", {"--workers": workers, "--device": None if device == "auto" else device})
-            return RayExecutor(address, gpus_per_run, cpus_per_run, threads, retries, data_root)
-        raise InputError(f"executor {executor!r} is not known: choose from local, ray")
-
-    with events(plan, quiet) as on_event:
-        summary = run_experiment(plan, store, carrier(), on_event, whole(recipe, seeds, given))
+    if missing_data:
+        raise InputError(missing_data)
+    with events(plan, store, quiet) as on_event:
+        summary = run_experiment(plan, store, carrier, on_event, whole(recipe, seeds, given))
     show_summary(plan, summary, output, quiet)
     if summary.failed:
         raise typer.Exit(1)
+
+
+def _executor(
+    name: str,
+    workers: int | None,
+    threads: int | None,
+    devices: Sequence[str] | None,
+    address: str | None,
+    gpus_per_run: float | None,
+    cpus_per_run: float | None,
+    retries: int,
+    data_root: Path | None,
+) -> Executor:
+    from ..errors import InputError
+    from ..experiments.local import LocalExecutor
+    from ..experiments.ray_cluster import RayExecutor
+
+    if name == "local":
+        _refuse("local", {"--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run})
+        return LocalExecutor(workers, devices, threads, retries, data_root)
+    if name == "ray":
+        _refuse("ray", {"--workers": workers, "--device": devices})
+        return RayExecutor(
+            address, gpus_per_run, 1.0 if cpus_per_run is None else cpus_per_run, threads, retries, data_root
+        )
+    raise InputError(f"executor {name!r} is not known: choose from local, ray")
 
 
 def _gpu() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..experiments.run import Summary
     from ..experiments.store import Store
 
-SHOWN = 5  # failures that are printed
+SHOWN = 5  # kinds of failure that are printed
 
 
 def show_recipes() -> None:
@@ -50,52 +50,58 @@ def _fast(name: str) -> str:
         return ""
 
 
-def show_plan(plan: Plan, store: Store, device: str, workers: int | None, threads: int | None) -> None:
+def show_plan(
+    plan: Plan, store: Store, devices: Sequence[str] | None, workers: int | None, threads: int | None
+) -> None:
     """How many runs are done and missing, and how long the missing ones take."""
+    from ..data.checks import counted
     from ..experiments.estimate import estimate, seconds_by_kind
     from ..experiments.executors import threads_set
     from ..experiments.local import shared_out
 
-    devices, workers, threads = shared_out(None if device == "auto" else device.split(","), workers, threads)
+    devices, workers, threads = shared_out(devices, workers, threads)
     runs, missing = plan.runs, store.missing(plan.runs)
     left = {run.name for run in missing}
     seconds = seconds_by_kind((run, store.seconds(run.name)) for run in runs if run.name not in left)
     with threads_set(threads), task_progress() as advance:
         found = estimate(missing, devices[0], seconds, advance)
-    console.print(f"{plan.recipe.name}: {plan.recipe.title}", highlight=False)
-    console.print(f"{len(runs)} runs: {len(runs) - len(missing)} done, {len(missing)} missing", highlight=False)
+    lines = [plan.recipe.name + (f": {plan.recipe.title}" if plan.recipe.title else "")]
+    needed = f" ({plan.needed} of them train what others go on with)" if plan.needed else ""
+    lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} done, {len(missing)} missing"]
     if len(missing) > found.unknown:
-        each = f"{workers} at once with {threads} thread{'s' * (threads > 1)} each on {', '.join(devices)}"
-        whole = found.seconds / max(1, workers)
-        console.print(
-            f"about {_duration(whole)} ({each}), from measured steps: {_rest(found.unknown)}", highlight=False
-        )
-
-
-def _rest(unknown: int) -> str:
-    left_out = "reading data, evaluations and start-up come on top"
-    return left_out + (f", and {unknown} runs whose time is not known" if unknown else "")
+        at_once = max(1, workers)
+        each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}"
+        unknown = f", and {counted(found.unknown, 'run')} whose time is not known" if found.unknown else ""
+        lines += [
+            f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations: reading data "
+            f"and start-up come on top{unknown}"
+        ]
+    elif missing:
+        lines += ["how long they take is not known beforehand"]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{round(seconds / 3600)} h"
 
 
 @contextmanager
-def events(plan: Plan, quiet: bool) -> Iterator[OnEvent]:
+def events(plan: Plan, store: Store, quiet: bool) -> Iterator[OnEvent]:
     """A bar for all runs and one for each at work, or a line a run where stderr is no terminal."""
     runs = plan.runs
+    ended = len(runs) - len(store.missing(runs))
     names = {run.name: _needed(run.settings) for run in runs}
     names |= {cell.run.name: _label(cell.columns) for cell in reversed(plan.cells)}
     where = Console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=where, disable=quiet or not where.is_terminal) as bars:
-        everything = bars.add_task(plan.recipe.name, total=len(runs))
+        everything = bars.add_task(plan.recipe.name, completed=ended, total=len(runs))
         working: dict[str, TaskID] = {}
-        ended = 0
 
         def on_event(event: Event) -> None:
             nonlocal ended
@@ -111,19 +117,28 @@ def events(plan: Plan, quiet: bool) -> Iterator[OnEvent]:
                 ended += 1
                 bars.update(everything, completed=ended)
             if event.kind != "done" or not where.is_terminal:
-                told = f"{event.seconds:.1f} s" if event.kind == "done" else event.message
-                where.print(f"{label}: {event.kind}, {told}", highlight=False, markup=False)
+                where.print(f"{label}: {_told(event)}", highlight=False, markup=False, soft_wrap=True)
 
         yield on_event
+
+
+def _told(event: Event) -> str:
+    if event.kind != "done":
+        return f"{event.kind}, {event.message}"
+    return f"done, {event.seconds:.1f} s" if event.seconds else "done by another process"
 
 
 def show_summary(plan: Plan, summary: Summary, output: str, quiet: bool) -> None:
     """What failed is told in any case."""
     problems = Console(stderr=True)
-    for name, error in list(summary.failed.items())[:SHOWN]:
-        problems.print(f"run {name} failed: {error}", highlight=False, markup=False)
-    if len(summary.failed) > SHOWN:
-        problems.print(f"and {len(summary.failed) - SHOWN} more failed", highlight=False)
+    alike: dict[str, list[str]] = {}
+    for name, error in summary.failed.items():
+        alike.setdefault(error, []).append(name)
+    for error, names in list(alike.items())[:SHOWN]:
+        which = f"run {names[0]}" if len(names) == 1 else f"{len(names)} runs, {names[0]} the first of them,"
+        problems.print(f"{which} failed: {error}", highlight=False, markup=False, soft_wrap=True)
+    if len(alike) > SHOWN:
+        problems.print(f"and {sum(map(len, list(alike.values())[SHOWN:]))} more failed", highlight=False)
     if not quiet:
         failed = f", {len(summary.failed)} failed" if summary.failed else ""
         console.print(

@@ -26,11 +26,13 @@ from ..models import Classifier, available, build
 from ..training.captured import aside
 from ..training.config import Precision, Run, TrainingConfig
 from ..training.engine import Engine
+from ..training.evaluate import featurise
 from ..training.state import start
 from ..training.step import make_step
 
 WARM_UP = {"cuda": 10, "cpu": 2}
 STEPS = {"cuda": 60, "cpu": 12}
+BRIEF = 0.3  # seconds of steps by which the length of a whole training is judged
 
 
 @dataclass(frozen=True)
@@ -120,15 +122,25 @@ def measure(
 def step_seconds(
     workload: Workload, algorithm: str, precision: Precision | None, *, settings: Mapping[str, Any], device: str
 ) -> float:
-    """The median of a few steps after the first: as many as take a second, at least one."""
+    """The median of as many steps as take `BRIEF` seconds, without the first; where one takes longer, of that one."""
     run = _run(workload, algorithm, device, precision, settings)
     engine = Engine.of(run)
-    step = _step(run, engine, captured=True)
-    _timed(step, engine)
-    times = [_timed(step, engine)]
-    while sum(times) < 1 and len(times) < STEPS[engine.device.type]:
-        times.append(_timed(step, engine))
-    return statistics.median(times)
+    return _median(_step(run, engine, captured=True), engine)
+
+
+def forward_seconds(workload: Workload, precision: Precision | None, *, device: str) -> float:
+    """The same of a forward pass on the samples of a step, as in an evaluation."""
+    run = _run(workload, "erm", device, precision)
+    engine = Engine.of(run)
+    model, data = start(run, engine).model, run.splits.train.to(engine.device)
+    return _median(lambda: featurise(model, data), engine)
+
+
+def _median(act: Callable[[], object], engine: Engine) -> float:
+    times = [_timed(act, engine)]
+    while sum(times) < BRIEF and len(times) < STEPS[engine.device.type]:
+        times.append(_timed(act, engine))
+    return statistics.median(times[1:] or times)
 
 
 def _run(

@@ -1,26 +1,32 @@
 """How long runs will take: from those that are done, else from steps measured here and now on random samples.
 
-Reading data, evaluations and the start of a process are left out of what is measured, so short runs take longer.
+Reading data and the start of a process are left out of what is measured, so short runs take longer.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..training.config import Precision
 from ..training.plain import dumps
-from .bench import Workload, step_seconds
+from .bench import BRIEF, Workload, forward_seconds, step_seconds
 from .tasks import Cost, PlannedRun, get
+
+FEW = 2  # samples of each environment in a step that stands for a long one
+LONGEST = 4.0  # seconds of the one step of ERM that tells how time grows with samples
+BUDGET = 25.0  # seconds after which no further kind of step is measured
 
 
 @dataclass(frozen=True)
 class Estimate:
     """
     seconds  of all runs that could be estimated, one after the other
-    unknown  how many could not: those of tasks that take no steps, or of data that is known only when it is read
+    unknown  how many could not: those of tasks that take no steps, of data that is known only when it is read, or of
+             steps that were not measured in time
     """
 
     seconds: float
@@ -28,6 +34,7 @@ class Estimate:
 
 
 Kind = tuple[Any, ...]
+Step = tuple[Workload, str, Precision | None]
 
 
 def estimate(
@@ -35,50 +42,105 @@ def estimate(
     device: str,
     done: Mapping[Kind, float],
     progress: Callable[[str, int, int], None] = lambda what, now, total: None,
+    budget: float = BUDGET,
 ) -> Estimate:
     """
-    done  seconds of runs of each kind that are finished, as `seconds_by_kind` gives them
+    done    seconds of runs of each kind that are finished, as `seconds_by_kind` gives them
+    budget  seconds to measure in, about
     """
-    costs = [(run, _cost(run)) for run in runs if _kind(run) not in done]
-    measured = {_step(cost): 0.0 for _, cost in costs if cost is not None}
-    for number, step in enumerate(measured):
-        settings = next(cost.settings for _, cost in costs if cost is not None and _step(cost) == step)
-        progress(step[1], number, len(measured))
-        measured[step] = step_seconds(*step, settings=settings, device=device)
-    progress("", len(measured), len(measured))
-    total = sum(done[_kind(run)] for run in runs if _kind(run) in done)
-    total += sum(cost.steps * measured[_step(cost)] for _, cost in costs if cost is not None)
-    return Estimate(total, sum(cost is None for _, cost in costs))
+    costs = [_kind_and_cost(run) for run in runs]
+    missing = [cost for kind, cost in costs if kind not in done and cost is not None]
+    measured, end = _Measured(device), time.monotonic() + budget
+    kinds: dict[Step, Cost] = {}
+    for cost in missing:
+        kinds.setdefault(_step(cost), cost)
+    for number, cost in enumerate(kinds.values()):
+        progress(f"measuring steps of {cost.algorithm}", number, len(kinds))
+        if time.monotonic() < end:
+            measured.add(cost)
+    progress("", len(kinds), len(kinds))
+    known = [cost for cost in missing if _step(cost) in measured.steps]
+    total = sum(done[kind] for kind, _ in costs if kind in done) + sum(map(measured.seconds, known))
+    return Estimate(total, sum(kind not in done for kind, _ in costs) - len(known))
+
+
+class _Measured:
+    """
+    steps    seconds of a step of each kind
+    samples  seconds of a sample in an evaluation, of each network and size
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.steps: dict[Step, float] = {}
+        self.samples: dict[Kind, float] = {}
+        self._scales: dict[Kind, tuple[Workload, float]] = {}
+
+    def add(self, cost: Cost) -> None:
+        workload, precision = cost.workload, cost.precision
+        if (workload, precision) not in self._scales:
+            self._scales[workload, precision] = self._scale(workload, precision)
+        taken, scale = self._scales[workload, precision]
+        seconds = step_seconds(taken, cost.algorithm, precision, settings=cost.settings, device=self.device)
+        self.steps[_step(cost)] = scale * seconds
+        if _network(cost) not in self.samples:
+            seconds = scale * forward_seconds(taken, precision, device=self.device)
+            self.samples[_network(cost)] = seconds / (workload.environments * workload.batch_size)
+
+    def seconds(self, cost: Cost) -> float:
+        return cost.steps * self.steps[_step(cost)] + cost.evaluated * self.samples[_network(cost)]
+
+    def _scale(self, workload: Workload, precision: Precision | None) -> tuple[Workload, float]:
+        """What is measured in place of a step, and how many times as long the step takes.
+
+        Itself, where that is quick. Otherwise a step of a few samples, with which all algorithms are compared, and the
+        largest of ERM that does not take long, beyond which time is taken to grow with samples.
+        """
+        few = replace(workload, batch_size=min(FEW, workload.batch_size))
+        if self.device != "cpu" or few == workload:
+            return workload, 1.0
+
+        def erm(batch_size: int) -> float:
+            larger = replace(workload, batch_size=batch_size)
+            return step_seconds(larger, "erm", precision, settings={}, device=self.device)
+
+        first = erm(few.batch_size)
+        if first * workload.batch_size / few.batch_size < BRIEF:
+            return workload, 1.0
+        most = min(workload.batch_size, max(few.batch_size, int(LONGEST * few.batch_size / first)))
+        grown = 1.0 if most == few.batch_size else erm(most) / first
+        return few, grown * workload.batch_size / most
 
 
 def seconds_by_kind(runs: Iterable[tuple[PlannedRun, float]]) -> dict[Kind, float]:
     """The median of each kind."""
     found: dict[Kind, list[float]] = {}
     for run, seconds in runs:
-        found.setdefault(_kind(run), []).append(seconds)
+        found.setdefault(_kind_and_cost(run)[0], []).append(seconds)
     return {kind: statistics.median(values) for kind, values in found.items()}
 
 
 def steps_of(run: PlannedRun) -> int | None:
     """How many it trains for; None where that is not known beforehand."""
-    cost = _cost(run)
+    cost = _kind_and_cost(run)[1]
     return None if cost is None else cost.steps
 
 
-def _step(cost: Cost) -> tuple[Workload, str, Precision | None]:
+def _step(cost: Cost) -> Step:
     """What decides how long a step takes, about: not the settings."""
     return cost.workload, cost.algorithm, cost.precision
 
 
-def _kind(run: PlannedRun) -> Kind:
-    """Runs that take about as long: so many steps of one kind, evaluated as often."""
-    cost = _cost(run)
-    if cost is None:
-        return run.task, dumps({**run.settings, "seed": 0}, sort_keys=True)
-    training = run.settings["training"]
-    return run.task, _step(cost), cost.steps, training.get("evaluations"), dumps(training.get("record"))
+def _network(cost: Cost) -> Kind:
+    """What decides how long a sample takes in an evaluation."""
+    return cost.workload.backbone, cost.workload.shape, cost.precision
 
 
-def _cost(run: PlannedRun) -> Cost | None:
+def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
+    """Runs of a kind take about as long: so many steps of one kind, evaluated as often."""
     task = get(run.task)
-    return task.cost(task.read(run.settings))
+    cost = task.cost(task.read(run.settings))
+    if cost is None:
+        return (run.task, dumps({**run.settings, "seed": 0}, sort_keys=True)), None
+    training = run.settings["training"]
+    return (run.task, _step(cost), cost.steps, cost.evaluated, dumps(training.get("record"))), cost

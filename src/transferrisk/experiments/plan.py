@@ -6,14 +6,17 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..algorithms import get as algorithm
 from ..data.checks import did_you_mean
 from ..errors import InputError
 from .recipe import Recipe
-from .tasks import PlannedRun, get
+from .tasks import PlannedRun, Task, get
 from .tasks.base import plan as planned
+from .tasks.known import absent
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Plan:
     recipe: Recipe
     cells: tuple[Cell, ...]
 
-    @property
+    @cached_property
     def runs(self) -> list[PlannedRun]:
         """Each once, those that others need before them; the model is kept where any of them asks for it."""
         found: dict[str, PlannedRun] = {}
@@ -41,10 +44,28 @@ class Plan:
             found[run.name] = run if known is None else replace(known, keep=known.keep or run.keep)
         return list(found.values())
 
+    @property
+    def needed(self) -> int:
+        """How many of the runs are there only because others need them."""
+        return len(self.runs) - len({cell.run.name for cell in self.cells})
+
 
 def count(recipe: Recipe) -> int:
-    """How many cells it has, without resolving their runs."""
-    return len(recipe.seeds) * sum(1 for _ in _combinations(recipe))
+    """How many runs it has, those that others need among them; without resolving all of them."""
+    if type(get(recipe.task)).needs is Task.needs:
+        return len(recipe.seeds) * sum(1 for _ in _combinations(recipe))
+    return len(recipe.seeds) * len(make(recipe, seeds=1).runs)
+
+
+def absent_data(runs: Iterable[PlannedRun], root: Path | None) -> str | None:
+    """Of which set nothing is on this machine, and what to do; None where there is none such."""
+    for data in sorted({run.settings["data"] for run in runs if isinstance(run.settings.get("data"), str)}):
+        if folder := absent(data, root):
+            return (
+                f"{data} is not there, since {folder} does not exist: see trm data fetch {data}, say where it is with "
+                "--data-root or $TRANSFERRISK_DATA, or leave its runs out with --only"
+            )
+    return None
 
 
 def whole(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
@@ -62,6 +83,11 @@ def make(
     given  settings where the recipe does not say them, such as the precision of the machine; those that the task does
            not have are left out
     """
+    if recipe.task == Recipe.task and not (recipe.settings or recipe.problems or recipe.methods):
+        raise InputError(
+            f'recipe {recipe.where} says nothing to run: it needs data, as data = "pacs" below [settings], and '
+            'methods, as ERM = { algorithm = "erm" } below [methods]'
+        )
     known = {field.name for field in fields(get(recipe.task).settings_type)}
     common = {key: value for key, value in (given or {}).items() if key in known}
     chosen = _chosen(recipe, only)
@@ -85,7 +111,7 @@ def _named(recipe: Recipe, columns: Mapping[str, Any]) -> Iterator[None]:
         yield
     except InputError as error:
         method = f", method {columns['method']}" if columns.get("method") else ""
-        raise InputError(f"recipe {recipe.name}{method}: {error}") from None
+        raise InputError(f"recipe {recipe.where}{method}: {error}") from None
 
 
 def _combinations(recipe: Recipe) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -111,7 +137,7 @@ def _points(
     if grid == "paper":
         grid = algorithm(settings.get("algorithm", "")).grid
     if not isinstance(grid, Mapping) or any(not isinstance(v, list | tuple) or not v for v in grid.values()):
-        raise InputError(f'recipe {recipe.name}: the grid of {method} is {grid!r}: write "paper" or lists of values')
+        raise InputError(f'recipe {recipe.where}: the grid of {method} is {grid!r}: write "paper" or lists of values')
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +22,7 @@ from .local import known_task
 from .store import Store
 from .tasks import PlannedRun, get
 
+REACH = 3.0  # seconds in which the machine at an address answers
 GRACE = 60.0  # seconds in which trainings that are asked to stop finish their step and save
 
 
@@ -59,7 +63,9 @@ class RayExecutor:
             raise InputError(f"threads={self.threads} is no number of threads: use 1 or more")
         if self.retries < 0:
             raise InputError(f"retries={self.retries} is no number of attempts: use 0 or more")
-        require("ray", "ray")
+        ray = require("ray", "ray")
+        if self.address is not None and not ray.is_initialized():
+            _check_reachable(self.address)
 
     def map(self, runs: Sequence[PlannedRun], store: Store, on_event: OnEvent) -> Iterator[Outcome]:
         """Outcomes as they come. When the iteration is ended early, runs have saved what they had."""
@@ -100,7 +106,8 @@ class RayExecutor:
         else:
             here = {"address": self.address}
         try:
-            ray.init(**{**quiet, **here, **self.options})
+            with nullcontext() if self.address is None else _silence():
+                ray.init(**{**quiet, **here, **self.options})
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = f" at {self.address}" if self.address else ""
             raise TransferRiskError(f"no Ray cluster{where}: {in_a_line(error)}") from None
@@ -113,6 +120,38 @@ class RayExecutor:
                 raise InputError(
                     f"a run is to have {asked:g} {what}s, and this machine has {there.get(what, 0):g}: use fewer"
                 )
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Of what Ray's compiled parts write about each attempt to connect, whatever its levels of logging."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing, warnings.catch_warnings():
+            os.dup2(nothing.fileno(), 2)
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for long, and write about each attempt."""
+    scheme, _, place = address.rpartition("://")
+    if address in ("auto", "local") or scheme not in ("", "ray"):
+        return
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InputError(f"address {address!r} is none of a Ray cluster: use auto, HOST:6379 or ray://HOST:10001")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+    except OSError as error:
+        raise InputError(
+            f"no Ray cluster at {address} ({error.strerror or error}): correct the address, or start one there with "
+            "ray start --head"
+        ) from None
 
 
 def _execute(run: PlannedRun, module: str, store: Store, gpu: bool, threads: int, data_root: Path | None) -> Outcome:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -43,11 +43,11 @@ _OWN = files("transferrisk").joinpath("recipes")
 @dataclass(frozen=True)
 class Recipe:
     """
-    given  words of `trm experiment` that ask for it: its name or file, --fast, --defaults
+    given   words of `trm experiment` that ask for it: its name or file, --defaults, --fast; no part of what it is
+    others  as above
     """
 
     name: str
-    given: tuple[str, ...] = ()
     title: str = ""
     paper: str = ""
     task: str = "train"
@@ -61,6 +61,12 @@ class Recipe:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     show: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def where(self) -> str:
+        """As messages call it."""
+        return self.given[0] if self.given and self.given[0].endswith(SUFFIX) else self.name
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -95,7 +101,7 @@ def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe
         table, called = _merged(table, small), f"{called}-fast"
         table.pop("published", None)  # the paper's numbers are of the whole
         given.append("--fast")
-    return replace(_recipe(called, table), given=tuple(given))
+    return _recipe(called, table, tuple(given))
 
 
 def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> dict[str, Any]:
@@ -199,29 +205,29 @@ def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
     return out
 
 
-def _recipe(name: str, table: Mapping[str, Any]) -> Recipe:
-    values = dict(table)
+def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Recipe:
+    values, where = dict(table), Recipe(name, given=given).where
     if "seeds" in values:
-        values["seeds"] = _seeds(name, values["seeds"])
+        values["seeds"] = _seeds(where, values["seeds"])
     if "select" in values:
         rules = values["select"]
         if not isinstance(rules, list) or not rules or any(rule not in get_args(Selection) for rule in rules):
-            raise InputError(f"recipe {name}: select = {rules!r} is no list of {', '.join(get_args(Selection))}")
+            raise InputError(f"recipe {where}: select = {rules!r} is no list of {', '.join(get_args(Selection))}")
         values["select"] = tuple(rules)
     for key in ("keep", "grids"):
         if not isinstance(values.get(key, False), bool):
-            raise InputError(f"recipe {name}: {key} = {values[key]!r} is neither true nor false")
+            raise InputError(f"recipe {where}: {key} = {values[key]!r} is neither true nor false")
     for key in ("title", "paper", "task"):
         if not isinstance(values.get(key, ""), str):
-            raise InputError(f"recipe {name}: {key} = {values[key]!r} is no text")
+            raise InputError(f"recipe {where}: {key} = {values[key]!r} is no text")
     for key in ("methods", "problems"):
         for label, settings in values.get(key, {}).items():
             if not isinstance(settings, Mapping):
-                raise InputError(f"recipe {name}: {key}.{label} = {settings!r} is no table of settings")
+                raise InputError(f"recipe {where}: {key}.{label} = {settings!r} is no table of settings")
     for key, choices in values.get("vary", {}).items():
         if not isinstance(choices, list) or not choices:
-            raise InputError(f"recipe {name}: vary.{key} = {choices!r} is no list of values")
-    return Recipe(name, **values)
+            raise InputError(f"recipe {where}: vary.{key} = {choices!r} is no list of values")
+    return Recipe(name, **values, given=given)
 
 
 def _seeds(name: str, given: Any) -> tuple[int, ...]:

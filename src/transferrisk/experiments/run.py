@@ -117,6 +117,8 @@ class _Sweep:
         pause, longest = LOOK_EVERY
         while True:
             missing = {run.name: run for run in self.missing()}
+            for name in self._waited_for - missing.keys():
+                self._end(Event(name, "done"))
             for name in missing:
                 self._fail_unseen(name)
                 self._fail_for_need(name)
@@ -145,7 +147,7 @@ class _Sweep:
         else:
             self._reported[outcome.name] = time.monotonic()
             self.ran += outcome.seconds > 0
-        self.on_event(Event(outcome.name, outcome.state, seconds=outcome.seconds, message=outcome.error or ""))
+        self._end(Event(outcome.name, outcome.state, seconds=outcome.seconds, message=outcome.error or ""))
         if time.monotonic() - self._written > WRITE_EVERY:
             self.collect()
             self._written = time.monotonic()
@@ -164,14 +166,19 @@ class _Sweep:
                 f"a worker has done it, and {self.store.where(f'{RUNS}/{name}')} does not show it: use a folder or an "
                 "address that all workers share"
             )
-            self.on_event(Event(name, "failed", message=self.failed[name]))
+            self._end(Event(name, "failed", message=self.failed[name]))
 
     def _fail_for_need(self, name: str) -> None:
         """Runs come after those they need, so that this reaches the last of a chain."""
         broken = next((need for need in self.needs[name] if need in self.failed), None)
         if broken is not None and name not in self.failed:
             self.failed[name] = f"it needs run {broken}, which failed: {self.failed[broken]}"
-            self.on_event(Event(name, "failed", message=self.failed[name]))
+            self._end(Event(name, "failed", message=self.failed[name]))
+
+    def _end(self, event: Event) -> None:
+        """Of a run that nobody waits for any longer."""
+        self._waited_for.discard(event.name)
+        self.on_event(event)
 
     def _tell_busy(self, name: str) -> None:
         if name not in self._waited_for:

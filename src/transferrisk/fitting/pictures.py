@@ -54,19 +54,19 @@ def parts_of_images(
 
 
 def _in_folder(path: Path, classes: Sequence[str]) -> list[Picture]:
-    """The last two folders are environment and class where those of all images could be."""
+    """Folders are classes, and those above them environments, where those of all images could be."""
     if not path.exists():
         raise InputError(f"{path} does not exist: check the path")
     files = [entry for entry in entries(path) if is_image(entry.name)]
     if not files:
         raise InputError(f"{path} holds no images: name another folder")
-    labelled = all(len(file.folders) >= 2 and readable(file.folders[-1]) in classes for file in files)
+    labelled = all(file.folders and readable(file.folders[-1]) in classes for file in files)
     return [
         Picture(
             file,
             readable(file.name),
             readable(file.folders[-1]) if labelled else None,
-            readable(file.folders[-2]) if labelled else None,
+            readable(file.folders[-2]) if labelled and len(file.folders) > 1 else None,
         )
         for file in files
     ]
@@ -133,10 +133,10 @@ def _decoded(pictures: Sequence[Picture], size: int, where: Path, skip_bad: bool
             )
     good.sort()
     chosen = [pictures[i] for i in good]
-    labels = [picture.label for picture in chosen]
+    labels, environments = [picture.label for picture in chosen], [picture.environment for picture in chosen]
     return Part(
         images[good],
         {"path": [picture.name for picture in chosen]},
         labels if any(labels) else None,
-        [picture.environment for picture in chosen] if any(labels) else None,
+        environments if any(labels) and any(environments) else None,
     )

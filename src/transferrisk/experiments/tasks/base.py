@@ -61,13 +61,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Cost:
-    """So many steps of an algorithm."""
+    """So many steps of an algorithm.
+
+    evaluated  about how many samples all evaluations look at
+    """
 
     workload: Workload
     algorithm: str
     settings: Mapping[str, Any]
     precision: Precision | None
     steps: int
+    evaluated: int = 0
 
 
 class Task(ABC, Generic[S]):
@@ -95,7 +99,10 @@ class Task(ABC, Generic[S]):
                 )
         for key, field in fields.items():
             if field.default is MISSING and field.default_factory is MISSING and key not in settings:
-                raise InputError(f"task {self.name!r} needs the setting {key!r}: add it")
+                raise InputError(
+                    f"task {self.name!r} needs the setting {key!r}: add it to [settings], or to each of "
+                    "[problems] or [methods]"
+                )
         try:
             kinds = get_type_hints(self.settings_type)
             typed = {key: _typed(value, kinds[key]) for key, value in settings.items()}

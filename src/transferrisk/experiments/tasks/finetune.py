@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from ...errors import InputError
+from ...training import TrainingConfig
 from ...training.finetune import finetuning
 from ...training.output import BEST
 from ...training.protocols import PROTOCOLS
 from .base import Cost, Place, PlannedRun, Row, Task, get, register
+from .known import facts_of
 from .train import FOLDER, TrainSettings, TrainTask, trained, training_of
 
 _MODEL = tuple(field.name for field in fields(TrainSettings))
@@ -66,11 +68,14 @@ class FinetuneTask(Task[FinetuneSettings]):
         return trained(request, place)
 
     def cost(self, settings: FinetuneSettings) -> Cost | None:
-        model, tuning = get("train").cost(settings.model()), settings.tuning
-        if model is None or not tuning.get("batch_size") or "epochs" not in tuning:
+        facts, model, tuning = facts_of(settings.data), get("train").cost(settings.model()), settings.tuning
+        if facts is None or model is None or not tuning.get("batch_size") or "epochs" not in tuning:
             return None
         batch = tuning["batch_size"]
         steps = tuning["epochs"] * max(1, settings.samples // batch)
-        return Cost(replace(model.workload, environments=1, batch_size=batch), "erm", {}, settings.precision, steps)
+        seen = facts.environments.get(settings.test_env or facts.test, 0) + 2 * facts.validation
+        evaluated = tuning.get("evaluations", TrainingConfig.evaluations) * seen
+        workload = replace(model.workload, environments=1, batch_size=batch)
+        return Cost(workload, "erm", {}, settings.precision, steps, evaluated)
 
     tidy = TrainTask.tidy

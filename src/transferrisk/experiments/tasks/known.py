@@ -6,9 +6,13 @@ import hashlib
 from pathlib import Path
 
 from ...data.catalogue import look_up
+from ...data.checks import existing_file
 from ...data.facts import Facts
-from ...data.root import expanded
+from ...data.fetch import verify
+from ...data.root import data_root, expanded
 from ...data.splits import VALIDATION
+from ...errors import InputError
+from ...models.backbones import WORDS
 from ...training.digests import LENGTH, of_file
 
 
@@ -32,11 +36,17 @@ def smallest_environment(facts: Facts, left_out: set[str | None]) -> tuple[int, 
 def content_of(data: str) -> str | None:
     """A digest of the user's files behind a name such as table:visits.csv; None where there are none.
 
-    Of a folder, names and sizes of the files in it.
+    Of a folder, names and sizes of the files in it. A file that is not there is an error.
     """
-    _, colon, argument = data.partition(":")
-    path = expanded(argument) if colon and argument else None
-    if path is None or not path.exists():
+    base, colon, argument = data.partition(":")
+    if not colon or not argument:
+        return None
+    path, found = expanded(argument), look_up(base)
+    if found is not None and found.argument == "FILE":
+        return of_file(existing_file(path))
+    if not path.exists():
+        if found is not None and found.argument == "PATH":
+            raise InputError(f"{path} does not exist: check the path")
         return None
     if path.is_file():
         return of_file(path)
@@ -44,6 +54,20 @@ def content_of(data: str) -> str | None:
     return hashlib.sha256("\n".join(listed).encode(errors="surrogateescape")).hexdigest()[:LENGTH]
 
 
+def absent(data: str, root: Path | str | None) -> Path | None:
+    """A folder that a set has to have and that is not there; None where only reading can tell what is missing."""
+    place = data_root(root)
+    for state in verify(data, place, digests=False):
+        folder = place / state.path.relative_to(place).parts[0]
+        if state.state == "missing" and not folder.exists():
+            return folder
+    return None
+
+
 def file_digest(weights: str | None) -> str | None:
     """Of a file of weights; None where the word is none of a file."""
-    return of_file(weights) if weights and Path(weights).is_file() else None
+    if weights is None or weights in WORDS:
+        return None
+    if not Path(weights).is_file():
+        raise InputError(f"weights {weights!r} are no file and none of {', '.join(WORDS)}: name one of these")
+    return of_file(weights)

@@ -158,7 +158,8 @@ class TrainTask(Task[TrainSettings]):
         shape, batch = shape_of(facts, settings.size), training["batch_size"]
         workload = Workload(environments, batch, shape, settings.backbone, len(facts.classes))
         steps = training["epochs"] * (samples // batch)
-        return Cost(workload, settings.algorithm, settings.settings, settings.precision, steps)
+        evaluated = training.get("evaluations", TrainingConfig.evaluations) * (facts.samples + facts.validation)
+        return Cost(workload, settings.algorithm, settings.settings, settings.precision, steps, evaluated)
 
     def run(self, settings: TrainSettings, place: Place) -> list[Row]:
         return trained(settings.request(place), place)
