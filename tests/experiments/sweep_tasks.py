@@ -97,11 +97,15 @@ class TrainingSettings:
     seed: int = 0
     epochs: int = 2
     pause: float = 0.0
+    last: bool = False
 
 
 @register("test-training")
 class Training(Task[TrainingSettings]):
-    """A small one, with a pause after each step; each start that comes to its third step leaves its process."""
+    """A small one, with a pause after each step; each start that comes to its third step leaves its process.
+
+    last  only the last step has that
+    """
 
     settings_type = TrainingSettings
 
@@ -118,6 +122,8 @@ class Training(Task[TrainingSettings]):
         def on_step(done, total):
             nonlocal noted
             place.on_step(done, total)
+            if settings.last and done < total:
+                return
             if done >= 3 and not noted:
                 note_start(place.folder)
                 noted = True

@@ -235,6 +235,23 @@ def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, 
     assert rows_of(tmp_path / "cut", [run]) == rows_of(tmp_path / "whole", [run])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interruption_in_the_last_step_of_a_training_is_heard(tmp_path, workers):
+    runs = [
+        PlannedRun("test-training", get("test-training").resolve({"seed": seed, "pause": 5.0, "last": True}))
+        for seed in range(2)
+    ]
+    one = sweep(tmp_path, workers, *runs)
+    until(lambda: starts(tmp_path / "runs" / runs[0].name))
+    os.kill(one.pid, signal.SIGTERM)
+    out, _ = one.communicate(timeout=60)
+    assert out.startswith("interrupted: 0 of 2 runs are done")
+    assert not starts(tmp_path / "runs" / runs[1].name)
+    for run in runs:
+        hurry(tmp_path / "runs" / run.name)
+    assert run_experiment(plan(*runs), Store(tmp_path), HERE).done == 2
+
+
 def test_handlers_of_signals_are_given_back(tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 

@@ -139,13 +139,15 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path, signum, code):
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_a_signal_during_the_last_step_changes_nothing(tmp_path):
-    records = train(
-        small_run(),
-        lambda done, total: os.kill(os.getpid(), signal.SIGINT) if done == total else None,
-        output=silent(tmp_path),
-    )
-    assert records[-1].step == STEPS
+def test_a_signal_during_the_last_step_acts_when_all_is_saved(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            small_run(),
+            lambda done, total: os.kill(os.getpid(), signal.SIGINT) if done == total else None,
+            output=silent(tmp_path),
+        )
+    assert train(small_run(), output=silent(tmp_path, resume=True))[-1].step == STEPS
+    assert load_checkpoint(tmp_path / "last.safetensors").values["step"] == STEPS
 
 
 def test_without_a_folder_a_signal_is_left_to_the_caller():

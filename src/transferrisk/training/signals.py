@@ -31,7 +31,7 @@ class Stop:
 def stop_asked() -> Iterator[Stop]:
     """Says whether SIGINT or SIGTERM came; the second one acts at once, as if this were not here.
 
-    In a thread other than the main one nothing is caught, because Python allows it there alone.
+    A signal after which the block ended as if none had come acts then: what comes next is not to begin. In a thread other than the main one nothing is caught, because Python allows it there alone.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -53,3 +53,5 @@ def stop_asked() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if stop.signum is not None:
+        signal.raise_signal(stop.signum)
