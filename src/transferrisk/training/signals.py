@@ -31,7 +31,8 @@ class Stop:
 def stop_asked() -> Iterator[Stop]:
     """Says whether SIGINT or SIGTERM came; the second one acts at once, as if this were not here.
 
-    A signal after which the block ended as if none had come acts then: what comes next is not to begin. In a thread other than the main one nothing is caught, because Python allows it there alone.
+    A signal after which the block ended as if none had come acts then: what comes next is not to begin. In a thread
+    other than the main one nothing is caught, because Python allows it there alone.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
