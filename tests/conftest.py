@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,6 +37,16 @@ def trm(monkeypatch, capsys, tmp_path):
         return exit_.value.code or 0, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def text_of():
+    """A page -> what it says: entities as characters, and commands without the elements around their words."""
+
+    def read(page: Path) -> str:
+        return html.unescape(page.read_text(encoding="utf-8").replace("<span>", "").replace("</span>", ""))
+
+    return read
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_prints_tables_and_writes_beside_the_results(trm, results):
     assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", html)
 
 
-def test_some_experiments_elsewhere_as_json(trm, results, tmp_path):
+def test_some_experiments_elsewhere_as_json(trm, results, tmp_path, text_of):
     code, out, _ = trm("report", results, "whole", "--output", "elsewhere", "--json")
     found = json.loads(out)
     assert code == 0
@@ -50,7 +50,7 @@ def test_some_experiments_elsewhere_as_json(trm, results, tmp_path):
     assert [line["mean"] for line in found["experiments"]["whole"]["numbers"]] == pytest.approx([55, 75])
     assert (tmp_path / "elsewhere" / "whole" / "training_domain.md").is_file()
     assert not (results / "report.html").exists()
-    assert "trm report" in (tmp_path / "elsewhere" / "report.html").read_text()
+    assert f"trm report {results} whole --output elsewhere" in text_of(tmp_path / "elsewhere" / "report.html")
 
 
 def test_help_has_an_example(trm):

@@ -28,7 +28,7 @@ def show_report(report: Report) -> None:
             if part.curves or part.pictures:
                 _say(f"Drawn in {part.stem}.svg and {part.stem}.png.")
         console.print()
-    console.print(Text.assemble("Report: ", (str(report.files[0]), "bold")))
+    console.print(Text.assemble("Report: ", (str(report.files[0]), "bold")), soft_wrap=True)
 
 
 def _show_grid(grid: Grid) -> None:

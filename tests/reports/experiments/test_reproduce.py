@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import shlex
 
 import pytest
@@ -79,12 +78,11 @@ def test_a_precision_of_the_recipe_or_of_some_runs_is_no_option(tmp_path):
     assert "--precision" not in command(experiment(tmp_path, rows_of=lambda c: evaluation(1, 0.5)), tmp_path)
 
 
-def test_the_page_has_each_command_with_seeds_hardware_precision_commit_and_dates(tmp_path):
+def test_the_page_has_each_command_with_seeds_hardware_precision_commit_and_dates(tmp_path, text_of):
     experiment(tmp_path, rows_of=lambda c: made(date=f"2026-01-3{c['seed'] % 2}T10:00:00+00:00")(c))
     experiment(tmp_path, "toy-2d", made(lambda c: c["seed"] in (0, 2), date=None))
     report(tmp_path, command="trm report here")
-    page = html.unescape((tmp_path / "report.html").read_text())
-    page = page.replace("<span>", "").replace("</span>", "")  # of the words of commands
+    page = text_of(tmp_path / "report.html")
     one, other, last = (page.index(f"<code>trm {words}") for words in (
         "experiment cmnist --precision bf16", "experiment toy-2d --seeds 2", "report here"))  # fmt: skip
     assert one < other < last
