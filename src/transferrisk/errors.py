@@ -27,6 +27,10 @@ class OtherRunError(InputError):
     """A folder holds a run that was started with other settings or data."""
 
 
+class DamagedRunError(InputError):
+    """Files in the folder of a run that it would go on from cannot be used."""
+
+
 class DivergedError(TransferRiskError, ArithmeticError):
     """An iteration moved away from its answer, so no answer is returned."""
 

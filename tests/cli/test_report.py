@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "experiments"))
 from results_folder import cells_of, evaluation, write
@@ -51,6 +52,25 @@ def test_some_experiments_elsewhere_as_json(trm, results, tmp_path, text_of):
     assert (tmp_path / "elsewhere" / "whole" / "training_domain.md").is_file()
     assert not (results / "report.html").exists()
     assert f"trm report {results} whole --output elsewhere" in text_of(tmp_path / "elsewhere" / "report.html")
+
+
+def test_results_at_an_address(trm, results, tmp_path, text_of):
+    shelf = MemoryFileSystem()
+    shelf.put(str(results), "/shelf/results", recursive=True)
+    (failed,) = [name for name, columns in json.loads((results / "part" / "recipe.json").read_text())["cells"]
+                 if (columns["method"], columns["seed"]) == ("TRM", 1)]  # fmt: skip
+    shelf.makedirs(f"/shelf/results/runs/{failed}")
+    shelf.pipe_file(f"/shelf/results/runs/{failed}/failed.json", json.dumps({"error": "the reason"}).encode())
+    code, out, err = trm("report", "memory://shelf/results", "--output", "here")
+    assert (code, err) == (0, "")
+    assert "75.0 ± 7.1" in out
+    page = text_of(tmp_path / "here" / "report.html")
+    assert "--output memory://shelf/results" in page
+    assert "the reason" in page
+    code, out, err = trm("report", "memory://shelf/results")
+    assert (code, out) == (2, "")
+    assert "memory://shelf/results is no folder that a report can be written to: add --output FOLDER" in err
+    assert trm("report", f"file://{results}")[0] == 0
 
 
 def test_help_has_an_example(trm):

@@ -120,7 +120,7 @@ def test_a_run_that_always_kills_its_worker_fails_and_a_mistake_is_not_repeated(
     summary = run_experiment(plan(deadly, wrong, good), Store(tmp_path), RayExecutor(retries=1))
     told = "its worker died (WorkerCrashedError), perhaps of too little memory, at each of 2 attempts"
     assert summary.failed == {deadly.name: told, wrong.name: "KeyError: 'nothing here'"}
-    assert Store(tmp_path).failure(deadly.name) == told
+    assert json.loads(Store(tmp_path).read(f"runs/{deadly.name}/failed.json"))["error"] == told
     assert [len(starts(tmp_path / "runs" / run.name)) for run in (deadly, wrong)] == [2, 1]
     assert summary.done == 1
 

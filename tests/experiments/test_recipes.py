@@ -11,7 +11,7 @@ import transferrisk
 from transferrisk.errors import InputError
 from transferrisk.experiments import plan
 from transferrisk.experiments.recipe import load, names
-from transferrisk.experiments.tasks import get
+from transferrisk.experiments.tasks import PlannedRun, get
 from transferrisk.experiments.tasks.base import plan as planned
 from transferrisk.reports.experiments.shows import read
 from transferrisk.reports.experiments.values import text as as_text
@@ -148,15 +148,39 @@ def test_only_and_seeds_choose_among_the_cells(tmp_path):
     assert len(plan.make(recipe, ["ERM"]).cells) == 4
     assert len(plan.make(recipe, ["size=8", "method=ERM,GroupDRO"], seeds=1).cells) == 4
     assert {cell.columns["seed"] for cell in plan.make(recipe, seeds=4).cells} == {0, 1, 2, 3}
+    point = "point=penalty_weight=0.1 start_epoch=3"
+    assert {cell.columns["method"] for cell in plan.make(load("cmnist"), [point, "bias=0.9"], seeds=1).cells} == {
+        "IRM",
+        "V-REx",
+    }
 
 
 def test_a_default_and_the_same_value_written_out_are_one_run():
     base = {"data": "10c-cmnist", "algorithm": "erm", "shift": "combined"}
     name = planned("train", base).name
-    for same in ({"bias": 0.9}, {"first_bias": 1}, {"backbone": "cnn"}, {"precision": "fp32"}, {"augment": False}):
+    for same in ({"bias": 0.9}, {"first_bias": 1}, {"backbone": "cnn"}, {"precision": "fp32"}, {"augment": False},
+                 {"size": None}, {"training": {"momentum": 0.9, "batch_size": 128}}):  # fmt: skip
         assert planned("train", {**base, **same}).name == name
+    rates = [planned("train", {**base, "training": {"lr": lr}}).name for lr in (1, 1.0, 2)]
+    assert rates[0] == rates[1] != rates[2]
+    bare, written = ({"data": "10c-digits", "shift": "combined", **more} for more in ({}, {"bias": 0.9}))
+    assert planned("pictures", bare).name == planned("pictures", written).name
     tuned, plain = (make_plan(name) for name in ("transferability", "cmnist"))
     assert {run.name for run in tuned.runs} & {run.name for run in plain.runs}
+
+
+def test_runs_without_a_grid_are_points_of_it():
+    """So whoever has done the one need not do the other; TRM's default is a point of its grid, and so on."""
+    for name in ("cmnist", "pacs-resnet18"):
+        whole, defaults = ({run.name for run in plan.make(load(name, defaults=d), seeds=1).runs} for d in (False, True))
+        assert defaults < whole
+
+
+def test_a_setting_that_is_not_asked_for_is_no_part_of_the_name():
+    assert PlannedRun("train", {"seed": 0, "new": None, "settings": {"new": None}}).name == (
+        PlannedRun("train", {"seed": 0, "settings": {}}).name
+    )
+    assert PlannedRun("train", {"new": False}).name != PlannedRun("train", {}).name
 
 
 def make_plan(name):
@@ -194,6 +218,10 @@ def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
         ('settings = "x"', r"is no table: write \[settings\]"),
         ('[methods]\nERM = "erm"', "methods.ERM = 'erm' is no table"),
         ("[vary]\nbias = 0.9", "vary.bias = 0.9 is no list"),
+        ("[vary]\ntraining = [{ epochs = 1 }]", r"vary.training = .* is no list of numbers, words or truth values"),
+        ("[vary]\nbias = [0.9, 0.9]", "names a value twice"),
+        ('extends = "transferability"\nselect = ["training_domain"]', "nothing to select 'training_domain' by"),
+        ('extends = "transferability"\ngrids = true', "nothing to choose a point of a grid by at the last step"),
         ("[fast]\nsedes = 1", r"\[fast\] has an unknown key 'sedes': did you mean 'seeds'\?"),
         ("keep = 1", "keep = 1 is neither true nor false"),
         ('task = "trian"\n', r"task 'trian' is not known: did you mean 'train'\?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -69,8 +70,9 @@ def show_plan(
     needed = f" ({plan.needed} of them train what others go on with)" if plan.needed else ""
     lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} done, {len(missing)} missing"]
     if len(missing) > found.unknown:
-        at_once = max(1, workers)
-        each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}"
+        at_once = max(1, workers if devices == ["cpu"] else min(workers, len(devices)))
+        shared = f", faster where {workers} workers share them" if workers > at_once else ""
+        each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}{shared}"
         unknown = f", and {counted(found.unknown, 'run')} whose time is not known" if found.unknown else ""
         lines += [
             f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations: reading data "
@@ -141,10 +143,9 @@ def show_summary(plan: Plan, summary: Summary, output: str, quiet: bool) -> None
         problems.print(f"and {sum(map(len, list(alike.values())[SHOWN:]))} more failed", highlight=False)
     if not quiet:
         failed = f", {len(summary.failed)} failed" if summary.failed else ""
-        console.print(
-            f"{summary.done} of {summary.total} runs are done ({summary.ran} now{failed}): trm report {output}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+        where = [output, "--output", "report"] if "://" in output.removeprefix("file://") else [output]
+        told = f"{summary.done} of {summary.total} runs are done ({summary.ran} now{failed})"
+        console.print(f"{told}: {shlex.join(['trm', 'report', *where])}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _needed(settings: Mapping[str, Any]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +16,15 @@ from .demo import folder
 
 
 def report(
-    results: Annotated[Path, typer.Argument(parser=folder, metavar="RESULTS", help="A folder of trm experiment.")],
+    results: Annotated[
+        str, typer.Argument(metavar="RESULTS", help="What trm experiment had as --output: a folder, or s3://...")
+    ],
     experiments: Annotated[
         list[str] | None, typer.Argument(metavar="EXPERIMENT", help="Names of experiments; all when not given.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(parser=folder, metavar="FOLDER", help="Where the report goes; beside the results when not given."),
+        typer.Option(parser=folder, metavar="FOLDER", help="Where the report goes; into that folder when not given."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON, for a program to read.")] = False,
 ) -> None:
@@ -36,11 +41,29 @@ def report(
     from .show import provenance
 
     names = experiments or []
-    command = shlex.join(["trm", "report", str(results), *names, *(["--output", str(output)] if output else [])])
-    written = write_report(results, names, output, command, provenance())
+    command = shlex.join(["trm", "report", results, *names, *(["--output", str(output)] if output else [])])
+    with _brought(results, output) as root:
+        written = write_report(root, names, output, command, provenance(), where=results)
     for line in written.left_out:
         print(f"trm: {' '.join(line.split())}", file=sys.stderr)
     if as_json:
         print(dumps(written.to_json(), indent=2))
     else:
         show_report(written)
+
+
+@contextmanager
+def _brought(results: str, output: Path | None) -> Iterator[Path]:
+    """The folder of results; of those at an address, a copy of what a report reads, for the time being."""
+    from ..errors import InputError
+    from ..experiments.store import Store
+    from ..reports.experiments import READ
+
+    if "://" not in results or results.startswith("file://"):
+        yield folder(results.removeprefix("file://"))
+        return
+    if output is None:
+        raise InputError(f"{results} is no folder that a report can be written to: add --output FOLDER")
+    with tempfile.TemporaryDirectory() as copy:
+        Store(results).copy(READ, Path(copy))
+        yield Path(copy)

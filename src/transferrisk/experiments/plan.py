@@ -14,7 +14,8 @@ from ..algorithms import get as algorithm
 from ..data.checks import did_you_mean
 from ..errors import InputError
 from .recipe import Recipe
-from .tasks import PlannedRun, Task, get
+from .tasks import PlannedRun, get
+from .tasks.base import has_needs, needs_of
 from .tasks.base import plan as planned
 from .tasks.known import absent
 
@@ -52,7 +53,7 @@ class Plan:
 
 def count(recipe: Recipe) -> int:
     """How many runs it has, those that others need among them; without resolving all of them."""
-    if type(get(recipe.task)).needs is Task.needs:
+    if not has_needs(get(recipe.task)):
         return len(recipe.seeds) * sum(1 for _ in _combinations(recipe))
     return len(recipe.seeds) * len(make(recipe, seeds=1).runs)
 
@@ -88,6 +89,7 @@ def make(
             f'recipe {recipe.where} says nothing to run: it needs data, as data = "pacs" below [settings], and '
             'methods, as ERM = { algorithm = "erm" } below [methods]'
         )
+    _check_rules(recipe)
     known = {field.name for field in fields(get(recipe.task).settings_type)}
     common = {key: value for key, value in (given or {}).items() if key in known}
     chosen = _chosen(recipe, only)
@@ -95,13 +97,31 @@ def make(
     cells = []
     for columns, settings in _combinations(recipe):
         if all(_text(columns.get(column)) in values for column, values in chosen.items()):
+            with _named(recipe, columns):
+                run = planned(recipe.task, {**common, **settings, "seed": numbers[0]}, recipe.keep)
             for seed in numbers:
-                with _named(recipe, columns):
-                    run = planned(recipe.task, {**common, **settings, "seed": seed}, recipe.keep)
-                cells.append(Cell(run, {**columns, "seed": seed}))
+                own = replace(run, settings={**run.settings, "seed": seed})
+                cells.append(Cell(own, {**columns, "seed": seed}))
     if not cells:
         raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
     return Plan(recipe, tuple(cells))
+
+
+def _check_rules(recipe: Recipe) -> None:
+    """A point of a grid is chosen by validation data of the training environments, where the rule is the last step."""
+    rules = get(recipe.task).rules
+    for rule in recipe.select:
+        if rule not in rules:
+            raise InputError(
+                f"recipe {recipe.where}: task {recipe.task!r} has nothing to select {rule!r} by: choose from "
+                f"{', '.join(rules)}"
+            )
+    has_grid = recipe.grids and any("grid" in method for method in recipe.methods.values())
+    if has_grid and "last" in recipe.select and "training_domain" not in rules:
+        raise InputError(
+            f"recipe {recipe.where}: task {recipe.task!r} has nothing to choose a point of a grid by at the last "
+            "step: add grids = false, or select = ['test_domain']"
+        )
 
 
 @contextmanager
@@ -154,8 +174,7 @@ def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_needs(runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
     for run in runs:
-        task = get(run.task)
-        yield from _with_needs(task.needs(task.read(run.settings)))
+        yield from _with_needs(needs_of(run))
         yield run
 
 
@@ -195,7 +214,7 @@ def _more(seeds: Sequence[int], count: int) -> list[int]:
 
 
 def _shown(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={_text(value)}" for key, value in point.items())
+    return " ".join(f"{key}={_text(value)}" for key, value in point.items())
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -33,4 +34,15 @@ def hardware(device: str = "cpu") -> str:
     """What computes there; "auto" is a GPU where there is one."""
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name(None if device == "auto" else device)
-    return f"{os.cpu_count()} CPU cores, {platform.machine()}, {platform.system()}"
+    return f"{os.cpu_count()} CPU cores, {_processor()}, {platform.system()}"
+
+
+@cache
+def _processor() -> str:
+    """Its model where the system tells, else its kind."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, model = line.partition(":")
+            if name.strip() == "model name" and model.strip():
+                return " ".join(model.split())
+    return platform.processor() or platform.machine()

@@ -10,6 +10,7 @@ task       what one run does, a name of `tasks`
 seeds      how many (0, 1, ...), or a list of them
 select     the rules by which an evaluation and a point of a grid are chosen, each reported on its own
 keep       leave the trained models in the runs' folders
+grids      false: every method with its default settings, whatever its grid
 settings   of every run, as the task takes them
 problems   label -> settings; every problem is a part of the experiment
 vary       setting -> values; every combination is tried on every problem
@@ -73,6 +74,7 @@ class Recipe:
 
 
 KEYS = (*(field.name for field in fields(Recipe) if field.name not in ("name", "given")), "extends", "fast")
+_SCALARS = (str, int, float)
 _TABLES = ("settings", "problems", "vary", "methods", "show", "published", "fast")
 
 
@@ -225,8 +227,13 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
             if not isinstance(settings, Mapping):
                 raise InputError(f"recipe {where}: {key}.{label} = {settings!r} is no table of settings")
     for key, choices in values.get("vary", {}).items():
-        if not isinstance(choices, list) or not choices:
-            raise InputError(f"recipe {where}: vary.{key} = {choices!r} is no list of values")
+        if not isinstance(choices, list) or not choices or not all(isinstance(c, _SCALARS) for c in choices):
+            raise InputError(
+                f"recipe {where}: vary.{key} = {choices!r} is no list of numbers, words or truth values: what goes "
+                "together, such as settings of the training, are [problems] or [methods]"
+            )
+        if len(set(map(repr, choices))) < len(choices):
+            raise InputError(f"recipe {where}: vary.{key} = {choices!r} names a value twice")
     return Recipe(name, **values, given=given)
 
 

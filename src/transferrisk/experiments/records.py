@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RECIPE, RECORDS = "recipe.json", "records.parquet"
-RUN_COLUMN = "run"
+RUN_COLUMN, RESULT = "run", "result."
 
 
 Cell = tuple[str, Mapping[str, Any]]
@@ -39,17 +39,19 @@ class Records:
     def write(self) -> dict[str, str]:
         """With what is done now; of two writers, neither takes cells or rows of the other away. Without a row, no file.
 
-        Cells that an earlier call asked for and this one does not, more seeds perhaps, stay, if the recipe is the same.
+        Where an earlier call had the same recipe, its cells stay that this one does not ask for, more seeds perhaps,
+        and so do its runs, in another precision perhaps, until the ones in their place are done.
         Returns why runs that were done are not any more: their files could not be read.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with self.store.alone(self.plan.recipe.name):
-            cells = self._cells()
+            finished = self.store.finished()
+            cells = self._cells(finished)
             about = {"recipe": self.plan.recipe.to_json(), "cells": cells}
             self.store.write(f"{self.plan.recipe.name}/{RECIPE}", dumps(about, indent=2) + "\n")
-            lost = self._read(self.store.finished() & {name for name, _ in cells})
+            lost = self._read(finished & {name for name, _ in cells})
             whole = table(
                 [
                     ({**columns, RUN_COLUMN: name, **self._made[name]}, self._rows[name])
@@ -74,17 +76,24 @@ class Records:
                     lost[name] = str(error)
         return lost
 
-    def _cells(self) -> list[Cell]:
-        cells: list[Cell] = [(cell.run.name, cell.columns) for cell in self.plan.cells]
+    def _cells(self, finished: Collection[str]) -> list[Cell]:
+        earlier = self._earlier()
+        cells: list[Cell] = []
+        for cell in self.plan.cells:
+            name, columns = cell.run.name, cell.columns
+            before, _ = earlier.pop(_key(columns), (name, columns))
+            cells.append((before if before in finished and name not in finished else name, columns))
+        return cells + list(earlier.values())
+
+    def _earlier(self) -> dict[str, Cell]:
+        """Those of the last writing, if it was of the same recipe."""
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
             before = json.loads(content) if content else {}
             same = _asked(before["recipe"]) == _asked(json.loads(dumps(self.plan.recipe.to_json())))
-            earlier = [(str(name), dict(columns)) for name, columns in before["cells"]] if same else []
+            return {_key(columns): (str(name), dict(columns)) for name, columns in before["cells"]} if same else {}
         except (ValueError, KeyError, TypeError):  # damaged: it is written anew
-            return cells
-        known = {_key(columns) for _, columns in cells}
-        return cells + [(name, columns) for name, columns in earlier if _key(columns) not in known]
+            return {}
 
 
 def _asked(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,17 +106,16 @@ def _key(columns: Mapping[str, Any]) -> str:
 
 
 def table(cells: Sequence[tuple[Mapping[str, Any], Sequence[Row]]]) -> pa.Table:
-    """One line a row, the cell's columns before its own; a name that both have is the cell's."""
+    """One line a row, the cell's columns before its own; where both have a name, the row's is `result.name`."""
     import pyarrow as pa
 
     of_cells = dict.fromkeys(name for columns, _ in cells for name in columns)
     of_rows = dict.fromkeys(name for _, rows in cells for row in rows for name in row)
-    columns: dict[str, list[Any]] = {name: [] for name in (*of_cells, *of_rows)}
-    for about, rows in cells:
-        for row in rows:
-            for name, values in columns.items():
-                values.append(about[name] if name in about else row.get(name))
-    return pa.table({name: column(values) for name, values in columns.items()})
+    lines = [(about, row) for about, rows in cells for row in rows]
+    columns = {name: column(about.get(name) for about, _ in lines) for name in of_cells}
+    for name in of_rows:
+        columns[f"{RESULT}{name}" if name in of_cells else name] = column(row.get(name) for _, row in lines)
+    return pa.table(columns)
 
 
 def column(values: Iterable[Any]) -> pa.Array:

@@ -19,7 +19,8 @@ from .execute import Event, OnEvent, Outcome
 from .plan import Plan
 from .records import Records
 from .store import RUNS, Store
-from .tasks import PlannedRun, get
+from .tasks import PlannedRun
+from .tasks.base import needs_of
 
 WRITE_EVERY = 60.0  # seconds between two writings of the records
 LOOK_EVERY = (0.2, 5.0)  # seconds between two looks at runs of other processes, at first and at most
@@ -102,7 +103,7 @@ class _Sweep:
     def __init__(self, plan: Plan, store: Store, on_event: OnEvent, records: Records) -> None:
         self.store, self.on_event, self.records = store, on_event, records
         self.runs = plan.runs
-        self.needs = {run.name: [need.name for need in _needs(run)] for run in self.runs}
+        self.needs = {run.name: [need.name for need in needs_of(run)] for run in self.runs}
         self.failed: dict[str, str] = {}
         self.ran = 0
         self._waited_for: set[str] = set()
@@ -184,11 +185,6 @@ class _Sweep:
         if name not in self._waited_for:
             self._waited_for.add(name)
             self.on_event(Event(name, "busy", message="another process has it"))
-
-
-def _needs(run: PlannedRun) -> list[PlannedRun]:
-    task = get(run.task)
-    return task.needs(task.read(run.settings))
 
 
 @contextmanager

@@ -81,6 +81,16 @@ class Store:
             else:
                 write_atomically(self.local / path, data)
 
+    def copy(self, patterns: Iterable[str], folder: Path) -> None:
+        """Files that match, such as */recipe.json, to the same places below a folder."""
+        for pattern in patterns:
+            parts = len(Path(pattern).parts)
+            found = self._bucket.find(pattern) if self._bucket else map(str, self.local.glob(pattern))
+            for path in ("/".join(full.split("/")[-parts:]) for full in found):
+                content = self.read(path)
+                if content is not None:
+                    write_atomically(folder / path, content)
+
     def finished(self) -> set[str]:
         """Names of the runs that are done and have their rows."""
         if self._bucket:
@@ -145,11 +155,6 @@ class Store:
                 self._bucket.move(f"{path}/{ROWS}", f"{path}/{ASIDE}")
             elif folder is not None:
                 os.replace(folder / ROWS, folder / ASIDE)
-
-    def failure(self, name: str) -> str | None:
-        """Why the last attempt failed; None where none did, or the run is done since."""
-        content = self.read(f"{RUNS}/{name}/{FAILED}")
-        return None if content is None or self.done(name) else str(json.loads(content)["error"])
 
     @contextmanager
     def claim(self, name: str) -> Iterator[Path | None]:

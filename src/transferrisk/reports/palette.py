@@ -14,7 +14,7 @@ from .figures import COLOURS
 from .gallery import PALETTE
 from .tables import NAMES
 
-KEYS = {shown: key for key, shown in NAMES.items()} | {"TRM without GM": "trm-direct"}
+KEYS = {shown: key for key, shown in NAMES.items()}
 """Methods by what tables call them."""
 MORE = ("#0f766e", "#be185d", "#6d4c41", "#5e8c00", "#9333ea", "#b45309")
 """For what is no method, where methods have taken the others."""

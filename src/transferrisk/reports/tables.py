@@ -20,7 +20,7 @@ NAMES = {
     "mldg": "MLDG",
     "fish": "Fish",
     "trm": "TRM",
-    "trm-direct": "TRM, direct only",
+    "trm-direct": "TRM without GM",
     "oracle": "Oracle",
 }
 """How algorithms are called in tables and figures."""

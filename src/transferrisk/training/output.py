@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, OtherRunError, TransferRiskError
+from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
 from ..files import check_target, new_folders, write_atomically
 from .checkpoint import Checkpoint, difference, encode, load, versions
 from .lock import claim
@@ -98,8 +98,10 @@ class Output:
             self._now.lock = claim(self.folder)
             try:
                 return self._go_on(state, configuration, total)
-            except BaseException:
+            except BaseException as error:
                 self.close()
+                if isinstance(error, InputError) and not isinstance(error, OtherRunError):
+                    raise DamagedRunError(str(error)) from None
                 raise
 
     def _go_on(self, state: TrainState, configuration: Mapping[str, Any], total: int) -> list[Record]:

@@ -88,6 +88,29 @@ def test_constants_bound_what_they_are_to_bound():
         assert float(torch.where(PROBLEM.others, single, 0).amax(-1).square().mean().sqrt()) <= PROBLEM.loss_bound
 
 
+def test_constants_against_plain_loops():
+    """C and B_l from their definitions, one environment and one sample at a time; too large is no bound to boast of."""
+    E, n = 4, 30
+
+    def root_mean_square(numbers):
+        return math.sqrt(sum(number**2 for number in numbers) / len(numbers))
+
+    def worst_loss(row, offset):
+        """Of a sample in the ball: phi points against its row."""
+        return math.log1p(math.exp(PROBLEM.radius * float(row.norm()) - float(offset)))
+
+    slopes, losses = [], []
+    for q in range(E):
+        own = root_mean_square([float(PROBLEM.all_rows[q, k].norm()) for k in range(n)])
+        others = [p for p in range(E) if p != q]
+        slopes.append(own + max(root_mean_square([float(r.norm()) for r in PROBLEM.rows[q, p]]) for p in others))
+        own = root_mean_square([worst_loss(PROBLEM.all_rows[q, k], PROBLEM.all_offsets[q, k]) for k in range(n)])
+        squares = [worst_loss(PROBLEM.rows[q, p, k], PROBLEM.offsets[q, p, k]) ** 2 for p in others for k in range(n)]
+        losses.append(own + math.sqrt(sum(squares) / n))
+    assert PROBLEM.gradient_bound == pytest.approx(root_mean_square(slopes))
+    assert PROBLEM.loss_bound == pytest.approx(root_mean_square(losses))
+
+
 @pytest.mark.parametrize("query", ["all", "random"])
 def test_steps_against_plain_loops(query):
     """The same draws, one run and one environment at a time."""
@@ -179,3 +202,16 @@ def test_constants_of_the_bound():
     assert PROBLEM.constant("all") == pytest.approx(8 * C**2 + B**2 * math.log(3))
     assert PROBLEM.constant("random") == pytest.approx(8 * C**2 + 4 * B**2 * math.log(3))
     assert PROBLEM.printed_constant == pytest.approx(16 * C**2 + B**2 * math.log(3))
+
+
+def test_numbers(found):
+    """As they were when all else here held; draws of another release of torch would change them."""
+    (problem,) = [r for r in found if r["what"] == "problem"]
+    assert (problem["gradient_bound"], problem["loss_bound"]) == pytest.approx((4.35725, 21.9478), rel=1e-4)
+    by = {(r["query"], r["factor"], r["steps"]): r for r in found if r["what"] == "regret"}
+    regret = {("all", 10.0, 30): 0.238411, ("all", 10.0, 3000): 0.0313068, ("all", 100.0, 3000): 0.00382756,
+              ("random", 10.0, 30): 0.307075, ("random", 10.0, 3000): 0.0570840}  # fmt: skip
+    assert {place: by[place]["regret"] for place in regret} == pytest.approx(regret, rel=1e-3)
+    bound = {("all", 10.0, 3000): 30.1351, ("random", 10.0, 30): 549.997}
+    assert {place: by[place]["bound"] for place in bound} == pytest.approx(bound, rel=1e-4)
+    assert by["all", 100.0, 3000]["single_query_regret"] == pytest.approx(0.142487, rel=1e-3)

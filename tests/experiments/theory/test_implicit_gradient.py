@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transferrisk.experiments.theory.implicit_gradient import Batches, Settings, finite_difference, rows
+from transferrisk.experiments.theory.implicit_gradient import Batches, Settings, _spread, finite_difference, rows
 from transferrisk.functional import transfer_risk, uniform_weights
 from transferrisk.solvers import CG, Cholesky
 
@@ -85,6 +85,24 @@ def test_the_pool_and_the_batches_are_drawn_apart(monkeypatch):
     assert len(set(seeds)) == 4
 
 
+def test_spread_is_bias_and_deviation_of_gradients_around_the_truth():
+    """Two gradients, (1, 2) and (3, 2), around (2, 0): their mean (2, 2) is off by 2, each is 1 from it."""
+    spread = _spread(torch.tensor([[1.0, 2.0], [3.0, 2.0]], dtype=torch.float64), torch.tensor([2.0, 0.0]).double())
+    cosine = (1 / 5**0.5 + 3 / 13**0.5) / 2
+    assert spread == pytest.approx({"bias": 1.0, "deviation": 0.5, "error": 1.25**0.5, "cosine": cosine})
+
+
+def test_rows_hold_the_spread_of_the_batches_taken_one_by_one():
+    settings = Settings(batch_sizes=(20,), ridges=(0.05,), terms=(1,), batches=4, pool=300)
+    family, map = settings.family(), settings.map()
+    batches = Batches.draw(family, 4, 20, settings.stream("batches"))
+    each = torch.stack([alone(batches[k], map, 0.05)[1] for k in range(4)])
+    truth = alone(Batches.draw(family, 1, 300, settings.stream("pool")), map, 0.05)[1]
+    (row,) = [r for r in rows(settings) if (r["what"], r.get("method")) == ("variance", "exact")]
+    assert row["bias"] == pytest.approx(float((each.mean(0) - truth).norm() / truth.norm()), rel=1e-6)
+    assert row["deviation"] == pytest.approx(float(each.var(0, correction=0).sum().sqrt() / truth.norm()), rel=1e-6)
+
+
 @pytest.fixture(scope="module")
 def found():
     return rows(Settings(batch_sizes=(16, 256), ridges=(1e-3, 0.1), terms=(1, 10, 100), batches=24, pool=10_000))
@@ -129,3 +147,20 @@ def test_a_series_that_diverges_is_counted_and_left_out():
     assert found["neumann-10"]["diverged"] == 1
     assert found["none"]["diverged"] == found["exact"]["diverged"] == 0
     assert found["neumann-10"]["error"] == found["none"]["error"]
+
+
+def test_numbers(found):
+    """As they were when all else here held; draws of another release of torch would change them."""
+    by = {(r["what"], r["ridge"], r["batch_size"], r.get("method", r.get("part"))): r for r in found}
+    numbers = {
+        ("variance", 1e-3, 16, "none"): 7.47604,
+        ("variance", 1e-3, 16, "exact"): 24.5043,
+        ("variance", 1e-3, 256, "none"): 0.880442,
+        ("variance", 1e-3, 256, "exact"): 0.500101,
+        ("variance", 0.1, 16, "exact"): 2.09905,
+        ("error", 1e-3, 256, "neumann-10"): 0.0607472,
+        ("error", 1e-3, 16, "none"): 0.902657,
+        ("part", 1e-3, 16, "direct"): 9.92233,
+        ("part", 1e-3, 16, "implicit"): 29.5369,
+    }
+    assert {place: by[place]["error"] for place in numbers} == pytest.approx(numbers, rel=1e-3)

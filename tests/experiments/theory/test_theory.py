@@ -24,7 +24,7 @@ def test_rows_are_flat_and_the_same_again(module):
     settings = module.Settings(**SMALL[module])
     steps = []
     found = module.rows(settings, lambda *step: steps.append(step))
-    assert {type(value) for row in found for value in row.values()} <= {str, int, float, bool}
+    assert {type(value) for row in found for value in row.values()} <= {str, int, float, bool, type(None)}
     assert all(isinstance(row["what"], str) for row in found)
     assert len({tuple(sorted(row)) for row in found}) == len(
         {row["what"] for row in found}

@@ -31,7 +31,7 @@ def test_every_format_says_on_what_it_was_made(tmp_path):
 
 
 def test_every_format_says_on_which_data(tmp_path):
-    recipe = {"settings": {"data": "10c-digits", "backbone": "cnn:16"}}
+    recipe = {"settings": {"data": "10c-digits", "backbone": "cnn:16"}, "given": ["cmnist", "--fast"]}
     lines = {"kind": "lines", "x": "test_env"}
     folder = write(tmp_path, "cmnist-fast", lines, cells_of(AXES, ["ERM", "TRM"], 3), rows, recipe)
     told = "Data: 10c-digits, cnn:16. The small version of the experiment."

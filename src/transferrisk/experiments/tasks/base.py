@@ -6,17 +6,20 @@ import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
+from ...algorithms.fields import options
 from ...data.checks import did_you_mean
 from ...errors import InputError
 from ...plugins import Plugins
 from ...training import OnStep
 from ...training.config import Precision
 from ...training.plain import dumps, plain
+from ...training.selection import Selection
 from ..bench import Workload
 
 Row = dict[str, Any]
@@ -29,6 +32,7 @@ T = TypeVar("T", bound="type[Task[Any]]")
 @dataclass(frozen=True)
 class PlannedRun:
     """
+    name      a digest of what was asked for; a setting that is None is not, so that new ones rename no run
     settings  resolved: all that decides the result
     keep      the model is kept too, for a run that needs it; no part of what the run is
     """
@@ -39,7 +43,7 @@ class PlannedRun:
 
     @cached_property
     def name(self) -> str:
-        return hashlib.sha256(dumps([self.task, self.settings], sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(dumps([self.task, _asked(self.settings)], sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,15 @@ class Task(ABC, Generic[S]):
     """Something to run with settings of a dataclass, whose `__post_init__` refuses what makes no sense.
 
     settings_type  the dataclass, one of whose fields is `seed`
+    rules          by which its results can be selected
     """
 
     name: ClassVar[str]
     settings_type: ClassVar[type[Any]]
+    rules: ClassVar[tuple[Selection, ...]] = get_args(Selection)
 
     def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with every default written out, as JSON has them; an unknown one is an error."""
+        """The settings with defaults written out, as JSON has them; an unknown one is an error."""
         completed: Any = self.complete(self.read(settings))
         resolved: dict[str, Any] = plain(asdict(completed))
         return resolved
@@ -104,14 +110,15 @@ class Task(ABC, Generic[S]):
                     "[problems] or [methods]"
                 )
         try:
-            kinds = get_type_hints(self.settings_type)
-            typed = {key: _typed(value, kinds[key]) for key, value in settings.items()}
-            return self.settings_type(**typed)  # type: ignore[no-any-return]  # is an S
+            return self.settings_type(**frozen(settings, self.settings_type))  # type: ignore[no-any-return]  # is an S
         except TypeError as error:
             raise InputError(f"task {self.name!r}: its settings have types it cannot use ({error})") from None
 
     def complete(self, settings: S) -> S:
-        """What stands for a default, such as a data set's protocol, written out."""
+        """What stands for a default, such as a data set's protocol, written out, as far as it is known beforehand.
+
+        The seed decides nothing here.
+        """
         return settings
 
     def needs(self, settings: S) -> list[PlannedRun]:
@@ -130,12 +137,26 @@ class Task(ABC, Generic[S]):
         """Remove what was needed to go on; called when the rows are kept."""
 
 
-def _typed(value: Any, kind: Any) -> Any:
+def frozen(settings: Mapping[str, Any], settings_type: type[Any]) -> dict[str, Any]:
     """What TOML and JSON have as what frozen settings hold: tuples for lists, and 1.0 for 1 where a float belongs."""
-    if isinstance(value, list):
-        return tuple(_typed(one, None) for one in value)
-    wanted = get_args(kind) or (kind,)
-    return float(value) if type(value) is int and float in wanted and int not in wanted else value
+    kinds = get_type_hints(settings_type)
+    return {key: _frozen(value, options(kinds.get(key))) for key, value in settings.items()}
+
+
+def _frozen(value: Any, kinds: tuple[Any, ...]) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(one, ()) for one in value)
+    if type(value) is int and float in kinds and int not in kinds:
+        with suppress(OverflowError):  # who declares it refuses it
+            return float(value)
+    return value
+
+
+def _asked(value: Any) -> Any:
+    """The same without what is None, however deep it lies."""
+    if isinstance(value, Mapping):
+        return {key: _asked(item) for key, item in value.items() if item is not None}
+    return value
 
 
 _TASKS: dict[str, Task[Any]] = {}
@@ -184,3 +205,13 @@ def get(name: str) -> Task[Any]:
 
 def plan(task: str, settings: Mapping[str, Any], keep: bool = False) -> PlannedRun:
     return PlannedRun(task, get(task).resolve(settings), keep)
+
+
+def needs_of(run: PlannedRun) -> list[PlannedRun]:
+    """Runs that have to be done before it."""
+    task = get(run.task)
+    return task.needs(task.read(run.settings)) if has_needs(task) else []
+
+
+def has_needs(task: Task[Any]) -> bool:
+    return type(task).needs is not Task.needs

@@ -11,6 +11,7 @@ from ...training import TrainingConfig
 from ...training.finetune import finetuning
 from ...training.output import BEST
 from ...training.protocols import PROTOCOLS
+from ...training.selection import Selection
 from .base import Cost, Place, PlannedRun, Row, Task, get, register
 from .known import facts_of
 from .train import FOLDER, TrainSettings, TrainTask, trained, training_of
@@ -39,9 +40,14 @@ class FinetuneSettings(TrainSettings):
 
 @register("finetune")
 class FinetuneTask(Task[FinetuneSettings]):
-    """Rows as those of a training; the test environment is what is left of it."""
+    """Rows as those of a training; the test environment is what is left of it.
+
+    What a fine-tuning takes as its training environment is the test environment, so none of its rows are of
+    training-domain validation.
+    """
 
     settings_type: ClassVar[type[Any]] = FinetuneSettings
+    rules: ClassVar[tuple[Selection, ...]] = ("test_domain", "last")
 
     def complete(self, settings: FinetuneSettings) -> FinetuneSettings:
         model = get("train").complete(settings.model())
@@ -65,7 +71,7 @@ class FinetuneTask(Task[FinetuneSettings]):
             init=place.other(before.name) / FOLDER / BEST,
             finetune_samples=settings.samples,
         )
-        return trained(request, place)
+        return [row for row in trained(request, place) if row["part"] != "training_domain"]
 
     def cost(self, settings: FinetuneSettings) -> Cost | None:
         facts, model, tuning = facts_of(settings.data), get("train").cost(settings.model()), settings.tuning

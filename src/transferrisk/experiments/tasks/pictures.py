@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,6 +47,11 @@ class PicturesTask(Task[PicturesSettings]):
     """Rows: one for each environment; its pictures are in pictures.npz under "number", (C, per_class, h, w, 3)."""
 
     settings_type: ClassVar[type[Any]] = PicturesSettings
+
+    def complete(self, settings: PicturesSettings) -> PicturesSettings:
+        shift = settings.drawn()
+        first, second = (None, None) if shift is None else shift.biases
+        return replace(settings, first_bias=first, bias=second)
 
     def run(self, settings: PicturesSettings, place: Place) -> list[Row]:
         options = Options(root=place.data_root, seed=settings.seed, shift=settings.drawn(), size=settings.size)

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, get_args
 from ...algorithms import configure
 from ...data import SPLITS, EnvironmentSet, Options, Shift, Splits
 from ...data.catalogue import find
-from ...errors import InputError, OtherRunError
+from ...errors import DamagedRunError, InputError, OtherRunError
 from ...models import is_registered
 from ...training import Output, Record, Request, TrainingConfig, train
 from ...training.config import Precision
 from ...training.output import BEST, LAST
 from ...training.protocols import PROTOCOLS, default_backbone, side_of
 from ..bench import Workload
-from .base import Cost, Place, Row, Task, register
+from .base import Cost, Place, Row, Task, frozen, register
 from .known import content_of, facts_of, file_digest, shape_of, smallest_environment
 
 FOLDER = "training"
@@ -102,7 +102,7 @@ class TrainSettings:
 
 def training_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """As TrainingConfig has it."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return frozen(given, TrainingConfig)
 
 
 def shift_of(kind: str | None, bias: float | None, first_bias: float | None) -> Shift | None:
@@ -127,9 +127,10 @@ class TrainTask(Task[TrainSettings]):
         facts = facts_of(settings.data)
         shift = shift_of(settings.shift, settings.bias, settings.first_bias)
         first, second = (None, None) if shift is None else shift.biases
+        config = configure(settings.algorithm, **settings.settings)
         complete = replace(
             settings,
-            settings=asdict(configure(settings.algorithm, **settings.settings)),
+            settings=frozen(asdict(config), type(config)),
             first_bias=first,
             bias=second,
             precision=settings.precision or "fp32",
@@ -137,9 +138,8 @@ class TrainTask(Task[TrainSettings]):
             weights_content=settings.weights_content or file_digest(settings.weights),
         )
         protocol = PROTOCOLS.get(settings.data.partition(":")[0])
-        if protocol is not None:
-            training = {key: value for key, value in asdict(protocol).items() if key != "augment"}
-            complete = replace(complete, training={**training, **settings.training})
+        training = {} if protocol is None else {k: v for k, v in asdict(protocol).items() if k != "augment"}
+        complete = replace(complete, training={**training, **training_of(settings.training)})
         if facts is None:
             return complete
         shape = shape_of(facts, settings.size)
@@ -172,15 +172,15 @@ class TrainTask(Task[TrainSettings]):
 def trained(request: Request, place: Place) -> list[Row]:
     """Go on with the training in the run's folder.
 
-    It begins again where the model is needed and was not kept, or where what it began with is no longer the same: data
-    that was replaced, a version with other defaults.
+    It begins again where the model is needed and was not kept, where the checkpoint cannot be used, or where what it
+    began with is no longer the same: data that was replaced, a version with other defaults.
     """
     folder, run = place.folder / FOLDER, request.run()
     if folder.exists() and not (folder / LAST).exists():
         shutil.rmtree(folder)
     try:
         records = train(run, place.on_step, output=_output(folder))
-    except OtherRunError:
+    except (DamagedRunError, OtherRunError):
         shutil.rmtree(folder)
         records = train(run, place.on_step, output=_output(folder))
     return rows(records, run.splits)
@@ -193,8 +193,8 @@ def _output(folder: Path) -> Output:
 def rows(records: Sequence[Record], splits: Splits) -> list[Row]:
     """One for each evaluation, part of the data and environment.
 
-    Those of training-domain validation carry the IRMv1 penalty, and the transfer risk of all its environments, where
-    they were recorded.
+    Those of training-domain validation carry the IRMv1 penalty and loss (eq. 2, lambda = 1), and the transfer risk of
+    all its environments, where they were recorded.
     """
     found: list[Row] = []
     samples = {part: dict(_counts(getattr(splits, part))) for part in SPLITS}
@@ -211,7 +211,8 @@ def rows(records: Sequence[Record], splits: Splits) -> list[Row]:
                     **asdict(scores),
                 }
                 if part == "training_domain" and record.irm:
-                    row["irm"] = record.irm[environment]
+                    penalty = record.irm[environment]
+                    row |= {"irm": penalty, "irm_loss": scores.loss + penalty}
                 if part == "training_domain" and record.transfer_matrix:
                     row["transfer_risk"] = record.transfer_risk
                 found.append(row)

@@ -147,10 +147,10 @@ def _classifier(built: Construction, penalty: float) -> dict[str, Any]:
     E = len(built.means)
     risk, penalties = float(built.matrix[0].sum()), float(built.penalties.sum())
     worst = torch.where(torch.eye(E, dtype=torch.bool), -torch.inf, built.matrix).amax(1)
-    invariant = E * built.invariant_loss
+    invariant, separated = E * built.invariant_loss, built.separation >= 2 * math.sqrt(2)
     return {
         "separation": built.separation,
-        "separated_both_signs": built.separation >= 2 * math.sqrt(2),
+        "separated_both_signs": separated,
         "risk": risk,
         "risk_bound": risk_bound(built),
         "printed_risk_bound": printed_risk_bound(built),
@@ -163,7 +163,7 @@ def _classifier(built: Construction, penalty: float) -> dict[str, Any]:
         "transfer_risk_sum": float(worst.sum()),
         "transfer_risk_mean": float(worst.mean()),
         "loss_of_j_on_i": float(built.matrix[1, 0]),
-        "transfer_bound": transfer_bound(built),
+        "transfer_bound": transfer_bound(built) if separated else None,  # else balls reach into environment i
         "invariant_transfer_risk_sum": invariant,
     }
 

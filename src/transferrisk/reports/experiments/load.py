@@ -18,6 +18,7 @@ from .made import Made, made_by_run
 
 RECIPE, RECORDS, RUNS = "recipe.json", "records.parquet", "runs"
 DONE, FAILED = "done.json", "failed.json"
+RESULT = "result."  # before a column of the rows whose name is one of the cells' too
 NOT_AXES = ("method", "point", "seed")
 
 
@@ -103,9 +104,15 @@ class Experiment:
         return {run: why for run in missing if (why := _failure(self.runs / run))}
 
     @property
+    def given(self) -> list[str]:
+        """Words of `trm experiment` that ask for it."""
+        found = self.recipe.get("given")
+        return list(map(str, found)) if isinstance(found, list) and found else [self.name]
+
+    @property
     def is_small(self) -> bool:
         """Whether it is the small version of a recipe."""
-        return self.name.endswith("-fast")
+        return "--fast" in self.given
 
     def setting(self, cell: Cell, name: str) -> str:
         """As the recipe has it for this cell, "" where it does not say."""
@@ -207,7 +214,8 @@ def _rows(path: Path, cells: Sequence[Cell]) -> pd.DataFrame:
     known = [name for name in planned if name in table]
     copies = table.groupby(["run", *known], dropna=False, sort=False).ngroup()
     table = table[copies == copies.groupby(table["run"]).transform("first")]
-    return table.drop(columns=known).reset_index(drop=True)
+    own = {f"{RESULT}{name}": name for name in known}
+    return table.drop(columns=known).rename(columns=own).reset_index(drop=True)
 
 
 def _parquet(path: Path) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ..page import Page
 from ..sections import Chapter, Group, Pictures, Section, Sentences, Shown, Table
@@ -21,7 +20,7 @@ def page_of(
     left_out: Sequence[str],
     command: str,
     settings: Mapping[str, str | Sequence[str]],
-    root: Path,
+    root: str,
 ) -> Page:
     planned = sum(len({cell.run for cell in experiment.cells}) for experiment, _ in found)
     missing = sum(experiment.missing for experiment, _ in found)

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...files import prepare_folder, write_atomically
+from ...files import prepare_folder, readable, write_atomically
 from ..page import write_page
 from . import methods, rows
 from .figures import Looks, draw, draw_pictures
 from .formats import COLUMNS, POINTS, about, as_csv, latex, markdown, numbers, points
-from .load import Experiment, folders, load
+from .load import FAILED, RECIPE, RECORDS, RUNS, Experiment, folders, load
 from .page import page_of
 from .parts import Part
 from .shows import CurvesShow, LinesShow, PicturesShow, RowsShow, Show, TableShow, XyShow, read
 
 PAGE = "report.html"
+READ = (f"*/{RECIPE}", f"*/{RECORDS}", f"{RUNS}/*/{FAILED}", f"{RUNS}/*/{rows.PICTURES}")
+"""What a report reads of a folder of results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +57,13 @@ def report(
     output: Path | None = None,
     command: str = "",
     settings: Mapping[str, str | Sequence[str]] | None = None,
+    where: str = "",
 ) -> Report:
     """Of these experiments, or all; nothing is written before all of them have been read.
 
     One that cannot be read is an error where it was named, and where there is no other; else it is left out.
+
+    where  as the page calls the folder of results
     """
     output = root if output is None else output
     found: list[tuple[Experiment, Sequence[Part]]] = []
@@ -83,7 +88,7 @@ def report(
                 path = output / experiment.name / name
                 write_atomically(path, content)
                 written.append(path)
-    write_page(output / PAGE, page_of(found, left_out, command, settings or {}, root))
+    write_page(output / PAGE, page_of(found, left_out, command, settings or {}, where or readable(root)))
     return Report(found, [output / PAGE, *written], left_out)
 
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from ...files import readable
 from .load import Cell, Experiment
 from .made import told
 from .values import text
 
 
-def command(experiment: Experiment, root: Path) -> str:
+def command(experiment: Experiment, root: str) -> str:
     """`trm experiment` with the options that ask for what is done, or for all where nothing is."""
-    asked = experiment.recipe.get("given") or [experiment.name]
     done = [cell for cell in experiment.cells if cell.run in experiment.done]
     options = [
         *(_only(experiment, done) if done else ()),
         *_seeds(experiment, done),
         *_precision(experiment),
     ]
-    return shlex.join(["trm", "experiment", *asked, *options, "--output", readable(root)])
+    return shlex.join(["trm", "experiment", *experiment.given, *options, "--output", root])
 
 
 def circumstances(experiment: Experiment) -> str:
@@ -44,11 +41,14 @@ def _only(experiment: Experiment, done: Sequence[Cell]) -> Iterator[str]:
 
 
 def _seeds(experiment: Experiment, done: Sequence[Cell]) -> Iterator[str]:
-    """How many, where they are not the recipe's."""
+    """So many that all of these are among them, where they are not the recipe's: its own first, then those after."""
     there = {cell.seed for cell in done}
     planned = experiment.recipe.get("seeds")
-    if there and isinstance(planned, list) and len(there) != len(planned):
-        yield from ("--seeds", str(len(there)))
+    if not there or not isinstance(planned, list) or not all(isinstance(seed, int) for seed in (*there, *planned)):
+        return
+    places = [planned.index(s) + 1 if s in planned else len(planned) + s - max(planned) for s in there]
+    if max(places) != len(planned):
+        yield from ("--seeds", str(max(places)))
 
 
 def _precision(experiment: Experiment) -> Iterator[str]:

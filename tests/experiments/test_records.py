@@ -1,0 +1,99 @@
+"""An experiment's records: one file of all rows, which calls that differ leave whole."""
+
+from __future__ import annotations
+
+import threading
+
+import pandas as pd
+import pyarrow.parquet as pq
+from sweep_tasks import plan, walk
+
+import transferrisk
+from transferrisk.experiments import records, store
+from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.records import Records, table
+from transferrisk.experiments.run import run_experiment
+from transferrisk.experiments.store import Store
+from transferrisk.reports.experiments import load as reader
+
+HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
+
+
+def test_records_hold_every_cell_with_its_columns_first(tmp_path):
+    runs = [walk(seed=0), walk(seed=1, trouble="error"), walk(seed=0)]
+    run_experiment(plan(*runs), Store(tmp_path), HERE)
+    frame = pd.read_parquet(tmp_path / "trial" / "records.parquet")
+    assert list(frame.columns) == [
+        "method", "position", "run", "precision", "hardware", "version", "commit", "date", "step", "value", "threads",
+    ]  # fmt: skip
+    assert set(frame["version"]) == {transferrisk.__version__}
+    assert frame[["hardware", "date"]].notna().all(axis=None)
+    assert frame["position"].tolist() == [0, 0, 0, 2, 2, 2]
+    assert set(frame["run"]) == {walk(seed=0).name}
+    assert frame["value"].tolist()[:3] == [row["value"] for row in Store(tmp_path).rows(walk(seed=0).name)]
+
+
+def test_records_of_a_part_leave_the_whole_in_place(tmp_path):
+    whole = plan(*(walk(seed=seed) for seed in range(3)))
+    run_experiment(whole, Store(tmp_path), HERE)
+    part = plan(walk(seed=1))
+    assert run_experiment(part, Store(tmp_path), HERE, whole=whole).total == 1
+    assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
+
+
+def test_columns_of_mixed_types():
+    cells = [
+        ({"bias": 0.5, "point": None, "seed": 0}, [{"loss": 1, "note": "x", "ok": True, "big": 2**70, "never": None}]),
+        ({"bias": None, "point": 3, "other": [1]}, [{"loss": 0.25, "note": 2.0, "ok": None, "seed": 7}]),
+        ({"bias": 1, "point": "auto"}, [{}]),
+    ]
+    whole = table(cells)
+    assert whole.to_pydict() == {
+        "bias": [0.5, None, 1.0],
+        "point": [None, "3", "auto"],
+        "seed": [0, None, None],
+        "other": [None, "[1]", None],
+        "loss": [1.0, 0.25, None],
+        "note": ["x", "2.0", None],
+        "ok": [True, None, None],
+        "big": [str(2**70), None, None],
+        "never": [None, None, None],
+        "result.seed": [None, 7, None],
+    }
+    assert str(whole.schema.field("seed").type) == "int64"
+    assert str(whole.schema.field("ok").type) == "bool"
+
+
+def test_two_writers_of_records_leave_a_whole_file(tmp_path):
+    runs = [walk(seed=seed) for seed in range(3)]
+    run_experiment(plan(*runs), Store(tmp_path), HERE)
+    writers = [Records(plan(*runs), Store(tmp_path)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda w=w: [w.write() for _ in range(20)]) for w in writers]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
+    assert sorted(p.name for p in (tmp_path / "trial").iterdir()) == [".lock", "recipe.json", "records.parquet"]
+
+
+def test_what_is_done_stays_until_what_comes_in_its_place_is_done(tmp_path):
+    """As with another precision, or a version whose defaults are others: the same cells are of other runs."""
+    before, after = ([walk(seed=seed, steps=steps) for seed in range(3)] for steps in (3, 4))
+    run_experiment(plan(*before), Store(tmp_path), HERE)
+    run_experiment(plan(after[0]), Store(tmp_path), HERE, whole=plan(*after))
+    shown = pd.read_parquet(tmp_path / "trial" / "records.parquet").groupby("position")["run"].first().tolist()
+    assert shown == [after[0].name, before[1].name, before[2].name]
+    run_experiment(plan(*after), Store(tmp_path), HERE)
+    assert set(pd.read_parquet(tmp_path / "trial" / "records.parquet")["run"]) == {run.name for run in after}
+
+
+def test_an_axis_takes_no_column_of_the_results_away(tmp_path):
+    cells = [({"samples": 10, "run": "r"}, [{"samples": 400, "loss": 0.5}])]
+    pq.write_table(table(cells), tmp_path / "records.parquet")
+    read = reader._rows(tmp_path / "records.parquet", [reader.Cell("r", {"samples": 10})])
+    assert read.to_dict("records") == [{"run": "r", "samples": 400, "loss": 0.5}]
+
+
+def test_who_reads_and_who_writes_mean_the_same_files():
+    assert (reader.RECIPE, reader.RECORDS, reader.RESULT) == (records.RECIPE, records.RECORDS, records.RESULT)
+    assert (reader.RUNS, reader.DONE, reader.FAILED) == (store.RUNS, store.DONE, store.FAILED)
