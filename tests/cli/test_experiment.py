@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from transferrisk.cli.experiment_show import events
+from transferrisk.cli.show import console
 from transferrisk.experiments import estimate as estimates
 from transferrisk.experiments.execute import Event
 from transferrisk.experiments.plan import count, make
@@ -55,11 +56,38 @@ def test_a_run_whose_rows_are_damaged_is_told_and_done_again(trm, small):
     assert "2 of 2 runs are done (1 now)" in out
 
 
-def test_the_list_names_every_experiment(trm):
+def test_another_recipe_of_the_same_name_is_told(trm, small):
+    assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[2].count("another recipe") == 0
+    (small / "small.toml").write_text(SMALL.replace("mlp:2", "mlp:3"))
+    code, _, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
+    assert code == 0
+    assert "results/small is of another recipe of that name until now" in err
+    assert "another recipe" not in trm("experiment", "small.toml", "--only", "ERM", *HERE)[2]
+
+
+@pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
+def test_damaged_files_of_an_experiment_are_written_anew(trm, small, content):
+    assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
+    (small / "results" / "small" / "recipe.json").write_bytes(content)
+    next((small / "results" / "runs").glob("*/done.json")).write_bytes(content)
+    assert trm("experiment", "small.toml", "--only", "ERM", "--dry-run", *HERE)[0] == 0
+    code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
+    assert code == 0, err
+    assert "2 of 2 runs are done" in out
+    assert json.loads((small / "results" / "small" / "recipe.json").read_text())["recipe"]["title"] == "small"
+
+
+def test_the_list_names_every_experiment(trm, monkeypatch):
+    monkeypatch.setattr(console, "width", 120)
     code, out, err = trm("experiment", "--list")
     assert (code, err) == (0, "")
     for name in ("cmnist", "pacs-resnet18", "office-home", "irm-vs-trm"):
         assert name in out
+    assert "In the paper" in out
+    monkeypatch.setattr(console, "width", 80)
+    out = trm("experiment", "--list")[1]
+    assert "In the paper" not in out
+    assert "…" not in out
 
 
 def test_what_is_missing_is_run_and_nothing_twice(trm, small):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,8 +35,9 @@ def results(tmp_path):
 def test_prints_tables_and_writes_beside_the_results(trm, results):
     code, out, err = trm("report", results)
     assert (code, err) == (0, "")
-    for told in ("About whole", "75.0 ± 7.1", "71.0 ± 1.0, +4.0", "+20.0 20.0 to 20.0", "over 2 seeds", "missing",
-                 "report.html", "Selected by training-domain validation", "Missing: 2 of 4 runs."):  # fmt: skip
+    for told in ("About whole", "75.0 ± 7.1", "71.0 ± 1.0, +4.0", "+20.0 20.0 to 20.0", "over 2 seeds", "Missing: TRM.",
+                 "75.0 ± 7.1*", "Starred: the best mean", "report.html",
+                 "Selected by training-domain validation", "Missing: 2 of 4 runs."):  # fmt: skip
         assert told in re.sub(r"\s+", " ", out)
     assert {path.suffix for path in (results / "whole").iterdir()} == {".json", ".parquet", ".md", ".tex", ".csv"}
     html = (results / "report.html").read_text()
@@ -71,6 +74,13 @@ def test_results_at_an_address(trm, results, tmp_path, text_of):
     assert (code, out) == (2, "")
     assert "memory://shelf/results is no folder that a report can be written to: add --output FOLDER" in err
     assert trm("report", f"file://{results}")[0] == 0
+
+
+def test_a_terminal_without_the_letters_gets_others(results):
+    command = [sys.executable, "-m", "transferrisk", "report", str(results)]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"75.0 ? 7.1" in done.stdout
 
 
 def test_help_has_an_example(trm):

@@ -76,7 +76,15 @@ def test_numbers_of_another_backbone_are_not_inherited(tmp_path):
     write(tmp_path, "base", 'title = "base"\n[fast]\nseeds = 1\n[published.last]\nERM = { accuracy = [1.0] }')
     mine = load(write(tmp_path, "mine", 'extends = "base"\npublished = false\nshow = false\nfast = false'))
     assert (mine.title, mine.published, mine.show) == ("base", {}, {})
-    with pytest.raises(InputError, match=r"published = False is no table: write \[published\]"):
+    own = 'extends = "pacs-resnet18"\n'
+    for change, stays in (
+        ("seeds = 1", True),
+        ("[vary]\ntest_env = ['photo']", True),
+        ("[settings]\nsize = 32", False),
+    ):
+        changed = load(write(tmp_path, "changed", own + change))
+        assert (bool(changed.published), bool(changed.paper)) == (stays, stays)
+    with pytest.raises(InputError, match=r"published = false is no table: write \[published\]"):
         load(write(tmp_path, "alone", "published = false"))
 
 
@@ -210,13 +218,31 @@ def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
     [
         ('tittle = "x"', r"unknown key 'tittle': did you mean 'title'\?"),
         ("title = ", "cannot be read as TOML"),
-        ("seeds = 0", "neither how many nor a list"),
-        ("seeds = [1, -2]", "neither how many nor a list"),
+        ("seeds = 0", "neither how many, up to 100000, nor a list"),
+        ("seeds = [1, -2]", "neither how many, up to 100000, nor a list"),
+        ("seeds = 99999999999999999999", "neither how many, up to 100000, nor a list"),
+        ("seeds = [3, 3]", "names a seed twice"),
+        ("[settings]\nseed = 7", r"seed is no setting of one run: write seeds = \[7\], above all tables"),
+        ("[vary]\nseed = [7, 8]", "seed is no setting of one run"),
+        ("[published.training_domain.ERM]\naccuracy = 2020-01-01", "holds a value that is no text, number or truth"),
+        ("x = " + 5000 * "[", "cannot be read as TOML"),
+        ("x = " + 5000 * "9", "cannot be read as TOML"),
+        ('extends = "cmnist"\n[methods]\nIMR = false', r"methods.IMR = false drops nothing.*did you mean 'IRM'\?"),
+        ("[fast]\nsettings = 5", r"\[fast\]: settings = 5 is no table"),
+        ("[settings]\ndata = 10\nalgorithm = 'erm'", "data = 10 is no text"),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "erm"\nbackbone = 8', "backbone = 8 is no text"),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "erm"\ntraining = 1', "training = 1 is no table"),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "erm"\nsize = "x"', 'size = "x" is no whole number'),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "erm"\noracle = 1', "oracle = 1 is no truth value"),
+        (
+            'task = "time"\n[settings]\nsetting = "cmnist"\nsamples = 256\nalgorithms = "erm"',
+            'algorithms = "erm" is no list',
+        ),
         ('select = ["best"]', "is no list of training_domain"),
-        ('extends = "cmnsit"', r"did you mean 'cmnist'\?"),
+        ('extends = "cmnsit"', r"mine.toml, extends: .*did you mean 'cmnist'\?"),
         ('extends = "mine"', "cannot inherit from itself"),
         ('settings = "x"', r"is no table: write \[settings\]"),
-        ('[methods]\nERM = "erm"', "methods.ERM = 'erm' is no table"),
+        ('[methods]\nERM = "erm"', 'methods.ERM = "erm" is no table'),
         ("[vary]\nbias = 0.9", "vary.bias = 0.9 is no list"),
         ("[vary]\ntraining = [{ epochs = 1 }]", r"vary.training = .* is no list of numbers, words or truth values"),
         ("[vary]\nbias = [0.9, 0.9]", "names a value twice"),
@@ -265,11 +291,48 @@ def test_what_a_recipe_may_not_say(tmp_path, text, message):
         (["metod=ERM"], r"no 'metod': did you mean 'method'\?"),
         (["GroupDR"], r"no method 'GroupDR': did you mean 'GroupDRO'\?"),
         (["bias=0.91"], "no bias '0.91'"),
+        (["shift=combined,bias=0.85"], "no shift 'bias=0.85': give --only once for each column"),
     ],
 )
 def test_only_names_what_there_is(only, message):
     with pytest.raises(InputError, match=message):
         plan.make(load("cmnist"), only)
+
+
+def test_only_takes_a_value_without_its_column_and_numbers_however_they_are_written():
+    cells = plan.make(load("cmnist"), ["combined", "bias=0.850", "ERM,TRM"], seeds=1).cells
+    assert {tuple(cell.columns[name] for name in ("shift", "bias", "method")) for cell in cells} == {
+        ("combined", 0.85, "ERM"), ("combined", 0.85, "TRM")}  # fmt: skip
+    assert {cell.columns["problem"] for cell in plan.make(load("environments"), ["10C-CMNIST"]).cells} == {"10C-CMNIST"}
+    with pytest.raises(InputError, match="environments has no problem '10c-cmnist': did you mean '10C-CMNIST'"):
+        plan.make(load("environments"), ["10c-cmnist"])
+    with pytest.raises(InputError, match="toy-2d is one run for each seed, of which nothing can be left out"):
+        plan.make(load("toy-2d"), ["ERM"])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "runs", "report.html", "a\nb", "x\udcff"])
+def test_names_that_a_folder_of_results_cannot_have(tmp_path, name):
+    path = tmp_path / f"{name}.toml"
+    path.write_text('extends = "cmnist"')
+    with pytest.raises(InputError, match="an experiment cannot be called"):
+        load(path)
+
+
+def test_a_recipe_is_utf_8_whatever_the_locale(tmp_path, monkeypatch):
+    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "ascii")
+    path = tmp_path / "mine.toml"
+    path.write_bytes('extends = "cmnist"\ntitle = "Größe"'.encode())
+    assert load(path).title == "Größe"
+
+
+def test_what_a_recipe_says_itself_is_said_of_its_small_version_too(tmp_path):
+    mine = write(tmp_path, "mine", 'extends = "cmnist"\nseeds = 1\n[vary]\nbias = [0.9]\n[fast.settings]\nsize = 8')
+    small = load(mine, fast=True)
+    assert (small.seeds, small.vary["bias"]) == ((0,), [0.9])
+    assert small.settings == {**load("cmnist", fast=True).settings, "size": 8}
+    assert load(write(tmp_path, "other", 'extends = "cmnist"\n[vary]\nshift = false'), fast=True).seeds == (0, 1)
+    with pytest.raises(InputError, match="has no fast version"):
+        load(write(tmp_path, "without", 'extends = "cmnist"\nfast = false'), fast=True)
 
 
 def test_a_recipe_that_is_not_there(tmp_path):

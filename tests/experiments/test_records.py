@@ -24,7 +24,8 @@ def test_records_hold_every_cell_with_its_columns_first(tmp_path):
     run_experiment(plan(*runs), Store(tmp_path), HERE)
     frame = pd.read_parquet(tmp_path / "trial" / "records.parquet")
     assert list(frame.columns) == [
-        "method", "position", "run", "precision", "hardware", "version", "commit", "date", "step", "value", "threads",
+        "method", "position", "run", "precision", "hardware", "threads", "version", "commit", "date", "step", "value",
+        "result.threads",
     ]  # fmt: skip
     assert set(frame["version"]) == {transferrisk.__version__}
     assert frame[["hardware", "date"]].notna().all(axis=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import warnings
@@ -31,6 +32,9 @@ def main() -> None:
 
     An interruption is exit code 130, a termination 143.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, and not an error
     ours = {signal.SIGINT: (signal.default_int_handler, _interrupt), signal.SIGTERM: (signal.SIG_DFL, _terminate)}
     before = {number: signal.getsignal(number) for number in ours}
     for number, (usual, stop) in ours.items():

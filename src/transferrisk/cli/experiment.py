@@ -18,13 +18,17 @@ Only = Annotated[
     list[str] | None,
     typer.Option(help="Leave others out: a method, or COLUMN=VALUE,VALUE such as bias=0.9; may be repeated."),
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many, in place of the recipe's.")]
+Seeds = Annotated[int | None, typer.Option(min=1, max=100_000, help="How many, in place of the recipe's.")]
 Fast = Annotated[bool, typer.Option("--fast", help="A small version of the same shape, for a laptop.")]
 Defaults = Annotated[bool, typer.Option("--defaults", help="Every method with its default settings, without grids.")]
 Output = Annotated[str, typer.Option(metavar="FOLDER", help="Where results go: a folder, or storage such as s3://...")]
 Chosen = Annotated[str, typer.Option("--executor", help="local, or ray.")]
-Workers = Annotated[int | None, typer.Option(min=0, help="local: processes; one a GPU, or a core, if not given.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Of each run; cores divided among the workers, if not given.")]
+Workers = Annotated[
+    int | None, typer.Option(min=0, max=1024, help="local: processes; one a GPU, or a core, if not given.")
+]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Of each run; cores divided among the workers, if not given.")
+]
 Device = Annotated[str, typer.Option(help="local: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
 Precision = Annotated[
     str | None, typer.Option(help="fp32, tf32 or bf16, unless the recipe says it; bf16 where this machine has a GPU.")
@@ -32,7 +36,7 @@ Precision = Annotated[
 Address = Annotated[str | None, typer.Option(help="ray: of a cluster, such as auto; one is started here if not given.")]
 Gpus = Annotated[float | None, typer.Option("--gpus-per-run", min=0, help="ray: 0.25 lets four runs share one.")]
 Cpus = Annotated[float | None, typer.Option("--cpus-per-run", min=0, help="ray: cores of each run; 1 if not given.")]
-Retries = Annotated[int, typer.Option(min=0, help="How often a run is tried again after its worker died.")]
+Retries = Annotated[int, typer.Option(min=0, max=1000, help="How often a run is tried again after its worker died.")]
 Root = Annotated[Path | None, typer.Option("--data-root", help="Where data sets are kept.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
 
@@ -78,7 +82,7 @@ def experiment(
     if name is None:
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load(name, fast, defaults)
-    read(recipe.show, recipe.name)  # what the report would refuse, before hours of work
+    read(recipe.show, recipe.where)  # what the report would refuse, before hours of work
     if not output.strip():
         raise InputError("--output is empty: name a folder, or storage such as s3://...")
     devices = None if device == "auto" else [part.strip() for part in device.split(",")]
@@ -87,7 +91,7 @@ def experiment(
     given = {"precision": precision or ("fp32" if set(devices or ()) == {"cpu"} or not _gpu() else "bf16")}
     plan, store = make(recipe, only or (), seeds, given), Store(output)
     carrier = _executor(executor, workers, threads, devices, address, gpus_per_run, cpus_per_run, retries, data_root)
-    missing_data = absent_data(store.missing(plan.runs), data_root) if executor == "local" else None
+    missing_data = absent_data(plan, store.missing(plan.runs), data_root) if executor == "local" else None
     if dry_run:
         show_plan(plan, store, devices, workers if executor == "local" else 1, threads)
         if missing_data:

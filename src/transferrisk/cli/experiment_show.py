@@ -21,21 +21,25 @@ if TYPE_CHECKING:
     from ..experiments.store import Store
 
 SHOWN = 5  # kinds of failure that are printed
+WIDE = 110  # letters of a terminal that has room for where in the paper an experiment is
 
 
 def show_recipes() -> None:
     from ..experiments.plan import count
     from ..experiments.recipe import load, names
 
+    is_wide = console.width >= WIDE
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Experiment", no_wrap=True)
-    table.add_column("What it shows")
-    table.add_column("In the paper")
-    table.add_column("Runs", justify="right")
-    table.add_column("--fast", justify="right")
+    table.add_column("What it shows", overflow="fold")
+    if is_wide:
+        table.add_column("In the paper", overflow="fold")
+    table.add_column("Runs", justify="right", no_wrap=True)
+    table.add_column("--fast", justify="right", no_wrap=True)
     for name in names():
         recipe = load(name)
-        table.add_row(name, recipe.title, recipe.paper, f"{count(recipe)}", _fast(name))
+        paper = [recipe.paper] if is_wide else []
+        table.add_row(name, recipe.title, *paper, f"{count(recipe)}", _fast(name))
     console.print(table)
 
 
@@ -63,7 +67,8 @@ def show_plan(
     devices, workers, threads = shared_out(devices, workers, threads)
     runs, missing = plan.runs, store.missing(plan.runs)
     left = {run.name for run in missing}
-    seconds = seconds_by_kind((run, store.seconds(run.name)) for run in runs if run.name not in left)
+    done = ((run, store.seconds(run.name)) for run in runs if run.name not in left)
+    seconds = seconds_by_kind((run, took) for run, took in done if took is not None)
     with threads_set(threads), task_progress() as advance:
         found = estimate(missing, devices[0], seconds, advance)
     lines = [plan.recipe.name + (f": {plan.recipe.title}" if plan.recipe.title else "")]

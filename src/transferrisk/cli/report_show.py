@@ -33,10 +33,11 @@ def show_report(report: Report) -> None:
 
 def _show_grid(grid: Grid) -> None:
     console.print()
-    _say(f"{grid.title}. {caption(grid)}" if grid.title else caption(grid))
+    told = caption(grid) if console.is_terminal else caption(grid).replace("Bold:", "Starred:")
+    _say(f"{grid.title}. {told}" if grid.title else told)
     shown = {
         name: [_cell(entry, (name, column) in grid.best) for column, entry in enumerate(entries)]
-        for name, entries in grid.lines.items()
+        for name, entries in grid.shown.items()
     }
     console.print(_table(grid, shown))
     if grid.has_against:
@@ -64,7 +65,7 @@ def _table(grid: Grid, rows: Mapping[str, Sequence[Text]]) -> Table:
 
 def _cell(entry: Entry, best: bool) -> Text:
     """Ours, and below it the paper's and the difference."""
-    shown = Text(entry.ours, style="bold" if best else "")
+    shown = Text(entry.ours + "*" * (best and not console.is_terminal), style="bold" if best else "")
     if entry.published:
         shown.append(f"\n{entry.paper}, {entry.difference_text}", style="not bold dim")
     return shown

@@ -25,8 +25,9 @@ class Bucket:
 
         try:
             return cls(*url_to_fs(address))
-        except (ImportError, ValueError) as error:
-            raise InputError(f"{address} cannot be used for results: {error}") from None
+        except Exception as error:  # whatever the package behind it makes of an address
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{address} cannot be used for results ({why}): name a folder, or other storage") from None
 
     def read(self, path: str) -> bytes:
         content: bytes = self.files.cat_file(f"{self.base}/{path}")

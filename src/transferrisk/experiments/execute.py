@@ -20,7 +20,7 @@ from ..training.plain import dumps
 from ..training.troubles import full_memory
 from .executors import threads_set
 from .provenance import commit, hardware
-from .store import DONE, FAILED, ROWS, RUN, Store, kept
+from .store import DONE, FAILED, ROWS, RUN, Store, digest_of, kept
 from .tasks import Place, PlannedRun, get
 
 
@@ -44,11 +44,11 @@ class Event:
     """What happens to a run on the way.
 
     kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
-          be read; else how it ended
+          be read; changed: the experiment of this name was of another recipe; else how it ended
     """
 
     name: str
-    kind: Literal["step", "died", "lost", "done", "failed", "busy"]
+    kind: Literal["step", "died", "lost", "changed", "done", "failed", "busy"]
     step: int = 0
     total: int = 0
     seconds: float = 0.0
@@ -133,6 +133,7 @@ def _about(place: Place, seconds: float) -> dict[str, object]:
     """`seconds` are those since the run was last taken up."""
     return {
         "seconds": round(seconds, 3),
+        "rows": digest_of((place.folder / ROWS).read_bytes()),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "keep": place.keep,
         "device": place.device,

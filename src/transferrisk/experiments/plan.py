@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -58,15 +59,24 @@ def count(recipe: Recipe) -> int:
     return len(recipe.seeds) * len(make(recipe, seeds=1).runs)
 
 
-def absent_data(runs: Iterable[PlannedRun], root: Path | None) -> str | None:
+def absent_data(plan: Plan, missing: Iterable[PlannedRun], root: Path | None) -> str | None:
     """Of which set nothing is on this machine, and what to do; None where there is none such."""
-    for data in sorted({run.settings["data"] for run in runs if isinstance(run.settings.get("data"), str)}):
+    for data in sorted({run.settings["data"] for run in missing if isinstance(run.settings.get("data"), str)}):
         if folder := absent(data, root):
             return (
                 f"{data} is not there, since {folder} does not exist: see trm data fetch {data}, say where it is with "
-                "--data-root or $TRANSFERRISK_DATA, or leave its runs out with --only"
+                f"--data-root or $TRANSFERRISK_DATA, or leave its runs out{_without(plan, data)}"
             )
     return None
+
+
+def _without(plan: Plan, data: str) -> str:
+    """How `--only` says so, where a column tells the data sets apart."""
+    for column in ("problem", "data"):
+        others = {c.columns[column] for c in plan.cells if column in c.columns and c.run.settings.get("data") != data}
+        if others:
+            return f" with --only {shlex.quote(f'{column}=' + ','.join(sorted(others)))}"
+    return ""
 
 
 def whole(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
@@ -184,25 +194,43 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> dict[str, set[str]]:
     for columns, _ in _combinations(recipe):
         for column, value in columns.items():
             known.setdefault(column, set()).add(_text(value))
+    if only and not known:
+        raise InputError(f"--only {only[0]}: {recipe.name} is one run for each seed, of which nothing can be left out")
     chosen: dict[str, set[str]] = {}
     for text in only:
         column, equals, values = text.partition("=")
         if not equals:
-            column, values = "method", text
+            column, values = _column_of(text, known), text
         if column not in known:
             raise InputError(
                 f"--only {text}: {recipe.name} has no {column!r}: {did_you_mean(column, known)}choose from "
-                f"{', '.join(known) or 'nothing'}"
+                f"{', '.join(known)}"
             )
         for value in values.split(","):
-            if value not in known[column]:
+            found = next((name for name in (value, _number_text(value)) if name in known[column]), None)
+            if found is None:
+                again = "give --only once for each column; " if "=" in value and column != "point" else ""
                 listed = ", ".join(sorted(known[column]))
                 raise InputError(
-                    f"--only {text}: {recipe.name} has no {column} {value!r}: {did_you_mean(value, known[column])}"
-                    f"choose from {listed}"
+                    f"--only {text}: {recipe.name} has no {column} {value!r}: {again}"
+                    f"{did_you_mean(value, known[column])}choose from {listed}"
                 )
-            chosen.setdefault(column, set()).add(value)
+            chosen.setdefault(column, set()).add(found)
     return chosen
+
+
+def _column_of(values: str, known: Mapping[str, set[str]]) -> str:
+    """The column of values that are given without one: the first that has any of them, else the methods'."""
+    given, usual = set(values.split(",")), "method" if "method" in known else next(iter(known))
+    return next((name for name in (usual, *known) if given & known[name]), usual)
+
+
+def _number_text(value: str) -> str:
+    """0.85 for 0.850."""
+    try:
+        return _text(float(value))
+    except ValueError:
+        return value
 
 
 def _more(seeds: Sequence[int], count: int) -> list[int]:

@@ -109,6 +109,11 @@ class RayExecutor:
             with nullcontext() if self.address is None else _silence():
                 ray.init(**{**quiet, **here, **self.options})
         except (ConnectionError, RuntimeError, ValueError) as error:
+            if self.address == "auto":
+                raise InputError(
+                    "no Ray cluster runs on this machine: start one with ray start --head, or leave --address out for "
+                    "one that ends with the experiment"
+                ) from None
             where = f" at {self.address}" if self.address else ""
             raise TransferRiskError(f"no Ray cluster{where}: {in_a_line(error)}") from None
         self._started = True

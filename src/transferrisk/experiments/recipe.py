@@ -3,7 +3,8 @@
 They come with the package, with others that have an entry point in the group `transferrisk.recipes`, or as files.
 
 extends    another recipe, of which this one says only what differs; `x = false` drops x, in methods, problems or vary,
-           or a whole table, as `published = false`
+           or a whole table, as `published = false`. The paper's numbers, and where they are, come along unless this one
+           has settings or problems of its own
 title      what it shows
 paper      where in the paper
 task       what one run does, a name of `tasks`
@@ -15,7 +16,8 @@ settings   of every run, as the task takes them
 problems   label -> settings; every problem is a part of the experiment
 vary       setting -> values; every combination is tried on every problem
 methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of the algorithm's settings
-fast       a table like the whole, of what differs in the small version
+fast       a table like the whole, of what differs in the small version; that of another recipe comes along, except
+           where this one says something itself
 show       how the report shows it (`reports`)
 published  the paper's numbers: rule -> method -> column -> [mean, deviation]
 """
@@ -34,10 +36,14 @@ from typing import Any, get_args
 from .. import plugins
 from ..data.checks import did_you_mean
 from ..errors import InputError
+from ..files import readable
+from ..training.plain import dumps
 from ..training.selection import Selection
 
 SUFFIX = ".toml"
 GROUP = "transferrisk.recipes"
+TAKEN = ("runs", "report.html")  # in a folder of results
+MOST_SEEDS = 100_000
 _OWN = files("transferrisk").joinpath("recipes")
 
 
@@ -89,44 +95,78 @@ def load(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe
     fast      the small version, NAME-fast
     defaults  every method with its default settings, without grids, NAME-defaults
     """
-    table = _whole(str(name), _folder(str(name)), ())
-    small = table.pop("fast", {})
-    called, given = Path(str(name)).name.removesuffix(SUFFIX), [str(name)]
+    called, given = _called(str(name)), [str(name)]
+    table, small = _whole(str(name), _folder(str(name)), ())
     if defaults:
-        if not any("grid" in method for method in table.get("methods", {}).values()):
+        methods = table.get("methods", {}).values()
+        if not any("grid" in method for method in methods if isinstance(method, Mapping)):
             raise InputError(f"recipe {name} has no grids: run it without --defaults")
         table, called = _merged(table, {"grids": False}), f"{called}-defaults"
         given.append("--defaults")
     if fast:
         if not small:
             raise InputError(f"recipe {name} has no fast version: run it as it is, with --only and --seeds")
-        table, called = _merged(table, small), f"{called}-fast"
+        table, called = small, f"{called}-fast"
+        table |= {"grids": False} if defaults else {}
         table.pop("published", None)  # the paper's numbers are of the whole
         given.append("--fast")
     return _recipe(called, table, tuple(given))
 
 
-def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> dict[str, Any]:
-    """The table with what it inherits, which is looked for beside it first."""
+def _called(name: str) -> str:
+    """The name of its folder of results, without what that cannot be."""
+    called = Path(name).name.removesuffix(SUFFIX)
+    if not called or called[0] == "." or called in TAKEN or not called.isprintable():
+        raise InputError(
+            f"an experiment cannot be called {called!r}, since its results go into a folder of that name: rename "
+            f"{readable(name)}"
+        )
+    return called
+
+
+def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The table with what it inherits, and that of its small version, {} where there is none."""
     if name in within:
         raise InputError(f"recipe {' extends '.join((*within, name))}: a recipe cannot inherit from itself")
-    table = _read(name, folder)
-    _check_keys(name, table, KEYS)
-    base = table.pop("extends", None)
-    for key in _TABLES:
-        dropped = base is not None and table.get(key) is False
-        if not dropped and not isinstance(table.get(key, {}), Mapping):
-            raise InputError(f"recipe {name}: {key} = {table[key]!r} is no table: write [{key}]")
-    if table.get("fast"):
-        _check_keys(f"{name}, [fast]", table["fast"], tuple(key for key in KEYS if key not in ("extends", "fast")))
-    if base is None:
-        return table
+    table = _checked(name, folder)
+    base, fast = table.pop("extends", None), table.pop("fast", {})
+    whole, small = ({}, {}) if base is None else _inherited(name, str(base), folder, (*within, name))
+    if table.get("settings") or table.get("problems"):  # the paper's numbers are of others
+        whole, small = ({k: v for k, v in t.items() if k not in ("published", "paper")} for t in (whole, small))
+    small = _merged(_merged(small or whole, table), fast or {}) if fast or (small and fast is not False) else {}
+    whole = _merged(whole, table)
+    whole, small = ({k: v for k, v in t.items() if k not in _TABLES or v is not False} for t in (whole, small))
+    return whole, small
+
+
+def _inherited(
+    name: str, base: str, folder: Traversable, within: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of another recipe, which is looked for beside this one first."""
     if name.endswith(SUFFIX) and (beside := Path(name).parent / f"{base}{SUFFIX}").is_file():
         base = str(beside)
-    if name.endswith(SUFFIX) or not folder.joinpath(f"{base}{SUFFIX}").is_file():
-        folder = _folder(str(base))
-    whole = _merged(_whole(str(base), folder, (*within, name)), table)
-    return {key: value for key, value in whole.items() if key not in _TABLES or value is not False}
+    try:
+        if name.endswith(SUFFIX) or not folder.joinpath(f"{base}{SUFFIX}").is_file():
+            folder = _folder(base)
+    except InputError as error:
+        raise InputError(f"recipe {name}, extends: {error}") from None
+    return _whole(base, folder, within)
+
+
+def _checked(name: str, folder: Traversable) -> dict[str, Any]:
+    """The recipe's own table, whose keys are known and whose tables are tables."""
+    table = _read(name, folder)
+    _check_keys(name, table, KEYS)
+    for key in _TABLES:
+        dropped = "extends" in table and table.get(key) is False
+        if not dropped and not isinstance(table.get(key, {}), Mapping):
+            raise InputError(f"recipe {name}: {key} = {dumps(table[key])} is no table: write [{key}]")
+    if fast := table.get("fast"):
+        _check_keys(f"{name}, [fast]", fast, tuple(key for key in KEYS if key not in ("extends", "fast")))
+        for key in _TABLES:
+            if not isinstance(fast.get(key, {}), Mapping):
+                raise InputError(f"recipe {name}, [fast]: {key} = {dumps(fast[key])} is no table")
+    return table
 
 
 def _folder(name: str) -> Traversable:
@@ -180,9 +220,14 @@ def _in(folder: Traversable) -> list[str]:
 
 def _read(name: str, folder: Traversable) -> dict[str, Any]:
     try:
-        return tomllib.loads(folder.joinpath(Path(name).name.removesuffix(SUFFIX) + SUFFIX).read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = folder.joinpath(Path(name).name.removesuffix(SUFFIX) + SUFFIX).read_text(encoding="utf-8")
+        table = tomllib.loads(content)
+        dumps(table)
+        return table
+    except (ValueError, RecursionError) as error:
         raise InputError(f"recipe {name} cannot be read as TOML ({error}): correct it there") from None
+    except TypeError as error:  # of JSON: TOML has dates and times too
+        raise InputError(f"recipe {name} holds a value that is no text, number or truth value ({error})") from None
     except OSError as error:
         raise InputError(f"recipe {name} cannot be read ({error.strerror}): mend that, or name another") from None
 
@@ -224,8 +269,15 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
             raise InputError(f"recipe {where}: {key} = {values[key]!r} is no text")
     for key in ("methods", "problems"):
         for label, settings in values.get(key, {}).items():
+            if settings is False:
+                near = did_you_mean(label, [name for name in values[key] if name != label])
+                raise InputError(f"recipe {where}: {key}.{label} = false drops nothing, since there is none: {near}"
+                                 "leave it out")  # fmt: skip
             if not isinstance(settings, Mapping):
-                raise InputError(f"recipe {where}: {key}.{label} = {settings!r} is no table of settings")
+                raise InputError(f"recipe {where}: {key}.{label} = {dumps(settings)} is no table of settings")
+    inner = (table for key in ("methods", "problems") for table in values.get(key, {}).values())
+    if any("seed" in table for table in (values.get("settings", {}), values.get("vary", {}), *inner)):
+        raise InputError(f"recipe {where}: seed is no setting of one run: write seeds = [7], above all tables")
     for key, choices in values.get("vary", {}).items():
         if not isinstance(choices, list) or not choices or not all(isinstance(c, _SCALARS) for c in choices):
             raise InputError(
@@ -238,8 +290,12 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
 
 
 def _seeds(name: str, given: Any) -> tuple[int, ...]:
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MOST_SEEDS:
         return tuple(range(given))
-    if isinstance(given, list) and given and all(isinstance(seed, int) and seed >= 0 for seed in given):
+    if isinstance(given, list) and given and all(type(seed) is int and 0 <= seed < 2**31 for seed in given):
+        if len(set(given)) < len(given):
+            raise InputError(f"recipe {name}: seeds = {given!r} names a seed twice")
         return tuple(given)
-    raise InputError(f"recipe {name}: seeds = {given!r} is neither how many nor a list of whole numbers")
+    raise InputError(
+        f"recipe {name}: seeds = {given!r} is neither how many, up to {MOST_SEEDS}, nor a list of whole numbers"
+    )

@@ -85,15 +85,29 @@ class Records:
             cells.append((before if before in finished and name not in finished else name, columns))
         return cells + list(earlier.values())
 
+    @property
+    def replaces(self) -> bool:
+        """Whether the last writing was of another recipe."""
+        before = self._before()
+        return before is not None and not self._is_same(before[0])
+
     def _earlier(self) -> dict[str, Cell]:
         """Those of the last writing, if it was of the same recipe."""
+        before = self._before()
+        return before[1] if before is not None and self._is_same(before[0]) else {}
+
+    def _before(self) -> tuple[dict[str, Any], dict[str, Cell]] | None:
+        """What the last writing was asked for, and its cells; None where there is none, or it is damaged."""
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
-            before = json.loads(content) if content else {}
-            same = _asked(before["recipe"]) == _asked(json.loads(dumps(self.plan.recipe.to_json())))
-            return {_key(columns): (str(name), dict(columns)) for name, columns in before["cells"]} if same else {}
-        except (ValueError, KeyError, TypeError):  # damaged: it is written anew
-            return {}
+            before = json.loads(content or b"")
+            cells: dict[str, Cell] = {_key(columns): (str(name), dict(columns)) for name, columns in before["cells"]}
+            return _asked(before["recipe"]), cells
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def _is_same(self, asked: Mapping[str, Any]) -> bool:
+        return asked == _asked(json.loads(dumps(self.plan.recipe.to_json())))
 
 
 def _asked(recipe: Mapping[str, Any]) -> dict[str, Any]:

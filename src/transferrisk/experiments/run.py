@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
-from ..errors import InputError, TransferRiskError
+from ..errors import TransferRiskError
 from ..training import Stopped
 from ..training.signals import Stop
 from .execute import Event, OnEvent, Outcome
@@ -75,10 +75,11 @@ def run_experiment(
 
     whole  of which the plan is a part: the records are of all its runs that are done
     """
-    if plan.recipe.name == RUNS:
-        raise InputError(f"an experiment cannot be called {RUNS!r}, where all runs are kept: rename it")
     whole = whole or plan
     sweep = _Sweep(plan, store, on_event, Records(whole, store))
+    if sweep.records.replaces:
+        where = store.where(plan.recipe.name)
+        on_event(Event(plan.recipe.name, "changed", message=f"{where} is of another recipe of that name until now"))
     for name, why in sweep.records.write().items():
         on_event(Event(name, "lost", message=why))
     with closing(executor):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, TransferRiskError
-from ..files import write_atomically
+from ..files import readable, write_atomically
 from ..training.plain import dumps
 from .bucket import Bucket
 from .tasks import PlannedRun, Row
@@ -53,6 +53,8 @@ class Store:
         self.root = text.rstrip("/") if self._bucket else os.path.abspath(text)
         if self._bucket is None:
             self.local = Path(self.root)
+            if self.local.exists() and not self.local.is_dir():
+                raise InputError(f"{readable(self.root)} is no folder: name one for the results")
         else:
             below = Path(scratch or Path(tempfile.gettempdir()) / f"transferrisk-{getpass.getuser()}").absolute()
             self.local = below / hashlib.sha256(self.root.encode()).hexdigest()[:16]
@@ -67,11 +69,10 @@ class Store:
     def read(self, path: str) -> bytes | None:
         """None where there is no such file."""
         try:
-            return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
+            with self._reading(path):
+                return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise TransferRiskError(f"{self.where(path)} cannot be read ({error.strerror or error})") from None
 
     def write(self, path: str, content: bytes | str) -> None:
         data = content.encode() if isinstance(content, str) else content
@@ -94,8 +95,9 @@ class Store:
     def finished(self) -> set[str]:
         """Names of the runs that are done and have their rows."""
         if self._bucket:
-            found = ({path.split("/")[-2] for path in self._bucket.find(f"{RUNS}/*/{name}")} for name in (DONE, ROWS))
-            return set.intersection(*found)
+            with self._reading(RUNS):
+                paths = [self._bucket.find(f"{RUNS}/*/{name}") for name in (DONE, ROWS)]
+            return set.intersection(*({path.split("/")[-2] for path in found} for found in paths))
         done = (path.parent for path in (self.local / RUNS).glob(f"*/{DONE}"))
         return {folder.name for folder in done if (folder / ROWS).exists()}
 
@@ -117,28 +119,32 @@ class Store:
         content = self.read(path)
         if content is None:
             raise Lost(f"{self.where(path)} does not exist: run {name} is not done")
+        with self._damage(name, DONE):
+            digest = json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"{}").get("rows", digest_of(content))
         with self._damage(name, ROWS):
+            if digest_of(content) != digest:
+                raise ValueError("it is not what was written")
             rows: list[Row] = [json.loads(line) for line in content.splitlines()]
             if not all(isinstance(row, dict) for row in rows):
                 raise ValueError("a line is no JSON object")
             return rows
 
-    def seconds(self, name: str) -> float:
-        """That a finished run took, since it was last taken up."""
-        content = self.read(f"{RUNS}/{name}/{DONE}")
-        if content is None:
-            raise Lost(f"{self.where(f'{RUNS}/{name}')} holds no {DONE}: run {name} is not done")
-        with self._damage(name, DONE):
-            return float(json.loads(content)["seconds"])
+    def seconds(self, name: str) -> float | None:
+        """That a finished run took, since it was last taken up; None where its files do not tell."""
+        try:
+            return float(json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")["seconds"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
 
     def made_with(self, name: str) -> dict[str, Any]:
-        """Precision, hardware, version, commit and date of a finished run, as far as they are known."""
+        """Precision, hardware, threads on a CPU, version, commit and date of a finished run, as far as known."""
         contents = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
         done, run = (b"{}" if content is None else content for content in contents)
         with self._damage(name, DONE):
             about = json.loads(done)
             made = {
                 "hardware": about.get("hardware"),
+                "threads": about.get("threads") if about.get("device") == "cpu" else None,
                 "version": about.get("versions", {}).get("transferrisk"),
                 "commit": about.get("commit"),
                 "date": about.get("date"),
@@ -233,6 +239,18 @@ class Store:
             raise Lost(f"{where} is damaged ({error}): run {name} is to be done again") from None
 
     @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise TransferRiskError(
+                f"{self.where(path)} cannot be read ({error.strerror or error}): mend that or remove it, and run the "
+                "same again"
+            ) from None
+
+    @contextmanager
     def _disk_errors(self, path: str) -> Iterator[None]:
         try:
             yield
@@ -240,6 +258,10 @@ class Store:
             raise TransferRiskError(
                 f"{self.where(path)} cannot be written ({error.strerror or error}): mend that, and run the same again"
             ) from None
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def kept(content: bytes) -> bool:

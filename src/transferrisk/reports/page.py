@@ -47,15 +47,17 @@ def write_page(path: Path, page: Page) -> None:
 
 def render(page: Page) -> str:
     """The page as HTML. Bytes of a name that are no text are shown as \\xNN, or \\udcNN where Python has them so."""
-    names = list(_series(page.sections))
+    chapters = [[section] for section in page.sections if isinstance(section, Chapter)]
+    others: list[Section] = [section for section in page.sections if not isinstance(section, Chapter)]
+    groups = [list(_series(others)), *(list(_series(chapter)) for chapter in chapters)]
     script = _template("page.js")
     html = (
         _templates()
         .get_template("page.html")
         .render(
             page=page,
-            styles=styles(names),
-            themes=themes(names),
+            styles=styles(*groups),
+            themes=themes(*groups),
             levels=range(LEVELS),
             script=Markup(script),
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

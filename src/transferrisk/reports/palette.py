@@ -80,31 +80,41 @@ def heat_colours(theme: str) -> list[tuple[str, str]]:
     return found
 
 
-def styles(names: Iterable[str]) -> dict[str, Style]:
-    """One for each name: numbers by the order in which they first appear, a method's own look, else the next free."""
-    different = list(dict.fromkeys(names))
-    own = {name: LOOKS.index(key) for name in different if (key := KEYS.get(name, name)) in LOOKS}
-    free = (look for look in itertools.count() if look not in own.values())
-    looks = {name: own[name] if name in own else next(free) for name in different}
+def styles(*groups: Iterable[str]) -> dict[str, Style]:
+    """One for each name, numbered in the order in which they first appear: a method's own look, else the next free.
+
+    groups  names that are drawn together; what is free in one does not depend on the others
+    """
+    looks: dict[str, int] = {}
+    for names in map(list, groups):
+        own = {name: LOOKS.index(KEYS.get(name, name)) for name in names if KEYS.get(name, name) in LOOKS}
+        used = {*own.values(), *(looks[name] for name in names if name in looks)}
+        free = (look for look in itertools.count() if look not in used)
+        for name in dict.fromkeys(names):
+            if name not in looks:
+                looks[name] = own[name] if name in own else next(free)
     return {
-        name: Style(i, DASHES[looks[name] % len(DASHES)], MARKERS[looks[name] % len(MARKERS)])
-        for i, name in enumerate(different)
+        name: Style(i, DASHES[look % len(DASHES)], MARKERS[look % len(MARKERS)])
+        for i, (name, look) in enumerate(looks.items())
     }
 
 
-def series_colours(names: Iterable[str]) -> list[str]:
-    """The colour of each different name: a method's own, else the next that no method here has."""
-    different = list(dict.fromkeys(names))
-    own = {name: COLOURS[key] for name in different if (key := KEYS.get(name, name)) in COLOURS}
-    free = [colour for colour in (*PALETTE, *MORE) if colour not in own.values()]
-    others = [name for name in different if name not in own]
-    given = own | {name: free[i % len(free)] for i, name in enumerate(others)}
-    return [given[name] for name in different]
+def series_colours(*groups: Iterable[str]) -> list[str]:
+    """The colour of each different name: a method's own, else the next that no method drawn with it has."""
+    given: dict[str, str] = {}
+    for names in map(list, groups):
+        own = {name: COLOURS[KEYS.get(name, name)] for name in names if KEYS.get(name, name) in COLOURS}
+        used = {*own.values(), *(given[name] for name in names if name in given)}
+        free = itertools.cycle([colour for colour in (*PALETTE, *MORE) if colour not in used] or MORE)
+        for name in dict.fromkeys(names):
+            if name not in given:
+                given[name] = own[name] if name in own else next(free)
+    return list(given.values())
 
 
-def themes(names: Iterable[str]) -> Mapping[str, dict[str, str]]:
+def themes(*groups: Iterable[str]) -> Mapping[str, dict[str, str]]:
     """The custom properties of the style sheet by theme: named colours, heat levels, series."""
-    series = series_colours(names)
+    series = series_colours(*groups)
     found = {}
     for theme, named in (("light", LIGHT), ("dark", DARK)):
         heat = {f"heat-{i}": background for i, (background, _) in enumerate(heat_colours(theme))}

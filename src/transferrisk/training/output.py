@@ -56,6 +56,7 @@ class Output:
     every    steps between two checkpoints, besides those at evaluations; None: none besides
     seconds  and no longer than this between two of them
     say      told in a few words where the run stands when it begins
+    again    how to go on, in the words of whoever asked for the run
     """
 
     folder: Path
@@ -63,6 +64,7 @@ class Output:
     every: int | None = None
     seconds: float = 300.0
     say: Callable[[str], None] = print
+    again: str = "use --resume"
     _now: _Open = field(default_factory=lambda: _Open(False, {}), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -212,7 +214,7 @@ class Output:
             yield
         except OSError as error:
             raise TransferRiskError(
-                f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, then use --resume; "
+                f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, then {self.again}; "
                 f"{self.standing}"
             ) from None
 

@@ -150,7 +150,7 @@ def test_theory_gives_rows_that_json_and_a_report_can_hold(name, tmp_path):
         ("time", {"setting": "cmnist", "samples": 1, "algorithms": []}, "fill no batch of 128"),
         ("finetune", {**GAUSSIAN, "samples": 0}, "samples=0 is no number"),
         ("pictures", {"data": "10c-digits", "per_class": 0}, "per_class=0"),
-        ("train", {**GAUSSIAN, "seed": True}, "seed=True"),
+        ("train", {**GAUSSIAN, "seed": True}, "seed = true is no whole number"),
     ],
 )
 def test_settings_are_checked_before_anything_runs(task, settings, message):

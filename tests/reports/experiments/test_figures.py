@@ -18,7 +18,7 @@ from transferrisk.reports.experiments.figures import Looks
 from transferrisk.reports.experiments.load import load
 from transferrisk.reports.experiments.report import parts_of
 from transferrisk.reports.figures import COLOURS
-from transferrisk.reports.palette import LOOKS
+from transferrisk.reports.palette import LOOKS, series_colours, styles
 from transferrisk.reports.tables import NAMES
 
 LINES = {"kind": "lines", "x": "bias", "panels": "shift"}
@@ -145,7 +145,8 @@ def test_xy_of_several_columns_and_of_none_that_is_there(tmp_path):
     write(tmp_path, "empty", XY, [{"seed": 0}], lambda c: None)
     report(tmp_path, ["empty"])
     assert not (tmp_path / "empty" / "results.svg").exists()
-    assert "Nothing to show yet." in (tmp_path / "report.html").read_text()
+    assert "Nothing to show yet." in (tmp_path / "report-empty.html").read_text()
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_a_column_that_is_not_there_is_told_with_the_nearest(tmp_path):
@@ -209,6 +210,19 @@ def test_a_method_looks_the_same_whoever_is_beside_it():
     looks = [among.of(name) for name in among.styles]
     assert len({look["color"] for look in looks}) == 7
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 7
+
+
+def test_how_a_figure_looks_does_not_depend_on_what_else_is_reported(tmp_path):
+    write(tmp_path, "late", XY, [{"seed": 0}], xy_rows)
+    report(tmp_path)
+    alone = (tmp_path / "late" / "results.svg").read_bytes()
+    other = {**XY, "series": "name"}
+    write(tmp_path, "early", other, [{"seed": 0}], lambda c: [row | {"name": f"{row['n']}"} for row in xy_rows(c)])
+    report(tmp_path)
+    assert (tmp_path / "late" / "results.svg").read_bytes() == alone
+    looks = styles(["ERM", "x"], ["a", "TRM", "b", "x"])
+    assert {name: looks[name].dash for name in ("a", "b")} == {n: styles(["a", "TRM", "b"])[n].dash for n in ("a", "b")}
+    assert series_colours(["x"], ["a", "TRM", "b"])[1:] == series_colours(["a", "TRM", "b"])
 
 
 def test_a_drawing_is_legible_in_grey():

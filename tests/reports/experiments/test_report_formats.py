@@ -98,6 +98,7 @@ def test_text_is_text_in_every_format():
     assert latex_text(r"50% & a_b \x {y} $z ^~#") == (
         r"50\% \& a\_b \textbackslash{}x \{y\} \$z \textasciicircum{}\textasciitilde{}\#"
     )
+    assert [latex_text(text) for text in ("[ours] TRM", "* TRM", "a[b]")] == ["{}[ours] TRM", "{}* TRM", "a[b]"]
     assert markdown_text("a|b *c* _d_ `e` <b> [f](g)") == r"a\|b \*c\* \_d\_ \`e\` &lt;b&gt; \[f\](g)"
     assert [markdown_text(text) for text in ("# a", "- a", "1. a", "0.85", "V-REx")] == [
         r"\# a", r"\- a", r"1\. a", "0.85", "V-REx",
@@ -140,7 +141,7 @@ def test_as_json(tmp_path):
     found = report(tmp_path).to_json()["experiments"]["pacs"]
     assert json.loads(json.dumps(found, allow_nan=False))["missing_runs"] == 0
     assert found["numbers"][0]["mean"] == pytest.approx(60)
-    assert found["made"] == [{"precision": "", "hardware": "", "version": "", "commit": ""}]
+    assert found["made"] == [{"precision": "", "hardware": "", "version": "", "commit": "", "threads": ""}]
 
 
 def test_on_the_page_the_papers_number_and_the_difference_say_what_they_are(tmp_path):

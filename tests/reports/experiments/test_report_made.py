@@ -34,8 +34,9 @@ def test_every_format_says_on_which_data(tmp_path):
     recipe = {"settings": {"data": "10c-digits", "backbone": "cnn:16"}, "given": ["cmnist", "--fast"]}
     lines = {"kind": "lines", "x": "test_env"}
     folder = write(tmp_path, "cmnist-fast", lines, cells_of(AXES, ["ERM", "TRM"], 3), rows, recipe)
-    told = "Data: 10c-digits, cnn:16. The small version of the experiment."
+    told = "Data: 10c-digits, cnn:16."
     assert about(load(folder))[1] == told
+    assert load(folder).title == "About cmnist-fast (small version)"
     found = {path.suffix: path.read_text() for path in report(tmp_path).files if path.suffix not in (".csv", ".png")}
     assert set(found) == {".html", ".md", ".tex", ".svg"}
     assert [suffix for suffix, text in found.items() if told not in html.unescape(text)] == []
@@ -95,6 +96,10 @@ def test_what_earlier_records_do_not_say_is_not_told(tmp_path):
     some = {"a": Made("bf16", GPU, "1.0"), "b": Made()}
     assert told(some) == f"Made on {GPU} (bf16) by version 1.0; 1 of 2 runs do not say."
     assert mixed(some, some, "differences") == ""
+    threads = {"a": Made("fp32", CPU, threads="1"), "b": Made("fp32", CPU, threads="2")}
+    assert mixed(threads, threads, "differences") == (
+        f"Mixes fp32, 1 thread a run on {CPU} and fp32, 2 threads a run on {CPU}: differences may be the machine's."
+    )
     many = {name: Made(commit=name) for name in "abcde"}
     assert told(many) == "Made at commits a, b, c and 2 more."
     null = write(tmp_path, "null", {}, cells_of({}, ["ERM"], 2), lambda c: [

@@ -94,6 +94,27 @@ def test_what_is_best_depends_on_the_value_and_on_who_is_compared(tmp_path):
     assert "Bold: the best mean of each column, TRM apart." in caption(grid)
 
 
+def test_an_average_is_compared_with_one_over_the_same_columns(tmp_path):
+    published = {"training_domain": {"ERM": {"photo": [90.0], "sketch": [60.0], "average": [75.0]}}}
+    show = {"kind": "table", "columns": "test_env", "average": True}
+    for places, paper in ((["photo", "sketch"], "75.0"), (["photo"], NOTHING)):
+        cells = cells_of({"test_env": places}, ["ERM"], 1)
+        folder = write(tmp_path, "pacs", show, cells, lambda c: evaluation(1, 0.5), {"published": published})
+        (part,) = parts_of(load(folder))
+        assert part.grids[0].lines["ERM"][-1].paper == paper
+
+
+def test_records_that_are_gone_are_told(tmp_path):
+    folder = write(tmp_path, "gone", {"kind": "table"}, cells_of({}, ["ERM"], 1), lambda c: evaluation(1, 0.5))
+    (folder / "records.parquet").unlink()
+    assert load(folder).missing == 1
+    (run,) = {cell.run for cell in load(folder).cells}
+    (tmp_path / "runs" / run).mkdir(parents=True)
+    (tmp_path / "runs" / run / "done.json").write_text("{}")
+    with pytest.raises(InputError, match=r"records.parquet is gone: run trm experiment again"):
+        load(folder)
+
+
 def test_nothing_has_run_and_the_papers_numbers_are_there(tmp_path):
     grid = table(tmp_path, lambda columns: None)
     assert {entry.ours for entries in grid.lines.values() for entry in entries} == {"missing"}

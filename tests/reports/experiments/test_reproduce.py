@@ -80,6 +80,13 @@ def test_a_precision_of_the_recipe_or_of_some_runs_is_no_option(tmp_path):
     assert "--precision" not in command(experiment(tmp_path, rows_of=lambda c: evaluation(1, 0.5)), "there")
 
 
+def test_threads_that_numbers_depend_on_are_asked_for(tmp_path):
+    found = experiment(tmp_path, rows_of=lambda c: [{**row, "threads": 1} for row in made()(c)])
+    assert command(found, "there").endswith("--precision bf16 --threads 1 --output there")
+    some = experiment(tmp_path, rows_of=lambda c: [{**row, "threads": 1 + c["seed"] % 2} for row in made()(c)])
+    assert "--threads" not in command(some, "there")
+
+
 def test_the_page_has_each_command_with_seeds_hardware_precision_commit_and_dates(tmp_path, text_of):
     experiment(tmp_path, rows_of=lambda c: made(date=f"2026-01-3{c['seed'] % 2}T10:00:00+00:00")(c))
     experiment(tmp_path, "toy-2d", made(lambda c: c["seed"] in (0, 2), date=None))

@@ -70,3 +70,9 @@ def test_one_name_or_several():
 def test_what_is_not_known_is_told_with_the_nearest(show, said):
     with pytest.raises(InputError, match=said):
         read(show, "r")
+
+
+def test_two_shows_that_would_be_one_file():
+    shows = {name: {"kind": "table"} for name in ("a b", "a_b")}
+    with pytest.raises(InputError, match="'a b' and 'a_b' would be files of one name: rename one"):
+        read(shows, "mine")

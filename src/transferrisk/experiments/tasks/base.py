@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ...algorithms.fields import options
 from ...data.checks import did_you_mean
@@ -109,6 +109,7 @@ class Task(ABC, Generic[S]):
                     f"task {self.name!r} needs the setting {key!r}: add it to [settings], or to each of "
                     "[problems] or [methods]"
                 )
+        check_types(settings, self.settings_type)
         try:
             return self.settings_type(**frozen(settings, self.settings_type))  # type: ignore[no-any-return]  # is an S
         except TypeError as error:
@@ -135,6 +136,35 @@ class Task(ABC, Generic[S]):
 
     def tidy(self, place: Place) -> None:
         """Remove what was needed to go on; called when the rows are kept."""
+
+
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "truth value", Mapping: "table", list: "list"}
+
+
+def check_types(settings: Mapping[str, Any], settings_type: type[Any]) -> None:
+    """Text, numbers, truth values, tables and lists are what the fields declare; what else they may be, they check."""
+    hints = get_type_hints(settings_type)
+    for key, value in settings.items():
+        kinds = {_plain_kind(kind) for kind in options(hints[key])}
+        if not kinds & {None, _kind_of(value)} and not (float in kinds and _kind_of(value) is int):
+            raise InputError(f"{key} = {dumps(value)} is no {' or '.join(_WORDS[k] for k in _WORDS if k in kinds)}")
+
+
+def _kind_of(value: Any) -> Any:
+    """Of `_WORDS`; NoneType for None."""
+    if isinstance(value, Mapping | list | tuple):
+        return Mapping if isinstance(value, Mapping) else list
+    return type(value)
+
+
+def _plain_kind(kind: Any) -> Any:
+    """Of `_WORDS`, or NoneType; None for what is none of these."""
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        return str if all(isinstance(word, str) for word in get_args(kind)) else None
+    if isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str:
+        return list
+    return origin if origin in (*_WORDS, type(None)) else None
 
 
 def frozen(settings: Mapping[str, Any], settings_type: type[Any]) -> dict[str, Any]:

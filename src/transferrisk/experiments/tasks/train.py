@@ -187,7 +187,7 @@ def trained(request: Request, place: Place) -> list[Row]:
 
 
 def _output(folder: Path) -> Output:
-    return Output(folder, resume=True, say=lambda text: None)
+    return Output(folder, resume=True, say=lambda text: None, again="run the same again")
 
 
 def rows(records: Sequence[Record], splits: Splits) -> list[Row]:

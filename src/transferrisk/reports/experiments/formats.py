@@ -50,7 +50,8 @@ def caption(grid: Grid) -> str:
         first = f"Mean ± standard deviation over {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds."
     apart = "".join(f", {name} apart" for name in grid.lines if name in grid.apart)
     bold = f"Bold: the best mean of each column{apart}." if grid.best else ""
-    return " ".join(filter(None, [first, bold, UNDER if grid.has_published else ""]))
+    missing = f"Missing: {', '.join(grid.absent)}." if grid.absent and not grid.is_empty else ""
+    return " ".join(filter(None, [first, bold, UNDER if grid.has_published else "", missing]))
 
 
 def against_caption(grid: Grid) -> str:
@@ -67,7 +68,9 @@ def against_caption(grid: Grid) -> str:
 
 
 def latex_text(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in plain(text))
+    """Braces go before what the end of the line above would take for its own."""
+    escaped = "".join(_LATEX.get(letter, letter) for letter in plain(text))
+    return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped
 
 
 def markdown_text(text: str) -> str:
@@ -173,7 +176,7 @@ class Line:
 
 def _stacked(grid: Grid) -> Iterator[Line]:
     """Ours, and where the paper has any number of it, the paper's and the difference."""
-    for name, entries in grid.lines.items():
+    for name, entries in grid.shown.items():
         best = frozenset(column for line, column in grid.best if line == name)
         yield Line(name, [entry.ours for entry in entries], best=best)
         if any(entry.published for entry in entries):
@@ -195,13 +198,13 @@ def about(experiment: Experiment) -> list[str]:
 
 
 def data(experiment: Experiment) -> str:
-    """ "Data: 10c-digits, cnn:16. The small version of the experiment." """
+    """ "Data: 10c-digits, cnn:16." """
     sentences = []
     for start, names in (("Data", ("data", "backbone")), ("Setting", ("setting",))):
         told = [[experiment.setting(cell, name) for name in names] for cell in experiment.cells]
         found = dict.fromkeys(", ".join(filter(None, values)) for values in told if values[0])
         sentences += [f"{start}: {'; '.join(found)}."] if found else []
-    return " ".join([*sentences, *(["The small version of the experiment."] if experiment.is_small else [])])
+    return " ".join(sentences)
 
 
 def missing(experiment: Experiment) -> str:

@@ -145,7 +145,21 @@ class Grid:
     @property
     def is_empty(self) -> bool:
         """Whether it has no number, neither ours nor the paper's."""
-        return not any(entry.values or entry.published for entries in self.lines.values() for entry in entries)
+        return len(self.absent) == len(self.lines)
+
+    @cached_property
+    def absent(self) -> list[str]:
+        """Lines without a number, neither ours nor the paper's, of which none of the runs is done."""
+        return [
+            name
+            for name, entries in self.lines.items()
+            if not any(entry.values or entry.published or entry.done for entry in entries)
+        ]
+
+    @property
+    def shown(self) -> dict[str, Sequence[Entry]]:
+        """The other lines, for people to read."""
+        return {name: entries for name, entries in self.lines.items() if name not in self.absent}
 
     @property
     def has_published(self) -> bool:

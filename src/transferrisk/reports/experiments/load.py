@@ -58,7 +58,7 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        return str(self.recipe.get("title") or self.name)
+        return str(self.recipe.get("title") or self.name) + (" (small version)" if self.is_small else "")
 
     @property
     def rules(self) -> Sequence[str]:
@@ -154,7 +154,10 @@ def folders(root: Path, names: Sequence[str] = ()) -> list[Path]:
 
 def load(folder: Path) -> Experiment:
     recipe, cells = _planned(folder / RECIPE)
-    return Experiment(folder.name, recipe, cells, _rows(folder / RECORDS, cells), folder.parent / RUNS)
+    records, runs = folder / RECORDS, folder.parent / RUNS
+    if not records.exists() and any((runs / cell.run / DONE).exists() for cell in cells):
+        raise InputError(f"{readable(records)} is gone: run trm experiment again, which writes it anew")
+    return Experiment(folder.name, recipe, cells, _rows(records, cells), runs)
 
 
 def _planned(path: Path) -> tuple[Mapping[str, Any], list[Cell]]:
@@ -223,7 +226,8 @@ def _parquet(path: Path) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(path, partitioning=None).to_pandas()
+        with path.open("rb") as file:
+            return pq.read_table(file).to_pandas()
     except (pa.ArrowException, OSError) as error:
         why = str(error).partition("\n")[0]
         raise InputError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import pandas as pd
 
@@ -13,17 +15,19 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Made:
-    """Of one run; "" where its rows do not say."""
+    """Of one run; "" where its rows do not say. Threads count on a CPU only."""
 
     precision: str = ""
     hardware: str = ""
     version: str = ""
     commit: str = ""
+    threads: str = ""
 
     @property
     def kind(self) -> tuple[str, str]:
         """What its numbers may depend on."""
-        return self.precision, self.hardware
+        each = f"{self.threads} thread{'s' if self.threads != '1' else ''} a run" if self.threads else ""
+        return ", ".join(filter(None, [self.precision, each])), self.hardware
 
 
 def made_by_run(rows: pd.DataFrame) -> dict[str, Made]:
@@ -31,9 +35,15 @@ def made_by_run(rows: pd.DataFrame) -> dict[str, Made]:
     columns = [field.name for field in fields(Made) if field.name in rows]
     firsts = rows.drop_duplicates("run")
     return {
-        run: Made(**{name: value for name, value in zip(columns, values, strict=True) if isinstance(value, str)})
+        run: Made(**{name: _text(value) for name, value in zip(columns, values, strict=True)})
         for run, *values in zip(firsts["run"], *(firsts[name] for name in columns), strict=True)
     }
+
+
+def _text(value: Any) -> str:
+    """A whole number as its digits, which pandas may have as a float; "" for what is none and no text."""
+    is_whole = isinstance(value, int | float) and math.isfinite(value)
+    return value if isinstance(value, str) else f"{value:.0f}" if is_whole else ""
 
 
 def told(made: Mapping[str, Made]) -> str:

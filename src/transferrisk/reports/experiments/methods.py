@@ -11,6 +11,7 @@ import pandas as pd
 
 from ...errors import InputError, did_you_mean
 from ..sections import Curves
+from . import shows
 from .grids import Grid
 from .load import Experiment
 from .made import mixed
@@ -99,7 +100,7 @@ def curves(experiment: Experiment, show: CurvesShow, rule: str) -> Part:
         for panel in where
         for value in show.values
     ]
-    return _part(results, show, grids, drawn)
+    return _part(results, show, grids, drawn, ["The lines show every evaluation; the table, the one that is selected."])
 
 
 def _over_training(rows: pd.DataFrame, value: str, x: str) -> dict[str, list[tuple[float, float]]]:
@@ -178,6 +179,5 @@ def _part(
 
 
 def stem(show: Show, rule: str) -> str:
-    """Of the files' names; letters that a file's name may not have become _."""
-    name = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in show.name)
-    return "-".join(filter(None, [name, rule])) or "results"
+    """Of the files' names."""
+    return "-".join(filter(None, [shows.stem(show.name), rule])) or "results"

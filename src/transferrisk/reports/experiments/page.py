@@ -69,7 +69,7 @@ def _joined(*words: str) -> str:
 def _table(title: str, grid: Grid, words: Sequence[str]) -> Table:
     rows: list[list[Shape]] = [
         [name, *(_shown(entry, (name, column) in grid.best) for column, entry in enumerate(entries))]
-        for name, entries in grid.lines.items()
+        for name, entries in grid.shown.items()
     ]
     note = " ".join(filter(None, [caption(grid), *words]))
     return Table(title, [grid.corner, *grid.columns], rows, note=note)

@@ -78,18 +78,18 @@ def report(
             left_out.append(f"{folder.name} is left out: {error}")
     if not found:
         raise InputError("; ".join(left_out))
-    prepare_folder(output, PAGE)
-    series = [name for _, parts in found for part in parts for curves in part.curves for name in curves.series]
-    looks = Looks(series)
+    page = PAGE if not names or output != root else f"report-{'-'.join(names)[:100]}.html"  # that of all stays
+    prepare_folder(output, page)
     written = []
     for experiment, parts in found:
+        looks = Looks([name for part in parts for curves in part.curves for name in curves.series])
         for part in parts:
             for name, content in _files(experiment, part, looks):
                 path = output / experiment.name / name
                 write_atomically(path, content)
                 written.append(path)
-    write_page(output / PAGE, page_of(found, left_out, command, settings or {}, where or readable(root)))
-    return Report(found, [output / PAGE, *written], left_out)
+    write_page(output / page, page_of(found, left_out, command, settings or {}, where or readable(root)))
+    return Report(found, [output / page, *written], left_out)
 
 
 def parts_of(experiment: Experiment) -> Iterator[Part]:

@@ -18,6 +18,7 @@ def command(experiment: Experiment, root: str) -> str:
         *(_only(experiment, done) if done else ()),
         *_seeds(experiment, done),
         *_precision(experiment),
+        *_threads(experiment),
     ]
     return shlex.join(["trm", "experiment", *experiment.given, *options, "--output", root])
 
@@ -56,6 +57,13 @@ def _precision(experiment: Experiment) -> Iterator[str]:
     found = {made.precision for made in experiment.made.values()}
     if len(found) == 1 and "" not in found and "precision" not in experiment.recipe.get("settings", {}):
         yield from ("--precision", *found)
+
+
+def _threads(experiment: Experiment) -> Iterator[str]:
+    """Where all runs have the same: on a CPU the numbers depend on it."""
+    found = {made.threads for made in experiment.made.values()}
+    if len(found) == 1 and "" not in found:
+        yield from ("--threads", *found)
 
 
 def _seeds_told(done: Sequence[Cell]) -> str:

@@ -12,7 +12,7 @@ from .load import Experiment
 from .select import Chosen, Combination
 from .values import VALUES, named, shown, text
 
-BASELINE = "erm"
+BASELINE, AVERAGE = "erm", "average"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class Results:
     def grid(self, panel: Mapping[str, Any], value: str, axis: str, average: bool, named: bool) -> Grid:
         """One value, methods against the values of an axis; `named`: the panel's title says which value it is."""
         at = self.experiment.axes[axis]
-        keys = [*map(text, at), *(["average"] if average else [])]
+        keys = [*map(text, at), *([AVERAGE] if average else [])]
         places = [(value, {**panel, axis: x}) for x in at]
         columns = [*(shown(axis, x) for x in at), *keys[len(at) :]]
         return self._grid(panel, places, keys, columns, average, value if named else "")
@@ -72,6 +72,8 @@ class Results:
         lines = {
             method: [
                 replace(entry, published=self._published(method, key, ", ".join(map(text, panel.values())), value))
+                if key != AVERAGE or self._has_all(method, keys)
+                else entry
                 for key, entry in zip(keys, entries, strict=True)
             ]
             for method, entries in lines.items()
@@ -106,6 +108,11 @@ class Results:
             keys.append(key)
         recipe = self.experiment.recipe
         return published(recipe.get("published", {}), self.rule, method, keys, self.experiment.name)
+
+    def _has_all(self, method: str, keys: Sequence[str]) -> bool:
+        """Whether all columns that the paper's average is over are ours too."""
+        table = self.experiment.recipe.get("published", {}).get(self.rule, {}).get(method, {})
+        return set(table) <= set(keys)
 
     def _points(self, panel: Mapping[str, Any]) -> list[str]:
         """Which point of its grid each method has, where it has one."""

@@ -205,7 +205,16 @@ def read(show: Mapping[str, Any], recipe: str) -> tuple[Show, ...]:
         return (TableShow(),)
     if "kind" in show or not all(isinstance(inner, Mapping) for inner in show.values()):
         return (_show("", show, f"recipe {recipe}, [show]"),)
+    stems: dict[str, str] = {}
+    for name in show:
+        if (other := stems.setdefault(stem(name).lower(), name)) != name:
+            raise InputError(f"recipe {recipe}, [show]: {other!r} and {name!r} would be files of one name: rename one")
     return tuple(_show(name, inner, f"recipe {recipe}, [show.{name}]") for name, inner in show.items())
+
+
+def stem(name: str) -> str:
+    """Of a file: letters that its name may not have become _."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)
 
 
 def _show(name: str, table: Mapping[str, Any], where: str) -> Show:
