@@ -1,0 +1,42 @@
+"""What docs/recipes.md shows works, and it names every key there is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from transferrisk.experiments.plan import make
+from transferrisk.experiments.recipe import KEYS, load
+from transferrisk.reports.experiments.shows import KINDS
+from transferrisk.reports.experiments.values import VALUES
+
+PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+
+
+def block(language):
+    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return found
+
+
+def test_the_recipe_is_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "resnet18.safetensors").write_bytes(b"weights")
+    (tmp_path / "mine.toml").write_text(block("toml"))
+    plan = make(load("mine.toml"))
+    assert {cell.columns["seed"] for cell in plan.cells} == {0, 1, 2, 3}
+    assert "TRM, ridge 1e-2" in plan.recipe.methods
+    assert load("mine.toml", fast=True).settings["size"] == 64
+
+
+def test_the_program_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block("python"), "recipes.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("1 {'what': 'classifier'")
+
+
+def test_every_key_is_explained():
+    shows = {field.name for kind in KINDS.values() for field in fields(kind) if "read" in field.metadata}
+    words = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", PAGE))))
+    assert {*KEYS, *KINDS, *shows, *VALUES} - words == set()
