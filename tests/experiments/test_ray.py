@@ -231,8 +231,10 @@ def test_what_ray_writes_while_it_tries_is_not_shown(monkeypatch, capfd):
         raise ConnectionError("nobody there")
 
     stub = SimpleNamespace(is_initialized=lambda: False, init=init)
-    with pytest.raises(TransferRiskError, match="no Ray cluster at auto: ConnectionError: nobody there"):
+    with pytest.raises(InputError, match="no Ray cluster runs on this machine: start one with ray start --head"):
         RayExecutor(address="auto")._connect(stub)
+    with pytest.raises(TransferRiskError, match="no Ray cluster at local: ConnectionError: nobody there"):
+        RayExecutor(address="local")._connect(stub)
     os.write(2, b"as before")
     assert capfd.readouterr().err == "as before"
 

@@ -133,7 +133,8 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
     whole, small = ({}, {}) if base is None else _inherited(name, str(base), folder, (*within, name))
     if table.get("settings") or table.get("problems"):  # the paper's numbers are of others
         whole, small = ({k: v for k, v in t.items() if k not in ("published", "paper")} for t in (whole, small))
-    small = _merged(_merged(small or whole, table), fast or {}) if fast or (small and fast is not False) else {}
+    has_small = bool(fast or small) and fast is not False
+    small = _merged(_merged(small or whole, table), fast) if has_small else {}
     whole = _merged(whole, table)
     whole, small = ({k: v for k, v in t.items() if k not in _TABLES or v is not False} for t in (whole, small))
     return whole, small
