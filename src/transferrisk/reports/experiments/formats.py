@@ -120,7 +120,8 @@ def latex(experiment: Experiment, part: Part) -> str:
     out = [r"% \usepackage{booktabs}"]
     out += [f"% {latex_text(line)}" for line in filter(None, [told(experiment.made)])]
     for number, grid in enumerate(part.tables):
-        title = ". ".join(filter(None, [experiment.title.rstrip("."), part.title, grid.title]))
+        titles = filter(None, [experiment.title.rstrip("."), part.title, grid.title])
+        title = ". ".join(one[:1].upper() + one[1:] for one in titles)
         first = [f"{title}.", data(experiment)]
         words = [*first, *part.notes, caption(grid), part.selection, part.mixed, missing(experiment)]
         label = f"{experiment.name}-{part.stem}" + (f"-{number + 1}" if len(part.tables) > 1 else "")
@@ -144,6 +145,7 @@ def _latex(grid: Grid, rows: Iterable[Line], words: Sequence[str], label: str, n
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{latex_text(' '.join(filter(None, words)))}}}",
+        r"\vspace{4pt}",
         rf"\label{{tab:{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}",
         rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
         r"\toprule",
