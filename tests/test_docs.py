@@ -27,7 +27,7 @@ def test_the_recipe_is_one(tmp_path, monkeypatch):
     plan = make(load("mine.toml"))
     assert {cell.columns["seed"] for cell in plan.cells} == {0, 1, 2, 3}
     assert "TRM, ridge 1e-2" in plan.recipe.methods
-    assert load("mine.toml", fast=True).settings["size"] == 64
+    assert load("mine.toml", fast=True).settings["size"] == 32
 
 
 def test_the_program_runs(tmp_path, monkeypatch, capsys):

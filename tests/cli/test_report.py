@@ -74,6 +74,19 @@ def test_results_at_an_address(trm, results, tmp_path, text_of):
     assert (code, out) == (2, "")
     assert "memory://shelf/results is no folder that a report can be written to: add --output FOLDER" in err
     assert trm("report", f"file://{results}")[0] == 0
+    shelf.pipe_file("/shelf/results/part/recipe.json", b"{")
+    code, out, err = trm("report", "memory://shelf/results", "part", "--output", "here")
+    assert (code, out) == (2, "")
+    assert err.startswith("trm: memory://shelf/results/part/recipe.json cannot be read as JSON")
+    assert "memory://nothing holds no results" in trm("report", "memory://nothing", "--output", "here")[2]
+
+
+def test_some_experiments_have_a_page_of_their_own(trm, results):
+    assert trm("report", results)[0] == 0
+    whole = (results / "report.html").read_bytes()
+    assert trm("report", results, "whole", "--output", results / ".." / "results")[0] == 0
+    assert (results / "report.html").read_bytes() == whole
+    assert (results / "report-whole.html").exists()
 
 
 def test_a_terminal_without_the_letters_gets_others(results):

@@ -11,6 +11,8 @@ from sweep_tasks import plan, walk
 import transferrisk
 from transferrisk.experiments import records, store
 from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.plan import Cell, Plan
+from transferrisk.experiments.recipe import Recipe
 from transferrisk.experiments.records import Records, table
 from transferrisk.experiments.run import run_experiment
 from transferrisk.experiments.store import Store
@@ -98,3 +100,10 @@ def test_an_axis_takes_no_column_of_the_results_away(tmp_path):
 def test_who_reads_and_who_writes_mean_the_same_files():
     assert (reader.RECIPE, reader.RECORDS, reader.RESULT) == (records.RECIPE, records.RECORDS, records.RESULT)
     assert (reader.RUNS, reader.DONE, reader.FAILED) == (store.RUNS, store.DONE, store.FAILED)
+
+
+def test_a_number_that_is_written_otherwise_is_the_same_cell(tmp_path):
+    for bias in (1, 1.0):
+        cells = (Cell(walk(seed=0), {"bias": bias, "seed": 0}),)
+        run_experiment(Plan(Recipe("trial", vary={"bias": [bias]}), cells), Store(tmp_path), HERE)
+    assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 3

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
 import transferrisk
@@ -169,6 +174,9 @@ def test_a_default_and_the_same_value_written_out_are_one_run():
     for same in ({"bias": 0.9}, {"first_bias": 1}, {"backbone": "cnn"}, {"precision": "fp32"}, {"augment": False},
                  {"size": None}, {"training": {"momentum": 0.9, "batch_size": 128}}):  # fmt: skip
         assert planned("train", {**base, **same}).name == name
+    tuned = [planned("finetune", {**base, "tuning": {"lr": lr}}).name for lr in (1, 1.0)]
+    assert tuned[0] == tuned[1]
+    assert planned("train", {**base, "bias": np.float64(0.9), "seed": np.int64(0)}).name == name
     rates = [planned("train", {**base, "training": {"lr": lr}}).name for lr in (1, 1.0, 2)]
     assert rates[0] == rates[1] != rates[2]
     bare, written = ({"data": "10c-digits", "shift": "combined", **more} for more in ({}, {"bias": 0.9}))
@@ -246,6 +254,9 @@ def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
         ("[vary]\nbias = 0.9", "vary.bias = 0.9 is no list"),
         ("[vary]\ntraining = [{ epochs = 1 }]", r"vary.training = .* is no list of numbers, words or truth values"),
         ("[vary]\nbias = [0.9, 0.9]", "names a value twice"),
+        ("[vary]\nbias = [1, 1.0]", "names a value twice"),
+        ('extends = "transferability"\n[settings]\ntuning = { lrr = 1 }', "did you mean 'lr'"),
+        ('extends = "transferability"\n[settings]\ntuning = { epochs = 0 }', "epochs=0 is no number to train with"),
         ('extends = "transferability"\nselect = ["training_domain"]', "nothing to select 'training_domain' by"),
         ('extends = "transferability"\ngrids = true', "nothing to choose a point of a grid by at the last step"),
         ("[fast]\nsedes = 1", r"\[fast\] has an unknown key 'sedes': did you mean 'seeds'\?"),
@@ -291,6 +302,7 @@ def test_what_a_recipe_may_not_say(tmp_path, text, message):
         (["metod=ERM"], r"no 'metod': did you mean 'method'\?"),
         (["GroupDR"], r"no method 'GroupDR': did you mean 'GroupDRO'\?"),
         (["bias=0.91"], "no bias '0.91'"),
+        ([""], "--only is given nothing"),
         (["shift=combined,bias=0.85"], "no shift 'bias=0.85': give --only once for each column"),
     ],
 )
@@ -304,6 +316,9 @@ def test_only_takes_a_value_without_its_column_and_numbers_however_they_are_writ
     assert {tuple(cell.columns[name] for name in ("shift", "bias", "method")) for cell in cells} == {
         ("combined", 0.85, "ERM"), ("combined", 0.85, "TRM")}  # fmt: skip
     assert {cell.columns["problem"] for cell in plan.make(load("environments"), ["10C-CMNIST"]).cells} == {"10C-CMNIST"}
+    assert {cell.columns["bias"] for cell in plan.make(load("cmnist"), ["0.90"], seeds=1).cells} == {0.9}
+    comma = replace(load("cmnist"), methods={"TRM, own": {"algorithm": "trm"}, "ERM": {"algorithm": "erm"}})
+    assert {cell.columns["method"] for cell in plan.make(comma, ["TRM, own"], seeds=1).cells} == {"TRM, own"}
     with pytest.raises(InputError, match="environments has no problem '10c-cmnist': did you mean '10C-CMNIST'"):
         plan.make(load("environments"), ["10c-cmnist"])
     with pytest.raises(InputError, match="toy-2d is one run for each seed, of which nothing can be left out"):
@@ -318,11 +333,13 @@ def test_names_that_a_folder_of_results_cannot_have(tmp_path, name):
         load(path)
 
 
-def test_a_recipe_is_utf_8_whatever_the_locale(tmp_path, monkeypatch):
-    monkeypatch.setattr("locale.getpreferredencoding", lambda *_: "ascii")
+def test_a_recipe_is_utf_8_whatever_the_locale(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_bytes('extends = "cmnist"\ntitle = "Größe"'.encode())
-    assert load(path).title == "Größe"
+    code = f"from transferrisk.experiments.recipe import load; print(ascii(load({str(path)!r}).title))"
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain, check=False)
+    assert done.stdout.strip() == ascii("Größe"), done.stderr
 
 
 def test_what_a_recipe_says_itself_is_said_of_its_small_version_too(tmp_path):
@@ -331,6 +348,12 @@ def test_what_a_recipe_says_itself_is_said_of_its_small_version_too(tmp_path):
     assert (small.seeds, small.vary["bias"]) == ((0,), [0.9])
     assert small.settings == {**load("cmnist", fast=True).settings, "size": 8}
     assert load(write(tmp_path, "other", 'extends = "cmnist"\n[vary]\nshift = false'), fast=True).seeds == (0, 1)
+    base = 'extends = "irm-vs-trm"\n'
+    for change in ("[problems.PACS]\nbackbone = 'resnet50'", "[problems]\nPACS = false"):
+        other = write(tmp_path, "partly", base + change)
+        assert list(load(other, fast=True).problems) == ["10C-digits"]
+        assert plan.make(load(other, fast=True)).cells
+    assert load(other).problems.keys() == {"10C-CMNIST"}
     with pytest.raises(InputError, match="has no fast version"):
         load(write(tmp_path, "without", 'extends = "cmnist"\nfast = false'), fast=True)
 

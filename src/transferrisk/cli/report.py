@@ -30,8 +30,9 @@ def report(
 ) -> None:
     """Tables and figures of experiments, with the paper's numbers beside ours, and one page of all of them.
 
-    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html. An experiment whose
-    files cannot be read is left out, with a line that says why.
+    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html, or report-NAME.html
+    beside it where only some experiments are named. One whose files cannot be read is left out, with a line that says
+    why.
 
     Example: trm report results cmnist pacs-resnet18
     """
@@ -45,7 +46,7 @@ def report(
     with _brought(results, output) as root:
         written = write_report(root, names, output, command, provenance(), where=results)
     for line in written.left_out:
-        print(f"trm: {' '.join(line.split())}", file=sys.stderr)
+        print(f"trm: {' '.join(line.replace(str(root), results).split())}", file=sys.stderr)
     if as_json:
         print(dumps(written.to_json(), indent=2))
     else:
@@ -66,4 +67,7 @@ def _brought(results: str, output: Path | None) -> Iterator[Path]:
         raise InputError(f"{results} is no folder that a report can be written to: add --output FOLDER")
     with tempfile.TemporaryDirectory() as copy:
         Store(results).copy(READ, Path(copy))
-        yield Path(copy)
+        try:
+            yield Path(copy)
+        except InputError as error:
+            raise InputError(str(error).replace(copy, results)) from None

@@ -75,7 +75,7 @@ def _without(plan: Plan, data: str) -> str:
     for column in ("problem", "data"):
         others = {c.columns[column] for c in plan.cells if column in c.columns and c.run.settings.get("data") != data}
         if others:
-            return f" with --only {shlex.quote(f'{column}=' + ','.join(sorted(others)))}"
+            return " with " + " ".join(f"--only {shlex.quote(f'{column}={name}')}" for name in sorted(others))
     return ""
 
 
@@ -198,6 +198,8 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> dict[str, set[str]]:
         raise InputError(f"--only {only[0]}: {recipe.name} is one run for each seed, of which nothing can be left out")
     chosen: dict[str, set[str]] = {}
     for text in only:
+        if not text.strip():
+            raise InputError("--only is given nothing: name a method, or write COLUMN=VALUE")
         column, equals, values = text.partition("=")
         if not equals:
             column, values = _column_of(text, known), text
@@ -206,7 +208,7 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> dict[str, set[str]]:
                 f"--only {text}: {recipe.name} has no {column!r}: {did_you_mean(column, known)}choose from "
                 f"{', '.join(known)}"
             )
-        for value in values.split(","):
+        for value in [values] if values in known[column] else values.split(","):
             found = next((name for name in (value, _number_text(value)) if name in known[column]), None)
             if found is None:
                 again = "give --only once for each column; " if "=" in value and column != "point" else ""
@@ -221,8 +223,9 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> dict[str, set[str]]:
 
 def _column_of(values: str, known: Mapping[str, set[str]]) -> str:
     """The column of values that are given without one: the first that has any of them, else the methods'."""
-    given, usual = set(values.split(",")), "method" if "method" in known else next(iter(known))
-    return next((name for name in (usual, *known) if given & known[name]), usual)
+    usual = "method" if "method" in known else next(iter(known))
+    given = {name for value in (values, *values.split(",")) for name in (value, _number_text(value))}
+    return next((name for name in (usual, *known) if name != "point" and given & known[name]), usual)
 
 
 def _number_text(value: str) -> str:

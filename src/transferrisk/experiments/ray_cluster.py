@@ -109,7 +109,7 @@ class RayExecutor:
             with nullcontext() if self.address is None else _silence():
                 ray.init(**{**quiet, **here, **self.options})
         except (ConnectionError, RuntimeError, ValueError) as error:
-            if self.address == "auto":
+            if self.address == "auto" and isinstance(error, ConnectionError):
                 raise InputError(
                     "no Ray cluster runs on this machine: start one with ray start --head, or leave --address out for "
                     "one that ends with the experiment"

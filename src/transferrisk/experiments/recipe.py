@@ -134,17 +134,30 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
     if table.get("settings") or table.get("problems"):  # the paper's numbers are of others
         whole, small = ({k: v for k, v in t.items() if k not in ("published", "paper")} for t in (whole, small))
     has_small = bool(fast or small) and fast is not False
-    small = _merged(_merged(small or whole, table), fast) if has_small else {}
+    small = _merged(
+        _merged(small, _without_dropped(table, whole, small)) if small else _merged(whole, table), fast or {}
+    )
+    small = small if has_small else {}
     whole = _merged(whole, table)
     whole, small = ({k: v for k, v in t.items() if k not in _TABLES or v is not False} for t in (whole, small))
     return whole, small
+
+
+def _without_dropped(table: Mapping[str, Any], whole: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is said of methods, problems or settings to vary that the other's small version does not have."""
+    found = dict(table)
+    for key in ("methods", "problems", "vary"):
+        dropped = whole.get(key, {}).keys() - small.get(key, {}).keys()
+        if isinstance(table.get(key), Mapping):
+            found[key] = {name: value for name, value in table[key].items() if name not in dropped}
+    return found
 
 
 def _inherited(
     name: str, base: str, folder: Traversable, within: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of another recipe, which is looked for beside this one first."""
-    if name.endswith(SUFFIX) and (beside := Path(name).parent / f"{base}{SUFFIX}").is_file():
+    if name.endswith(SUFFIX) and (beside := Path(name).parent / f"{base.removesuffix(SUFFIX)}{SUFFIX}").is_file():
         base = str(beside)
     try:
         if name.endswith(SUFFIX) or not folder.joinpath(f"{base}{SUFFIX}").is_file():
@@ -285,7 +298,7 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
                 f"recipe {where}: vary.{key} = {choices!r} is no list of numbers, words or truth values: what goes "
                 "together, such as settings of the training, are [problems] or [methods]"
             )
-        if len(set(map(repr, choices))) < len(choices):
+        if len({(type(choice) is bool, choice) for choice in choices}) < len(choices):
             raise InputError(f"recipe {where}: vary.{key} = {choices!r} names a value twice")
     return Recipe(name, **values, given=given)
 

@@ -116,7 +116,8 @@ def _asked(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(columns: Mapping[str, Any]) -> str:
-    return dumps(columns, sort_keys=True)
+    """The same for 1 and 1.0."""
+    return dumps({name: float(v) if type(v) is int else v for name, v in columns.items()}, sort_keys=True)
 
 
 def table(cells: Sequence[tuple[Mapping[str, Any], Sequence[Row]]]) -> pa.Table:

@@ -86,7 +86,8 @@ class Store:
         """Files that match, such as */recipe.json, to the same places below a folder."""
         for pattern in patterns:
             parts = len(Path(pattern).parts)
-            found = self._bucket.find(pattern) if self._bucket else map(str, self.local.glob(pattern))
+            with self._reading(pattern):
+                found = self._bucket.find(pattern) if self._bucket else [*map(str, self.local.glob(pattern))]
             for path in ("/".join(full.split("/")[-parts:]) for full in found):
                 content = self.read(path)
                 if content is not None:

@@ -7,13 +7,15 @@ maps have one sequential scale, from near the page's colour to far from it, whos
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .figures import COLOURS
 from .gallery import PALETTE
 from .tables import NAMES
 
+T = TypeVar("T")
 KEYS = {shown: key for key, shown in NAMES.items()}
 """Methods by what tables call them."""
 MORE = ("#0f766e", "#be185d", "#6d4c41", "#5e8c00", "#9333ea", "#b45309")
@@ -81,18 +83,12 @@ def heat_colours(theme: str) -> list[tuple[str, str]]:
 
 
 def styles(*groups: Iterable[str]) -> dict[str, Style]:
-    """One for each name, numbered in the order in which they first appear: a method's own look, else the next free.
+    """One for each name, numbered in the order in which they first appear: a method's own look, else one of no method.
 
-    groups  names that are drawn together; what is free in one does not depend on the others
+    groups  names that are drawn together, which all look different; what is free in one does not depend on the others
     """
-    looks: dict[str, int] = {}
-    for names in map(list, groups):
-        own = {name: LOOKS.index(KEYS.get(name, name)) for name in names if KEYS.get(name, name) in LOOKS}
-        used = {*own.values(), *(looks[name] for name in names if name in looks)}
-        free = (look for look in itertools.count() if look not in used)
-        for name in dict.fromkeys(names):
-            if name not in looks:
-                looks[name] = own[name] if name in own else next(free)
+    own = {name: i for i, name in enumerate(LOOKS)}
+    looks = _assigned(groups, own, lambda used: (look for look in itertools.count(len(LOOKS)) if look not in used))
     return {
         name: Style(i, DASHES[look % len(DASHES)], MARKERS[look % len(MARKERS)])
         for i, (name, look) in enumerate(looks.items())
@@ -100,16 +96,27 @@ def styles(*groups: Iterable[str]) -> dict[str, Style]:
 
 
 def series_colours(*groups: Iterable[str]) -> list[str]:
-    """The colour of each different name: a method's own, else the next that no method drawn with it has."""
-    given: dict[str, str] = {}
+    """The colour of each different name: a method's own, else the next of those that no method has."""
+    free = [colour for colour in (*PALETTE, *MORE) if colour not in COLOURS.values()]
+
+    def left(used: Container[str]) -> Iterator[str]:
+        return itertools.chain((colour for colour in free if colour not in used), itertools.cycle(free))
+
+    return list(_assigned(groups, COLOURS, left).values())
+
+
+def _assigned(
+    groups: Iterable[Iterable[str]], own: Mapping[str, T], left: Callable[[Container[T]], Iterator[T]]
+) -> dict[str, T]:
+    """Name -> a method's own, else in each group the next that is left besides those its names have already."""
+    found: dict[str, T] = {}
     for names in map(list, groups):
-        own = {name: COLOURS[KEYS.get(name, name)] for name in names if KEYS.get(name, name) in COLOURS}
-        used = {*own.values(), *(given[name] for name in names if name in given)}
-        free = itertools.cycle([colour for colour in (*PALETTE, *MORE) if colour not in used] or MORE)
+        free = left([found[name] for name in names if name in found])
         for name in dict.fromkeys(names):
-            if name not in given:
-                given[name] = own[name] if name in own else next(free)
-    return list(given.values())
+            if name not in found:
+                key = KEYS.get(name, name)
+                found[name] = own[key] if key in own else next(free)
+    return found
 
 
 def themes(*groups: Iterable[str]) -> Mapping[str, dict[str, str]]:

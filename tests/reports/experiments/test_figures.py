@@ -220,9 +220,18 @@ def test_how_a_figure_looks_does_not_depend_on_what_else_is_reported(tmp_path):
     write(tmp_path, "early", other, [{"seed": 0}], lambda c: [row | {"name": f"{row['n']}"} for row in xy_rows(c)])
     report(tmp_path)
     assert (tmp_path / "late" / "results.svg").read_bytes() == alone
-    looks = styles(["ERM", "x"], ["a", "TRM", "b", "x"])
-    assert {name: looks[name].dash for name in ("a", "b")} == {n: styles(["a", "TRM", "b"])[n].dash for n in ("a", "b")}
-    assert series_colours(["x"], ["a", "TRM", "b"])[1:] == series_colours(["a", "TRM", "b"])
+
+
+def test_names_that_are_drawn_together_look_different():
+    groups = (["x", "ERM"], ["x", "TRM", "a", "b"], ["b", "c", *NAMES.values(), "x"], [f"n{i}" for i in range(30)])
+    looks, names = styles(*groups), list(dict.fromkeys(name for group in groups for name in group))
+    colours = dict(zip(names, series_colours(*groups), strict=True))
+    for group in groups:
+        assert len({(looks[name].dash, looks[name].marker) for name in group}) == len(group)
+    for group in groups[:3]:
+        assert len({colours[name] for name in group}) == len(group)
+    assert styles(["a", "b"])["a"].marker == styles(["TRM"], ["a", "b"])["a"].marker
+    assert series_colours(["TRM"], ["a", "b"])[1:] == series_colours(["a", "b"])
 
 
 def test_a_drawing_is_legible_in_grey():

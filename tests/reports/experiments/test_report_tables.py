@@ -104,6 +104,24 @@ def test_an_average_is_compared_with_one_over_the_same_columns(tmp_path):
         assert part.grids[0].lines["ERM"][-1].paper == paper
 
 
+def test_an_average_of_a_panel_is_compared_too(tmp_path):
+    published = {
+        "training_domain": {"ERM": {"small, photo": [90.0], "small, sketch": [60.0], "small, average": [75.0]}}
+    }
+    show = {"kind": "table", "columns": "test_env", "panels": "size", "average": True}
+    cells = cells_of({"size": ["small", "large"], "test_env": ["photo", "sketch"]}, ["ERM"], 1)
+    folder = write(tmp_path, "pacs", show, cells, lambda c: evaluation(1, 0.5), {"published": published})
+    (part,) = parts_of(load(folder))
+    assert [grid.lines["ERM"][-1].paper for grid in part.grids] == ["75.0", NOTHING]
+
+
+def test_a_column_of_the_rows_comes_before_what_they_were_made_on(tmp_path):
+    show = {"kind": "rows", "row": "algorithm", "values": "threads"}
+    rows = [{"algorithm": "erm", "threads": 4, "result.threads": 8}]
+    (part,) = parts_of(load(write(tmp_path, "e", show, [{"seed": 0}], lambda c: rows)))
+    assert part.grids[0].lines["ERM"][0].ours == "8"
+
+
 def test_records_that_are_gone_are_told(tmp_path):
     folder = write(tmp_path, "gone", {"kind": "table"}, cells_of({}, ["ERM"], 1), lambda c: evaluation(1, 0.5))
     (folder / "records.parquet").unlink()

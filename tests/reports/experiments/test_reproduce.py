@@ -37,6 +37,7 @@ def experiment(folder, name="cmnist", rows_of=None, seeds=3, **recipe):
         (["cmnist"], lambda c: True, 5, "--seeds 5 "),
         (["cmnist"], lambda c: c["seed"] in (0, 2), 3, ""),  # the third is not the second
         (["cmnist"], lambda c: c["seed"] in (0, 3), 5, "--seeds 4 "),
+        (["cmnist"], lambda c: c["bias"] == 0.9 and c["method"] == "ERM", 3, "--only bias=0.9 --only ERM "),
         (["cmnist"], lambda c: c["method"] == "TRM", 3, "--only TRM "),
         (
             ["cmnist"],
@@ -99,3 +100,16 @@ def test_the_page_has_each_command_with_seeds_hardware_precision_commit_and_date
         "Seeds 0 to 2. Made on NVIDIA H200 (bf16) at commit 1a2b3c4. Done 2026-01-30 to 2026-01-31." in page[one:other]
     )
     assert "Seeds 0, 2. Made on NVIDIA H200 (bf16) at commit 1a2b3c4.</p>" in page[other:last]
+
+
+def test_seeds_of_an_earlier_form_of_the_recipe_are_not_asked_for(tmp_path):
+    cells = cells_of(AXES, ["ERM", "TRM"], 1)
+    found = load(write(tmp_path, "cmnist", TABLE, cells, made(), {"seeds": [5, 7]}))
+    assert "--seeds" not in command(found, "there")
+
+
+def test_labels_with_a_comma_are_asked_for_one_by_one(tmp_path):
+    cells = cells_of({}, ["ERM", "TRM, a", "TRM"], 1)
+    have = made(lambda c: c["method"] != "ERM")
+    found = load(write(tmp_path, "mine", TABLE, cells, have, {"seeds": [0]}))
+    assert "--only 'TRM, a' --only TRM " in command(found, "there")

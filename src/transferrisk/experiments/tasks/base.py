@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -147,13 +148,24 @@ def check_types(settings: Mapping[str, Any], settings_type: type[Any]) -> None:
     for key, value in settings.items():
         kinds = {_plain_kind(kind) for kind in options(hints[key])}
         if not kinds & {None, _kind_of(value)} and not (float in kinds and _kind_of(value) is int):
-            raise InputError(f"{key} = {dumps(value)} is no {' or '.join(_WORDS[k] for k in _WORDS if k in kinds)}")
+            raise InputError(f"{key} = {_told(value)} is no {' or '.join(_WORDS[k] for k in _WORDS if k in kinds)}")
+
+
+def _told(value: Any) -> str:
+    """As the recipe has it."""
+    try:
+        return dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
 
 
 def _kind_of(value: Any) -> Any:
-    """Of `_WORDS`; NoneType for None."""
-    if isinstance(value, Mapping | list | tuple):
-        return Mapping if isinstance(value, Mapping) else list
+    """Of `_WORDS`, whoever's numbers they are; NoneType for None."""
+    if isinstance(value, bool):
+        return bool
+    for kind, known in ((Mapping, Mapping), (list | tuple, list), (Integral, int), (Real, float), (str, str)):
+        if isinstance(value, kind):
+            return known
     return type(value)
 
 
@@ -175,8 +187,12 @@ def frozen(settings: Mapping[str, Any], settings_type: type[Any]) -> dict[str, A
 
 def _frozen(value: Any, kinds: tuple[Any, ...]) -> Any:
     if isinstance(value, list | tuple):
-        return tuple(_frozen(one, ()) for one in value)
-    if type(value) is int and float in kinds and int not in kinds:
+        inner = tuple(own for kind in kinds for of in get_args(kind) if of is not ... for own in options(of))
+        return tuple(_frozen(one, inner) for one in value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    value = int(value) if isinstance(value, Integral) else float(value)  # numpy's too
+    if float in kinds and int not in kinds:
         with suppress(OverflowError):  # who declares it refuses it
             return float(value)
     return value

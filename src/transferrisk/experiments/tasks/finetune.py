@@ -33,6 +33,7 @@ class FinetuneSettings(TrainSettings):
         super().__post_init__()
         if not isinstance(self.samples, int) or self.samples < 1:
             raise InputError(f"samples={self.samples!r} is no number to fine-tune on: use a whole one, 1 or more")
+        replace(self.model(), training=self.tuning)  # checks it
 
     def model(self) -> TrainSettings:
         return TrainSettings(**{name: getattr(self, name) for name in _MODEL})
@@ -51,7 +52,7 @@ class FinetuneTask(Task[FinetuneSettings]):
 
     def complete(self, settings: FinetuneSettings) -> FinetuneSettings:
         model = get("train").complete(settings.model())
-        tuning, protocol = dict(settings.tuning), PROTOCOLS.get(settings.data.partition(":")[0])
+        tuning, protocol = training_of(settings.tuning), PROTOCOLS.get(settings.data.partition(":")[0])
         if protocol is not None:
             own = asdict(finetuning(protocol, settings.samples))
             tuning = {key: value for key, value in own.items() if key != "augment"} | tuning

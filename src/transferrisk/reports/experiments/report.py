@@ -78,7 +78,9 @@ def report(
             left_out.append(f"{folder.name} is left out: {error}")
     if not found:
         raise InputError("; ".join(left_out))
-    page = PAGE if not names or output != root else f"report-{'-'.join(names)[:100]}.html"  # that of all stays
+    page = (
+        PAGE if not names or output.resolve() != root.resolve() else f"report-{'-'.join(names)[:100]}.html"
+    )  # that of all stays
     prepare_folder(output, page)
     written = []
     for experiment, parts in found:

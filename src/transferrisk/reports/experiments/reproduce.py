@@ -38,7 +38,9 @@ def _only(experiment: Experiment, done: Sequence[Cell]) -> Iterator[str]:
     for column in (*experiment.axes, "method"):
         there = dict.fromkeys(text(cell.columns.get(column)) for cell in done)
         if len(there) < len({text(cell.columns.get(column)) for cell in experiment.cells}):
-            yield from ("--only", ",".join(there) if column == "method" else f"{column}={','.join(there)}")
+            whole = [",".join(there)] if not any("," in value for value in there) else list(there)
+            for values in whole:
+                yield from ("--only", values if column == "method" else f"{column}={values}")
 
 
 def _seeds(experiment: Experiment, done: Sequence[Cell]) -> Iterator[str]:
@@ -48,7 +50,8 @@ def _seeds(experiment: Experiment, done: Sequence[Cell]) -> Iterator[str]:
     if not there or not isinstance(planned, list) or not all(isinstance(seed, int) for seed in (*there, *planned)):
         return
     places = [planned.index(s) + 1 if s in planned else len(planned) + s - max(planned) for s in there]
-    if max(places) != len(planned):
+    reached = all(s in planned or s > max(planned) for s in there)  # else they are of an earlier form of the recipe
+    if reached and max(places) != len(planned):
         yield from ("--seeds", str(max(places)))
 
 

@@ -72,7 +72,7 @@ class Results:
         lines = {
             method: [
                 replace(entry, published=self._published(method, key, ", ".join(map(text, panel.values())), value))
-                if key != AVERAGE or self._has_all(method, keys)
+                if key != AVERAGE or self._has_all(method, panel, keys)
                 else entry
                 for key, entry in zip(keys, entries, strict=True)
             ]
@@ -109,10 +109,11 @@ class Results:
         recipe = self.experiment.recipe
         return published(recipe.get("published", {}), self.rule, method, keys, self.experiment.name)
 
-    def _has_all(self, method: str, keys: Sequence[str]) -> bool:
+    def _has_all(self, method: str, panel: Mapping[str, Any], keys: Sequence[str]) -> bool:
         """Whether all columns that the paper's average is over are ours too."""
         table = self.experiment.recipe.get("published", {}).get(self.rule, {}).get(method, {})
-        return set(table) <= set(keys)
+        start = "".join(f"{text(value)}, " for value in panel.values())
+        return {key.removeprefix(start) for key in table if key.startswith(start)} <= set(keys)
 
     def _points(self, panel: Mapping[str, Any]) -> list[str]:
         """Which point of its grid each method has, where it has one."""

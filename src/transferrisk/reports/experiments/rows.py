@@ -17,7 +17,7 @@ from ...files import readable
 from ..sections import Curves
 from ..tables import NAMES
 from .grids import Entry, Grid, Published, published
-from .load import Experiment
+from .load import RESULT, Experiment
 from .made import mixed
 from .methods import BAND, bands, stem
 from .parts import Part, has_points, nothing_yet
@@ -157,6 +157,8 @@ def _filtered(experiment: Experiment, where: Mapping[str, Sequence[Any]], used: 
         return pd.DataFrame(columns=list(dict.fromkeys(["run", "seed", *where, *used])))
     own = [name for name in experiment.rows if name == "run" or name not in cells]
     found = cells.merge(experiment.rows[own], on="run", how="inner", sort=False)
+    hidden = {name: name.removeprefix(RESULT) for name in found if name.startswith(RESULT)}
+    found = found.drop(columns=[name for name in hidden.values() if name in found]).rename(columns=hidden)
     for name in (*where, *used):
         if name not in found:
             known = list(map(str, found))
