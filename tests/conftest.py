@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes that are interrupted here inherit it
 
 
 @pytest.fixture
