@@ -31,7 +31,7 @@ class Batch:
             self.num_classes,
             ridge,
             weights=given_weights(self.alpha),
-            **options,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]  # of several types
         ).risk
 
     def gradient(self, ridge: float, **options: object) -> Tensor:

@@ -45,7 +45,8 @@ def test_a_crop_between_pixels_follows_a_slope():
 
 def test_boxes_lie_inside_and_have_the_area_and_ratio_asked_for():
     top, left, height, width = a.random_boxes(20_000, (224, 224), generator=seeded()).unbind(1)
-    assert (top >= 0).all() and (left >= 0).all()  # noqa: PT018
+    assert (top >= 0).all()
+    assert (left >= 0).all()
     assert (top + height).max() <= 224.001
     assert (left + width).max() <= 224.001
     area, ratio = height * width / 224**2, width / height

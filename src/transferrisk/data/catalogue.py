@@ -160,4 +160,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _fill() -> None:
     """Import the built-in sets, each of which registers itself."""
-    from . import sets  # noqa: F401
+    from . import sets  # noqa: F401  # imported for what it does

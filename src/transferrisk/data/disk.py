@@ -14,7 +14,7 @@ from ..errors import InputError
 try:
     import fcntl
 except ImportError:  # a platform without them: two processes are then not kept apart
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # a module, or none
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -43,7 +44,7 @@ def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: Callable[[int, int, 
 def _in_turn(jobs: Sequence[Job[T]], on_step: Callable[[int, int, int], None]) -> Iterator[tuple[int, T]]:
     for position, job in enumerate(jobs):
         with threads_set(1):
-            result = job(lambda done, total, position=position: on_step(position, done, total))  # type: ignore[misc]
+            result = job(partial(on_step, position))
         yield position, result
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -233,7 +234,7 @@ def _run(
         yield from run_jobs(trials, workers, on_step)
         return
     for position, trial in enumerate(trials):
-        yield position, trial(lambda done, total, position=position: on_step(position, done, total))  # type: ignore[misc]
+        yield position, trial(partial(on_step, position))
 
 
 def final(trial: Trial, on_step: Callable[[int, int, int], None]) -> Outcome:

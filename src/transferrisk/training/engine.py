@@ -78,7 +78,9 @@ class Engine:
         if self.on_gpu and self.team.size > 1:
             model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
         model.to(self.device)
-        return model.to(memory_format=torch.channels_last) if images and self.on_gpu else model  # type: ignore[call-overload]
+        if images and self.on_gpu:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
+        return model
 
     def place(self, splits: Splits) -> Splits:
         """Those sets in the GPU's memory that fit it, the training set first; on a CPU all stay where they are.

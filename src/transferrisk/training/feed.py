@@ -102,7 +102,7 @@ class Feed:
             )
             ahead = iter(loader)
         # They ignore signals, so nothing else ends them while an error's traceback, say, keeps the iterator alive.
-        self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]
+        self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]  # of its kind with workers
         return ahead
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass
 from functools import cached_property
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
-from ...algorithms.fields import options
 from ...data.checks import did_you_mean
 from ...errors import InputError
 from ...plugins import Plugins
@@ -22,6 +19,7 @@ from ...training.config import Precision
 from ...training.plain import dumps, plain
 from ...training.selection import Selection
 from ..bench import Workload
+from .declared import check_types, frozen
 
 Row = dict[str, Any]
 """One line of a result: names to texts, numbers or None."""
@@ -137,65 +135,6 @@ class Task(ABC, Generic[S]):
 
     def tidy(self, place: Place) -> None:
         """Remove what was needed to go on; called when the rows are kept."""
-
-
-_WORDS = {str: "text", int: "whole number", float: "number", bool: "truth value", Mapping: "table", list: "list"}
-
-
-def check_types(settings: Mapping[str, Any], settings_type: type[Any]) -> None:
-    """Text, numbers, truth values, tables and lists are what the fields declare; what else they may be, they check."""
-    hints = get_type_hints(settings_type)
-    for key, value in settings.items():
-        kinds = {_plain_kind(kind) for kind in options(hints[key])}
-        if not kinds & {None, _kind_of(value)} and not (float in kinds and _kind_of(value) is int):
-            raise InputError(f"{key} = {_told(value)} is no {' or '.join(_WORDS[k] for k in _WORDS if k in kinds)}")
-
-
-def _told(value: Any) -> str:
-    """As the recipe has it."""
-    try:
-        return dumps(value)
-    except (TypeError, ValueError):
-        return repr(value)
-
-
-def _kind_of(value: Any) -> Any:
-    """Of `_WORDS`, whoever's numbers they are; NoneType for None."""
-    if isinstance(value, bool):
-        return bool
-    for kind, known in ((Mapping, Mapping), (list | tuple, list), (Integral, int), (Real, float), (str, str)):
-        if isinstance(value, kind):
-            return known
-    return type(value)
-
-
-def _plain_kind(kind: Any) -> Any:
-    """Of `_WORDS`, or NoneType; None for what is none of these."""
-    origin = get_origin(kind) or kind
-    if origin is Literal:
-        return str if all(isinstance(word, str) for word in get_args(kind)) else None
-    if isinstance(origin, type) and issubclass(origin, Sequence) and origin is not str:
-        return list
-    return origin if origin in (*_WORDS, type(None)) else None
-
-
-def frozen(settings: Mapping[str, Any], settings_type: type[Any]) -> dict[str, Any]:
-    """What TOML and JSON have as what frozen settings hold: tuples for lists, and 1.0 for 1 where a float belongs."""
-    kinds = get_type_hints(settings_type)
-    return {key: _frozen(value, options(kinds.get(key))) for key, value in settings.items()}
-
-
-def _frozen(value: Any, kinds: tuple[Any, ...]) -> Any:
-    if isinstance(value, list | tuple):
-        inner = tuple(own for kind in kinds for of in get_args(kind) if of is not ... for own in options(of))
-        return tuple(_frozen(one, inner) for one in value)
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return value
-    value = int(value) if isinstance(value, Integral) else float(value)  # numpy's too
-    if float in kinds and int not in kinds:
-        with suppress(OverflowError):  # who declares it refuses it
-            return float(value)
-    return value
 
 
 def _asked(value: Any) -> Any:

@@ -18,7 +18,8 @@ from ...training.config import Precision
 from ...training.output import BEST, LAST
 from ...training.protocols import PROTOCOLS, default_backbone, side_of
 from ..bench import Workload
-from .base import Cost, Place, Row, Task, frozen, register
+from .base import Cost, Place, Row, Task, register
+from .declared import frozen
 from .known import content_of, facts_of, file_digest, shape_of, smallest_environment
 
 FOLDER = "training"
