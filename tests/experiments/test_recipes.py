@@ -120,6 +120,19 @@ def test_figure_four_has_every_bias_method_point_and_seed():
     assert oracle is True
 
 
+def test_an_oracle_is_trained_once_for_every_bias():
+    made = plan.make(load("cmnist"), only=["Oracle"], seeds=1)
+    assert len(made.cells) == 10
+    assert [run.settings["shift"] for run in made.runs] == ["label-correlated", "combined"]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("name", ["cmnist", "transferability", "time", "trm-settings"])
+def test_runs_are_counted_as_they_are_planned(name, fast):
+    recipe = load(name, fast)
+    assert plan.count(recipe) == len(plan.make(recipe, seeds=1).runs) * len(recipe.seeds)
+
+
 def test_other_selections_share_their_runs():
     one, other = (plan.make(load(name)) for name in ("pacs-resnet18", "pacs-resnet18-testval"))
     assert [run.name for run in one.runs] == [run.name for run in other.runs]

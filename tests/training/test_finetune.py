@@ -63,6 +63,13 @@ def test_the_rate_is_that_at_which_training_ended():
     assert finetuning(TrainingConfig(lr=1e-4, decay_at=1.0), 500).lr == 1e-4
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "count", "epochs"), [(128, 10, 100), (128, 500, 34), (8, 500, 10), (None, 20, 100)]
+)
+def test_a_few_samples_are_seen_often_enough(batch_size, count, epochs):
+    assert finetuning(TrainingConfig(epochs=10, batch_size=batch_size), count).epochs == epochs
+
+
 @pytest.fixture
 def trained(tmp_path):
     request = Request(

@@ -69,7 +69,7 @@ def test_torch_rounds_afterwards_as_before(user, chosen, fails):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-@pytest.mark.parametrize("user", [lambda: None, lambda: newer("tf32", "ieee")])
+@pytest.mark.parametrize("user", [lambda: older("highest", True), lambda: newer("tf32", "ieee")])
 def test_and_on_a_gpu(user, precision):
     user()
     before, within = Rounding.now(), []

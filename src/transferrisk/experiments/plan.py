@@ -53,10 +53,16 @@ class Plan:
 
 
 def count(recipe: Recipe) -> int:
-    """How many runs it has, those that others need among them; without resolving all of them."""
-    if not has_needs(get(recipe.task)):
-        return len(recipe.seeds) * sum(1 for _ in _combinations(recipe))
-    return len(recipe.seeds) * len(make(recipe, seeds=1).runs)
+    """How many runs it has, those that others need among them.
+
+    The points of grids, most of them all, are counted without resolving them.
+    """
+    with_grid = {label: method for label, method in recipe.methods.items() if "grid" in method and recipe.grids}
+    if has_needs(get(recipe.task)) or not with_grid:
+        return len(recipe.seeds) * len(make(recipe, seeds=1).runs)
+    points = len(recipe.seeds) * sum(1 for _ in _combinations(replace(recipe, methods=with_grid)))
+    others = {label: method for label, method in recipe.methods.items() if label not in with_grid}
+    return points + (count(replace(recipe, methods=others)) if others else 0)
 
 
 def absent_data(plan: Plan, missing: Iterable[PlannedRun], root: Path | None) -> str | None:

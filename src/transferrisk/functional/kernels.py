@@ -63,7 +63,11 @@ def _jacobian(S, top, U):
 
 @triton.jit
 def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: tl.constexpr):
-    """X with H[X] = G, to a residual of tolerance |G|, and the number of products; `weighted` is r S."""
+    """X with H[X] = G, to a residual of tolerance |G|, and the number of products; `weighted` is r S.
+
+    H is at least ridge and |D| at least |R|, so the curvature along D is at least ridge |R|^2. Where rounding leaves
+    less, or less than nothing, because D is almost in the null space of K, that is what is divided by.
+    """
     X = tl.zeros_like(G)
     R, KR, D, KD = G, KG, G, KG
     square = _total(G * KG)
@@ -71,7 +75,7 @@ def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: t
     k = 0
     while (square > goal) & (k < most):
         HD = weighted * (KD - tl.sum(S * KD, 1)[:, None]) + ridge * D
-        step = square / _total(KD * HD)
+        step = square / tl.maximum(_total(KD * HD), ridge * square)
         KHD = tl.dot(K, HD, input_precision=INNER)
         X += step * D
         R -= step * HD

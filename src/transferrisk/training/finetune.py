@@ -6,6 +6,7 @@ the samples whose sources were not drawn, so that nothing that was learnt from i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,8 @@ from ..data import EnvironmentSet, Splits, TrainingDomainValidation
 from ..data.environments import retyped
 from ..errors import InputError
 from .config import TrainingConfig
+
+LEAST_STEPS = 100  # of a fine-tuning; after ten, accuracy is below that of the model it began with
 
 
 def few_samples(splits: Splits, count: int, seed: int) -> Splits:
@@ -45,7 +48,12 @@ def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
 
 
 def finetuning(config: TrainingConfig, count: int) -> TrainingConfig:
-    """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples."""
+    """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples.
+
+    An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`.
+    """
     rate = config.lr * (config.decay_factor if config.decay_at < 1 else 1.0)
     batch_size = None if config.batch_size is None else min(config.batch_size, count)
-    return replace(config, lr=rate, decay_at=1.0, batch_size=batch_size)
+    steps_per_epoch = 1 if batch_size is None else count // batch_size
+    epochs = max(config.epochs, math.ceil(LEAST_STEPS / steps_per_epoch))
+    return replace(config, lr=rate, decay_at=1.0, batch_size=batch_size, epochs=epochs)

@@ -126,7 +126,9 @@ class TrainTask(Task[TrainSettings]):
     def complete(self, settings: TrainSettings) -> TrainSettings:
         """With what stands for a default written out: of the algorithm, of the data set's protocol, of the network."""
         facts = facts_of(settings.data)
-        shift = shift_of(settings.shift, settings.bias, settings.first_bias)
+        # An oracle's data has no bias, so whatever is asked for, it is the same run.
+        asked = (None, None) if settings.oracle else (settings.bias, settings.first_bias)
+        shift = shift_of(settings.shift, *asked)
         first, second = (None, None) if shift is None else shift.biases
         config = configure(settings.algorithm, **settings.settings)
         complete = replace(
