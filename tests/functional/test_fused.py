@@ -15,7 +15,7 @@ from transferrisk.functional.fused import fits, power_of_two, side
 TESTS = Path(__file__).parents[1]
 
 CODE = """
-import sys, torch
+import sys, numpy as np, torch
 sys.path.insert(0, sys.argv[1])
 from problems import random_batch, relative
 from transferrisk.functional.fused import fused_transfer_risk, group_fused, side
@@ -46,6 +46,14 @@ compare([20, 30], 4, 12, rule="uniform", bound=0.5)
 compare([20, 30], 4, 12, gradient_matching=0.0)
 compare([16, 20, 10], 3, 6, queries=torch.tensor([1]))
 compare([32, 32], 7, 300, scale=3.0)
+
+kept = np.load(f"{sys.argv[1]}/functional/hard_batch.npz")  # see test_cuda_fused.py
+hard, labels, index = (torch.from_numpy(kept[key]) for key in ("features", "labels", "environments"))
+grouped = group(hard, labels.long(), index.long(), 2, 10, 128)
+found = fused_transfer_risk(hard, grouped, torch.arange(2), 1 - torch.eye(2), "given", 1e-4)
+expected = transfer_risk(hard.double(), labels.long(), index.long(), 2, 10, 1e-4, weights=uniform_weights)
+torch.testing.assert_close(found.risk.double(), expected.risk, rtol=1e-3, atol=0)
+assert found.solution.all_converged
 
 batch = random_batch(3, [20, 20, 20], 4, 7)
 order = torch.argsort(batch.index, stable=True)

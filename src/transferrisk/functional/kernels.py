@@ -106,6 +106,12 @@ def _objective(L, A, Y, real, r, ridge):
 
 
 @triton.jit
+def _further(L, KP, Y, r, ridge, step, length, across, along):
+    """The same at A + step P, where <A, K A>, <P, K A> and <P, K P> are known."""
+    return tl.sum(r * _losses(L + step * KP, Y), 0) + 0.5 * ridge * (length + step * (2.0 * across + step * along))
+
+
+@triton.jit
 def _in_double(gram, coefficients, N: tl.constexpr, CP: tl.constexpr):
     """K A in float64, piece by piece, of what lies at these addresses."""
     rows, columns, piece = tl.arange(0, N), tl.arange(0, CP), tl.arange(0, PIECE)
@@ -220,13 +226,8 @@ def solve(
         G = (r[:, None] * _residual(S, Y) + ridge * exact).to(tl.float32)
         KG = tl.dot(K, G, input_precision=OUTER)
         square = _total(G * KG)
-        goal = (
-            tolerance
-            * tolerance
-            * ridge
-            * ridge
-            * tl.maximum(_total(tl.where(real, exact * logits, 0.0)).to(tl.float32), unit)
-        )
+        length = _total(tl.where(real, exact * logits, 0.0)).to(tl.float32)  # |W|^2
+        goal = tolerance * tolerance * ridge * ridge * tl.maximum(length, unit)
         norm = tl.sqrt(tl.maximum(square, 1e-30))
         forcing = tl.maximum(tl.minimum(0.5 * tl.sqrt(goal) / norm, 0.3), 0.01)
         polishing = (square > goal) & (newton < most_newton)
@@ -234,7 +235,20 @@ def solve(
             P, _ = _conjugate_gradients(
                 K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products, INNER
             )
-            exact += (P * norm).to(tl.float64)
+            P = P * norm
+            KP = tl.dot(K, P, input_precision=OUTER)
+            slope = _total(G * KP)
+            across, along = _total(tl.where(real, P * L, 0.0)), _total(P * KP)
+            value = _further(L, KP, Y, r, ridge, 0.0 * square, length, across, along)
+            enough = value + 1e-6 * tl.abs(value)
+            step = 1.0 + 0.0 * square
+            tries = 0
+            while (tries < 12) & (
+                _further(L, KP, Y, r, ridge, step, length, across, along) > enough + 0.1 * step * slope
+            ):
+                step = 0.5 * step
+                tries += 1
+            exact += (step * P).to(tl.float64)
             tl.debug_barrier()
             tl.store(tile, exact)
         newton += 1
