@@ -36,7 +36,7 @@ def _show_grid(grid: Grid) -> None:
     told = caption(grid) if console.is_terminal else caption(grid).replace("Bold:", "Starred:")
     _say(f"{grid.title}. {told}" if grid.title else told)
     shown = {
-        name: [_cell(entry, (name, column) in grid.best) for column, entry in enumerate(entries)]
+        name: [_cell(grid, entry, (name, column) in grid.best) for column, entry in enumerate(entries)]
         for name, entries in grid.shown.items()
     }
     console.print(_table(grid, shown))
@@ -63,9 +63,9 @@ def _table(grid: Grid, rows: Mapping[str, Sequence[Text]]) -> Table:
     return table
 
 
-def _cell(entry: Entry, best: bool) -> Text:
+def _cell(grid: Grid, entry: Entry, best: bool) -> Text:
     """Ours, and below it the paper's and the difference."""
-    shown = Text(entry.ours + "*" * (best and not console.is_terminal), style="bold" if best else "")
+    shown = Text(grid.ours(entry) + "*" * (best and not console.is_terminal), style="bold" if best else "")
     if entry.published:
         shown.append(f"\n{entry.paper}, {entry.difference_text}", style="not bold dim")
     return shown

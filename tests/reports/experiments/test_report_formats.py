@@ -27,7 +27,7 @@ def test_the_caption_says_over_how_many_seeds(tmp_path):
     assert caption(table(tmp_path)).startswith("Mean ± standard deviation over 3 seeds.")
     some = table(tmp_path, lambda c: rows(c) if c["method"] == "ERM" or c["seed"] else None)
     assert caption(some).startswith("Mean ± standard deviation over 2 to 3 seeds.")
-    assert caption(table(tmp_path, lambda c: None if c["seed"] else rows(c))).startswith("One seed")
+    assert caption(table(tmp_path, lambda c: None if c["seed"] else rows(c))).startswith("One of 3 seeds so far")
     assert caption(table(tmp_path, lambda c: None)).startswith("No run is done.")
 
 

@@ -57,11 +57,18 @@ def test_missing_seeds_and_methods_are_told(tmp_path):
         return None if (columns["method"], columns["seed"]) == ("ERM", 1) else rows(columns)
 
     grid = table(tmp_path, some)
-    assert [e.ours for e in grid.lines["ERM"]] == [
+    assert [grid.ours(e) for e in grid.lines["ERM"]] == [
         "60.0 ± 14.1 (2 of 3 seeds)", "90.0 ± 0.0 (2 of 3 seeds)", "75.0 ± 7.1 (2 of 3 seeds)",
     ]  # fmt: skip
     assert [e.ours for e in grid.lines["TRM"]] == ["70.0 ± 10.0", "missing", "missing"]
     assert [e.against_text for e in grid.lines["TRM"]] == [f"+5.0 ({MINUS}58.5 to 68.5)", NOTHING, NOTHING]
+
+
+def test_seeds_that_nothing_has_are_told_once(tmp_path):
+    grid = table(tmp_path, lambda columns: None if columns["seed"] == 2 else rows(columns))
+    assert {grid.lacks(e) for line in grid.lines.values() for e in line} == {""}
+    assert caption(grid).startswith("Mean ± standard deviation over 2 of 3 seeds.")
+    assert caption(table(tmp_path / "whole")).startswith("Mean ± standard deviation over 3 seeds.")
 
 
 def test_a_seed_without_a_number_is_missing_and_one_seed_has_no_deviation(tmp_path):
@@ -71,7 +78,8 @@ def test_a_seed_without_a_number_is_missing_and_one_seed_has_no_deviation(tmp_pa
         return evaluation(1, 0.5 if columns["seed"] == 0 else None)
 
     grid = table(tmp_path, rows_of)
-    assert [e.ours for e in grid.lines["ERM"]] == ["50.0 (1 of 3 seeds)"] * 3
+    assert [grid.ours(e) for e in grid.lines["ERM"]] == ["50.0"] * 3
+    assert caption(grid).startswith("One of 3 seeds so far, so nothing says how much is chance.")
     assert [e.ours for e in grid.lines["TRM"]] == ["no value"] * 3
 
 

@@ -39,15 +39,20 @@ def plain(text: str) -> str:
 def caption(grid: Grid) -> str:
     """What the numbers of a table are."""
     entries = [entry for line in grid.lines.values() for entry in line]
-    seeds = sorted({len(entry.values) for entry in entries} - {0})
-    if not seeds:
+    planned, least = (
+        max(entry.planned for entry in entries),
+        min((len(e.values) for e in entries if e.values), default=0),
+    )
+    some = f" of {planned}" if grid.seeds < planned else ""
+    if not grid.seeds:
         first = "No run is done."
-    elif max(entry.planned for entry in entries) == 1:
+    elif planned == 1:
         first = "One seed."
-    elif seeds[-1] == 1:
-        first = "One seed so far, so nothing says how much is chance."
+    elif grid.seeds == 1:
+        first = f"One{some} seeds so far, so nothing says how much is chance."
     else:
-        first = f"Mean ± standard deviation over {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds."
+        fewest = f"{least} to " if least < grid.seeds else ""
+        first = f"Mean ± standard deviation over {fewest}{grid.seeds}{some} seeds."
     apart = "".join(f", {name} apart" for name in grid.lines if name in grid.apart)
     bold = f"Bold: the best mean of each column{apart}." if grid.best else ""
     missing = f"Missing: {', '.join(grid.absent)}." if grid.absent and not grid.is_empty else ""
@@ -180,7 +185,7 @@ def _stacked(grid: Grid) -> Iterator[Line]:
     """Ours, and where the paper has any number of it, the paper's and the difference."""
     for name, entries in grid.shown.items():
         best = frozenset(column for line, column in grid.best if line == name)
-        yield Line(name, [entry.ours for entry in entries], best=best)
+        yield Line(name, [grid.ours(entry) for entry in entries], best=best)
         if any(entry.published for entry in entries):
             yield Line("paper", [entry.paper for entry in entries], first=False)
             yield Line("difference", [entry.difference_text for entry in entries], first=False)

@@ -72,16 +72,10 @@ class Entry:
 
     @property
     def ours(self) -> str:
-        """Mean ± deviation, and of how many seeds where some are not there."""
+        """Mean ± deviation."""
         if not self.values:
             return NO_VALUE if self.done else MISSING
-        shown = _spread(self.summary.mean, self.summary.std if len(self.values) > 1 else math.nan, self.digits)
-        return shown if not self.lacks else f"{shown} ({self.lacks})"
-
-    @property
-    def lacks(self) -> str:
-        there = len(self.values)
-        return f"{there} of {self.planned} seeds" if 0 < there < self.planned else ""
+        return _spread(self.summary.mean, self.summary.std if len(self.values) > 1 else math.nan, self.digits)
 
     @property
     def paper(self) -> str:
@@ -129,6 +123,19 @@ class Grid:
     less: Sequence[bool] = ()
     apart: frozenset[str] = field(default_factory=frozenset)
     notes: Sequence[str] = ()
+
+    @cached_property
+    def seeds(self) -> int:
+        """The most that any of its numbers is of: what the caption tells, so that only those with fewer say it."""
+        return max((len(entry.values) for entries in self.lines.values() for entry in entries), default=0)
+
+    def lacks(self, entry: Entry) -> str:
+        there = len(entry.values)
+        return f"{there} of {entry.planned} seeds" if 0 < there < self.seeds else ""
+
+    def ours(self, entry: Entry) -> str:
+        """Mean ± deviation, and of how many seeds where others have more."""
+        return f"{entry.ours} ({self.lacks(entry)})" if self.lacks(entry) else entry.ours
 
     @cached_property
     def best(self) -> frozenset[tuple[str, int]]:

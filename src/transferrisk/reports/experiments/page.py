@@ -68,20 +68,19 @@ def _joined(*words: str) -> str:
 
 def _table(title: str, grid: Grid, words: Sequence[str]) -> Table:
     rows: list[list[Shape]] = [
-        [name, *(_shown(entry, (name, column) in grid.best) for column, entry in enumerate(entries))]
+        [name, *(_shown(entry, grid.lacks(entry), (name, column) in grid.best) for column, entry in enumerate(entries))]
         for name, entries in grid.shown.items()
     ]
     note = " ".join(filter(None, [caption(grid), *words]))
     return Table(title, [grid.corner, *grid.columns], rows, note=note)
 
 
-def _shown(entry: Entry, best: bool) -> Shown:
+def _shown(entry: Entry, lacks: str, best: bool) -> Shown:
     """Ours, and in small print what lacks and the paper's."""
     paper = f"paper {entry.paper}" if entry.published else ""
     difference = f"difference {entry.difference_text}" if entry.published and entry.values else ""
-    shown = entry.ours.removesuffix(f" ({entry.lacks})")
-    below = "\n".join(filter(None, [entry.lacks, paper, difference]))
-    return Shown(entry.summary.mean, shown, below, instead=shown, bold=best)
+    below = "\n".join(filter(None, [lacks, paper, difference]))
+    return Shown(entry.summary.mean, entry.ours, below, instead=entry.ours, bold=best)
 
 
 def _against(title: str, grid: Grid, part: Part) -> Table:
