@@ -133,6 +133,15 @@ def test_runs_are_counted_as_they_are_planned(name, fast):
     assert plan.count(recipe) == len(plan.make(recipe, seeds=1).runs) * len(recipe.seeds)
 
 
+@pytest.mark.parametrize("name", names())
+def test_small_versions_are_small(name):
+    """Whatever a recipe changes of another's training, its small version has its own length."""
+    for run in plan.make(load(name, fast=True), seeds=1).runs:
+        task = get(run.task)
+        cost = task.cost(task.read(run.settings))
+        assert cost is None or cost.steps <= 300 or run.settings["training"]["epochs"] == 1
+
+
 def test_other_selections_share_their_runs():
     one, other = (plan.make(load(name)) for name in ("pacs-resnet18", "pacs-resnet18-testval"))
     assert [run.name for run in one.runs] == [run.name for run in other.runs]
