@@ -14,8 +14,29 @@ from transferrisk.functional.fused import fits, power_of_two, side
 
 TESTS = Path(__file__).parents[1]
 
+TENSOR_CORES = """
+import numpy as np
+from triton.runtime import interpreter
+
+def cut(x):
+    return (np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+def create_dot(self, a, b, d, precision, most, plain=interpreter.InterpreterBuilder.create_dot):
+    # The interpreter multiplies float32 as it is; a GPU drops the last thirteen bits of what it multiplies as tf32.
+    name = str(precision).rpartition(".")[2]
+    if a.data.dtype != np.float32 or name not in ("TF32", "TF32x3"):
+        return plain(self, a, b, d, precision, most)
+    high, other = cut(a.data), cut(b.data)
+    product = high @ other
+    if name == "TF32x3":
+        product = cut(a.data - high) @ other + high @ cut(b.data - other) + product
+    return interpreter.TensorHandle(product.astype(d.data.dtype) + d.data, d.dtype.scalar)
+
+interpreter.InterpreterBuilder.create_dot = create_dot
+"""
+
 CODE = """
-import sys, numpy as np, torch
+import sys, torch
 sys.path.insert(0, sys.argv[1])
 from problems import random_batch, relative
 from transferrisk.functional.fused import fused_transfer_risk, group_fused, side
@@ -47,14 +68,6 @@ compare([20, 30], 4, 12, gradient_matching=0.0)
 compare([16, 20, 10], 3, 6, queries=torch.tensor([1]))
 compare([32, 32], 7, 300, scale=3.0)
 
-kept = np.load(f"{sys.argv[1]}/functional/hard_batch.npz")  # see test_cuda_fused.py
-hard, labels, index = (torch.from_numpy(kept[key]) for key in ("features", "labels", "environments"))
-grouped = group(hard, labels.long(), index.long(), 2, 10, 128)
-found = fused_transfer_risk(hard, grouped, torch.arange(2), 1 - torch.eye(2), "given", 1e-4)
-expected = transfer_risk(hard.double(), labels.long(), index.long(), 2, 10, 1e-4, weights=uniform_weights)
-torch.testing.assert_close(found.risk.double(), expected.risk, rtol=1e-3, atol=0)
-assert found.solution.all_converged
-
 batch = random_batch(3, [20, 20, 20], 4, 7)
 order = torch.argsort(batch.index, stable=True)
 features, labels, index = batch.features[order].float(), batch.labels[order], batch.index[order]
@@ -73,11 +86,36 @@ print("all agree")
 """
 
 
+HARD = """
+import sys, numpy as np, torch
+sys.path.insert(0, sys.argv[1])
+from problems import relative
+from transferrisk.functional.fused import fused_transfer_risk
+from transferrisk.functional.grouping import group
+from transferrisk.functional.transfer import transfer_risk, uniform_weights
+
+kept = np.load(f"{sys.argv[1]}/functional/hard_batch.npz")  # see test_cuda_fused.py
+features, labels, index = (torch.from_numpy(kept[key]) for key in ("features", "labels", "environments"))
+labels, index = labels.long(), index.long()
+single, exact = features.clone().requires_grad_(), features.double().requires_grad_()
+grouped = group(features, labels, index, 2, 10, 128)
+found = fused_transfer_risk(single, grouped, torch.arange(2), 1 - torch.eye(2), "given", 1e-4)
+expected = transfer_risk(exact, labels, index, 2, 10, 1e-4, weights=uniform_weights)
+found.risk.backward()
+expected.risk.backward()
+torch.testing.assert_close(found.risk.double(), expected.risk, rtol=1e-3, atol=0)
+assert relative(single.grad.double(), exact.grad) < 2e-2
+assert found.solution.all_converged
+print("all agree")
+"""
+
+
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_interpreted_kernels_agree_with_the_exact_answer():
+@pytest.mark.parametrize("code", [CODE, TENSOR_CORES + HARD], ids=["as float32", "a hard batch as tf32"])
+def test_interpreted_kernels_agree_with_the_exact_answer(code):
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CODE, str(TESTS)],
+        [sys.executable, "-W", "ignore", "-c", code, str(TESTS)],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.stdout.strip() == "all agree", done.stderr[-2000:]

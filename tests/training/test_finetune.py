@@ -64,10 +64,17 @@ def test_the_rate_is_that_at_which_training_ended():
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "count", "epochs"), [(128, 10, 100), (128, 500, 34), (8, 500, 10), (None, 20, 100)]
-)
-def test_a_few_samples_are_seen_often_enough(batch_size, count, epochs):
-    assert finetuning(TrainingConfig(epochs=10, batch_size=batch_size), count).epochs == epochs
+    ("batch_size", "count", "given", "epochs"),
+    [
+        (128, 10, {}, 100), (128, 500, {}, 34), (8, 500, {}, 10), (None, 20, {}, 100),
+        (128, 500, {"batch_size": 500}, 100), (128, 500, {"batch_size": 10}, 10), (128, 5, {"batch_size": 10}, 100),
+        (128, 10, {"epochs": 3}, 3),
+    ],
+)  # fmt: skip
+def test_a_few_samples_are_seen_often_enough(batch_size, count, given, epochs):
+    config = finetuning(TrainingConfig(epochs=10, batch_size=batch_size), count, given)
+    assert config.epochs == epochs
+    assert {name: getattr(config, name) for name in given} == given
 
 
 @pytest.fixture

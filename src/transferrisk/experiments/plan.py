@@ -55,7 +55,7 @@ class Plan:
 def count(recipe: Recipe) -> int:
     """How many runs it has, those that others need among them.
 
-    The points of grids, most of them all, are counted without resolving them.
+    The points of grids, most of them all, are counted without resolving them, as if no two were the same run.
     """
     with_grid = {label: method for label, method in recipe.methods.items() if "grid" in method and recipe.grids}
     if has_needs(get(recipe.task)) or not with_grid:

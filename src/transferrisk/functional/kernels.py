@@ -13,7 +13,7 @@ direction is judged by, logits and gradients, uses three such products (`OUTER`)
 method mends what a rounded direction lacks; the inverse Hessian, linear, has rounds of refinement and `OUTER` products
 alone, since features of a trained network are so ill-conditioned that rounded ones never get there. Where K A would
 lose digits even so, because features are long and rows with different labels close to each other, logits are computed
-in float64 (`_in_double`).
+in float64 (`_in_double`), and directions with `OUTER` products too: rounded ones may lead uphill there.
 
 Shapes are powers of two: N rows, CP classes. Padding rows have weight and Gram entries zero, padding classes logits of
 minus infinity. A weight of nan makes every comparison false: loops end, and nan is what comes out.
@@ -63,11 +63,7 @@ def _jacobian(S, top, U):
 
 @triton.jit
 def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: tl.constexpr):
-    """X with H[X] = G, to a residual of tolerance |G|, and the number of products; `weighted` is r S.
-
-    H is at least ridge and |D| at least |R|, so the curvature along D is at least ridge |R|^2. Where rounding leaves
-    less, or less than nothing, because D is almost in the null space of K, that is what is divided by.
-    """
+    """X with H[X] = G, to a residual of tolerance |G|, and the number of products; `weighted` is r S."""
     X = tl.zeros_like(G)
     R, KR, D, KD = G, KG, G, KG
     square = _total(G * KG)
@@ -75,7 +71,7 @@ def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: t
     k = 0
     while (square > goal) & (k < most):
         HD = weighted * (KD - tl.sum(S * KD, 1)[:, None]) + ridge * D
-        step = square / tl.maximum(_total(KD * HD), ridge * square)
+        step = square / _total(KD * HD)
         KHD = tl.dot(K, HD, input_precision=INNER)
         X += step * D
         R -= step * HD
@@ -233,7 +229,7 @@ def solve(
         polishing = (square > goal) & (newton < most_newton)
         if polishing:
             P, _ = _conjugate_gradients(
-                K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products, INNER
+                K, r[:, None] * S, S, ridge, G / -norm, KG / -norm, forcing, most_products, OUTER
             )
             P = P * norm
             KP = tl.dot(K, P, input_precision=OUTER)
@@ -248,9 +244,11 @@ def solve(
             ):
                 step = 0.5 * step
                 tries += 1
-            exact += (step * P).to(tl.float64)
-            tl.debug_barrier()
-            tl.store(tile, exact)
+            polishing = (slope < 0.0) & (tries < 12)  # else rounding has the last word
+            if polishing:
+                exact += (step * P).to(tl.float64)
+                tl.debug_barrier()
+                tl.store(tile, exact)
         newton += 1
     tl.store(residuals + i, tl.sqrt(tl.maximum(square, 0.0)) + 0.0 * square)
     tl.store(good + i, square <= 100 * goal)

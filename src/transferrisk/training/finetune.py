@@ -7,7 +7,10 @@ the samples whose sources were not drawn, so that nothing that was learnt from i
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -17,7 +20,9 @@ from ..data.environments import retyped
 from ..errors import InputError
 from .config import TrainingConfig
 
-LEAST_STEPS = 100  # of a fine-tuning; after ten, accuracy is below that of the model it began with
+LEAST_STEPS = (
+    100  # of a fine-tuning; the paper does not say how long it tunes, and ten steps are too few to fit 100 samples
+)
 
 
 def few_samples(splits: Splits, count: int, seed: int) -> Splits:
@@ -47,13 +52,18 @@ def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
     return order[turn.argsort(stable=True)[:count]]
 
 
-def finetuning(config: TrainingConfig, count: int) -> TrainingConfig:
+def finetuning(config: TrainingConfig, count: int, given: Mapping[str, Any] = MappingProxyType({})) -> TrainingConfig:
     """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples.
 
-    An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`.
+    An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`. What is
+    `given`, by name, is as it is.
     """
     rate = config.lr * (config.decay_factor if config.decay_at < 1 else 1.0)
     batch_size = None if config.batch_size is None else min(config.batch_size, count)
-    steps_per_epoch = 1 if batch_size is None else count // batch_size
-    epochs = max(config.epochs, math.ceil(LEAST_STEPS / steps_per_epoch))
-    return replace(config, lr=rate, decay_at=1.0, batch_size=batch_size, epochs=epochs)
+    tuned = replace(config, **{"lr": rate, "decay_at": 1.0, "batch_size": batch_size, **given})
+    steps_per_epoch = 1 if tuned.batch_size is None else max(1, count // tuned.batch_size)
+    return (
+        tuned
+        if "epochs" in given
+        else replace(tuned, epochs=max(tuned.epochs, math.ceil(LEAST_STEPS / steps_per_epoch)))
+    )

@@ -100,7 +100,7 @@ class Request:
         config = protocol(self.data, splits, self.hold_out is not None)
         if self.finetune_samples is not None:
             splits = few_samples(splits, self.finetune_samples, self.options.seed)
-            config = finetuning(config, self.finetune_samples)
+            config = finetuning(config, self.finetune_samples, self.training)
         network = self._network(splits.train, begun)
         config = replace(config, augment=self._augment(splits.train, network), **self.training)
         _check_record(config, splits)

@@ -54,8 +54,8 @@ class FinetuneTask(Task[FinetuneSettings]):
         model = get("train").complete(settings.model())
         tuning, protocol = training_of(settings.tuning), PROTOCOLS.get(settings.data.partition(":")[0])
         if protocol is not None:
-            own = asdict(finetuning(protocol, settings.samples))
-            tuning = {key: value for key, value in own.items() if key != "augment"} | tuning
+            own = asdict(finetuning(protocol, settings.samples, tuning))
+            tuning = {key: value for key, value in own.items() if key != "augment"}
         return replace(settings, **{name: getattr(model, name) for name in _MODEL}, tuning=tuning)
 
     def needs(self, settings: FinetuneSettings) -> list[PlannedRun]:

@@ -39,10 +39,8 @@ def plain(text: str) -> str:
 def caption(grid: Grid) -> str:
     """What the numbers of a table are."""
     entries = [entry for line in grid.lines.values() for entry in line]
-    planned, least = (
-        max(entry.planned for entry in entries),
-        min((len(e.values) for e in entries if e.values), default=0),
-    )
+    planned = max((entry.planned for entry in entries), default=0)
+    least = min((len(entry.values) for entry in entries if entry.values), default=0)
     some = f" of {planned}" if grid.seeds < planned else ""
     if not grid.seeds:
         first = "No run is done."
