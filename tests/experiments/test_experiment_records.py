@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import pandas as pd
 import pyarrow.parquet as pq
+import pytest
 from sweep_tasks import plan, walk
 
 import transferrisk
@@ -88,6 +90,26 @@ def test_what_is_done_stays_until_what_comes_in_its_place_is_done(tmp_path):
     assert shown == [after[0].name, before[1].name, before[2].name]
     run_experiment(plan(*after), Store(tmp_path), HERE)
     assert set(pd.read_parquet(tmp_path / "trial" / "records.parquet")["run"]) == {run.name for run in after}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_results_without_the_folders_of_their_runs_stay(tmp_path, damaged):
+    """As those that are published: nothing of them is lost because a part is done again."""
+    runs = [walk(seed=seed) for seed in range(3)]
+    twice = Plan(Recipe("trial"), (*plan(*runs).cells, Cell(runs[2], {"method": "again", "position": 3})))
+    run_experiment(twice, Store(tmp_path), HERE)
+    path = tmp_path / "trial" / "records.parquet"
+    before = pd.read_parquet(path)
+    shutil.rmtree(tmp_path / "runs")
+    if damaged:
+        (tmp_path / "runs" / runs[1].name).mkdir(parents=True)
+        (tmp_path / "runs" / runs[1].name / "rows.damaged.jsonl").touch()
+    run_experiment(plan(runs[0]), Store(tmp_path), HERE, whole=twice)
+    after = pd.read_parquet(path)
+    without = ["commit", "date"]
+    expected = before[before["run"] != runs[1].name].reset_index(drop=True) if damaged else before
+    pd.testing.assert_frame_equal(after.drop(columns=without), expected.drop(columns=without))
+    assert Store(tmp_path).missing(runs) == runs[1:]
 
 
 def test_an_axis_takes_no_column_of_the_results_away(tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..training.plain import dumps
 from .plan import Plan
-from .store import Lost, Store
+from .store import MADE, Lost, Store
 from .tasks import Row
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Records:
         """With what is done now; of two writers, neither takes cells or rows of the other away. Without a row, no file.
 
         Where an earlier call had the same recipe, its cells stay that this one does not ask for, more seeds perhaps,
-        and so do its runs, in another precision perhaps, until the ones in their place are done.
+        and so do its runs, in another precision perhaps, until the ones in their place are done. That holds for rows
+        without their runs' folders too, such as published ones.
         Returns why runs that were done are not any more: their files could not be read.
         """
         import pyarrow as pa
@@ -48,15 +49,17 @@ class Records:
 
         with self.store.alone(self.plan.recipe.name):
             finished = self.store.finished()
-            cells = self._cells(finished)
+            alone = self._without_folders(finished)
+            cells = self._cells(finished | alone.keys())
             about = {"recipe": self.plan.recipe.to_json(), "cells": cells}
             self.store.write(f"{self.plan.recipe.name}/{RECIPE}", dumps(about, indent=2) + "\n")
             lost = self._read(finished & {name for name, _ in cells})
+            there = alone | {name: (self._made[name], rows) for name, rows in self._rows.items()}
             whole = table(
                 [
-                    ({**columns, RUN_COLUMN: name, **self._made[name]}, self._rows[name])
+                    ({**columns, RUN_COLUMN: name, **there[name][0]}, there[name][1])
                     for name, columns in cells
-                    if name in self._rows
+                    if name in there and name not in lost
                 ]
             )
             if whole.num_rows:
@@ -64,6 +67,30 @@ class Records:
                 pq.write_table(whole, sink)
                 self.store.write(self.path, sink.getvalue().to_pybytes())
         return lost
+
+    def _without_folders(self, finished: Collection[str]) -> dict[str, tuple[dict[str, Any], list[Row]]]:
+        """What the last writing has of runs that are not finished here: with what they were made, and their rows."""
+        import pyarrow.parquet as pq
+        from pyarrow import BufferReader, lib
+
+        content = self.store.read(self.path)
+        try:
+            lines = [] if content is None else pq.read_table(BufferReader(content)).to_pylist()
+        except (lib.ArrowException, OSError):
+            return {}  # it is damaged, and written anew
+        of_cells = dict(self._earlier().values())
+        found: dict[str, tuple[dict[str, Any], list[Row]]] = {}
+        first: dict[str, str] = {}  # cells may share a run, whose rows are then there for each of them
+        for line in lines:
+            name = line.pop(RUN_COLUMN, None)
+            if name not in of_cells or name in finished:
+                continue
+            columns = {key: line.pop(key, None) for key in of_cells[name]}
+            if first.setdefault(name, _key(columns)) == _key(columns):
+                made = {key: line.pop(key, None) for key in MADE}
+                row = {key.removeprefix(RESULT): value for key, value in line.items() if value is not None}
+                found.setdefault(name, (made, []))[1].append(row)
+        return {name: kept for name, kept in found.items() if not self.store.is_aside(name)}
 
     def _read(self, done: Iterable[str]) -> dict[str, str]:
         lost = {}

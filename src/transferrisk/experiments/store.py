@@ -34,6 +34,7 @@ from .tasks import PlannedRun, Row
 RUNS, LOCK = "runs", ".lock"
 RUN, ROWS, DONE, FAILED = "run.json", "rows.jsonl", "done.json", "failed.json"
 ASIDE = "rows.damaged.jsonl"
+MADE = ("precision", "hardware", "threads", "version", "commit", "date")
 SEEN = ".seen"  # in scratch: the storage has files of the run, or had until they were removed
 
 
@@ -138,20 +139,17 @@ class Store:
             return None
 
     def made_with(self, name: str) -> dict[str, Any]:
-        """Precision, hardware, threads on a CPU, version, commit and date of a finished run, as far as known."""
+        """`MADE` of a finished run, as far as known; threads are told of a CPU's."""
         contents = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
         done, run = (b"{}" if content is None else content for content in contents)
         with self._damage(name, DONE):
             about = json.loads(done)
-            made = {
-                "hardware": about.get("hardware"),
-                "threads": about.get("threads") if about.get("device") == "cpu" else None,
-                "version": about.get("versions", {}).get("transferrisk"),
-                "commit": about.get("commit"),
-                "date": about.get("date"),
-            }
+            threads = about.get("threads") if about.get("device") == "cpu" else None
+            version = about.get("versions", {}).get("transferrisk")
+            made = [about.get("hardware"), threads, version, about.get("commit"), about.get("date")]
         with self._damage(name, RUN):
-            return {"precision": json.loads(run).get("settings", {}).get("precision"), **made}
+            precision = json.loads(run).get("settings", {}).get("precision")
+        return dict(zip(MADE, [precision, *made], strict=True))
 
     def set_aside(self, name: str) -> None:
         """The rows of a finished run, so that it counts as one to be done; nothing where another process does it."""
@@ -162,6 +160,10 @@ class Store:
                 self._bucket.move(f"{path}/{ROWS}", f"{path}/{ASIDE}")
             elif folder is not None:
                 os.replace(folder / ROWS, folder / ASIDE)
+
+    def is_aside(self, name: str) -> bool:
+        """Whether the run once had rows that turned out to be damaged."""
+        return self.read(f"{RUNS}/{name}/{ASIDE}") is not None
 
     @contextmanager
     def claim(self, name: str) -> Iterator[Path | None]:
