@@ -231,3 +231,20 @@ def test_bad_input_is_one_line(trm, small, arguments, message):
     assert message in err
     assert err.count("\n") == 1
     assert [path.name for path in small.iterdir()] == ["small.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[show]\nkind = "lines"\nx = "sead"', "there is no axis 'sead'"),
+        ("[published]\ntraining_domain = 3", "published.training_domain is no table"),
+        ("[published.training_dom.ERM]\naccuracy = [3]", "did you mean 'training_domain'?"),
+        ('[published.training_domain.ERM]\naccuracy = "a"', "'a' is neither [mean] nor [mean, deviation]"),
+    ],
+)
+def test_what_the_report_would_refuse_is_refused_before_anything_runs(trm, small, text, message):
+    (small / "small.toml").write_text(f"{SMALL}\n{text}\n")
+    code, out, err = trm("experiment", "small.toml", *HERE)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert [path.name for path in small.iterdir()] == ["small.toml"]

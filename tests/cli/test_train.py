@@ -86,6 +86,7 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
     arguments = ["train", "--data", "gaussian", "--init", tmp_path / "first" / "best.safetensors"]
     code, out, _ = trm(*arguments, "--finetune-samples", 20, "--output", tmp_path / "second", "--json")
     assert code == 0
+    assert json.loads(out)["selection"] == "test_domain"
     selected = json.loads(out)["selected"]
     assert (selected["algorithm"], set(selected["train"])) == ("erm", {"far"})
     code, _, err = trm(*arguments, "--finetune-samples", 5000, "--output", tmp_path / "third")

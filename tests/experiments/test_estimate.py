@@ -24,7 +24,7 @@ SETTINGS = {"algorithm": "erm", "backbone": "cnn:4"}
         ("train", {"data": "scenecoco", "training": {"epochs": 3}}, 3 * (2600 // 128)),
         ("train", {"data": "pacs", "test_env": "photo"}, 50 * (int(0.8 * 2048) // 32)),
         ("train", {"data": "pacs", "test_env": "sketch"}, 50 * (int(0.8 * 1670) // 32)),
-        ("finetune", {"data": "10c-cmnist", "samples": 300}, 10 * (300 // 128)),
+        ("finetune", {"data": "10c-cmnist", "samples": 300}, 100),
         ("finetune", {"data": "10c-cmnist", "samples": 10, "tuning": {"epochs": 7}}, 7),
         ("train", {"data": "folder:."}, None),
         ("train", {"data": "10c-cmnist", "backbone": None}, 1250),

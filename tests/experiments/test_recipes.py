@@ -133,6 +133,27 @@ def test_runs_are_counted_as_they_are_planned(name, fast):
     assert plan.count(recipe) == len(plan.make(recipe, seeds=1).runs) * len(recipe.seeds)
 
 
+def test_a_show_of_another_kind_takes_the_place_of_what_is_inherited(tmp_path):
+    recipe = load(write(tmp_path, "mine", 'extends = "cmnist"\n[show]\nkind = "table"\ncolumns = "shift"'))
+    assert recipe.show == {"kind": "table", "columns": "shift"}
+    recipe = load(write(tmp_path, "mine", 'extends = "cmnist"\n[show]\nscale = "log"'))
+    assert (recipe.show["kind"], recipe.show["x"], recipe.show["scale"]) == ("lines", "bias", "log")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[settings]\nbias = 0.9", "settings"),
+        ('[methods]\nERM = { algorithm = "erm", bias = 0.3 }', "methods.ERM"),
+        ("[problems]\nmine = { bias = 0.3 }", "problems.mine"),
+    ],
+)
+def test_what_is_varied_has_no_other_value(tmp_path, text, where):
+    recipe = load(write(tmp_path, "mine", f'extends = "cmnist"\n{text}'))
+    with pytest.raises(InputError, match=rf"bias is varied and set in \[{where}\] as well: list its values"):
+        plan.make(recipe)
+
+
 @pytest.mark.parametrize("name", names())
 def test_small_versions_are_small(name):
     """Whatever a recipe changes of another's training, its small version has its own length."""

@@ -71,8 +71,9 @@ def experiment(
     from ..experiments.recipe import load
     from ..experiments.run import run_experiment
     from ..experiments.store import Store
-    from ..reports.experiments.shows import read
+    from ..reports.experiments import check
     from ..training.engine import device_of
+    from ..training.plain import plain
     from .experiment_show import events, show_plan, show_recipes, show_summary
     from .show import console
 
@@ -82,7 +83,6 @@ def experiment(
     if name is None:
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load(name, fast, defaults)
-    read(recipe.show, recipe.where)  # what the report would refuse, before hours of work
     if not output.strip():
         raise InputError("--output is empty: name a folder, or storage such as s3://...")
     devices = None if device == "auto" else [part.strip() for part in device.split(",")]
@@ -90,6 +90,8 @@ def experiment(
         device_of(one)  # refused here, and not by each run
     given = {"precision": precision or ("fp32" if set(devices or ()) == {"cpu"} or not _gpu() else "bf16")}
     plan, store = make(recipe, only or (), seeds, given), Store(output)
+    cells = [(cell.run.name, cell.columns) for cell in plan.cells]
+    check(recipe.name, recipe.where, plain(recipe.to_json()), plain(cells))  # before hours of work
     carrier = _executor(executor, workers, threads, devices, address, gpus_per_run, cpus_per_run, retries, data_root)
     missing_data = absent_data(plan, store.missing(plan.runs), data_root) if executor == "local" else None
     if dry_run:

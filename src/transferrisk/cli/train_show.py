@@ -21,6 +21,7 @@ from ..training import Record, Run, select
 from ..training.output import BEST, LAST, RECORDS
 from ..training.protocols import smallest_environment
 from ..training.records import Scores, mean_accuracy, worst_group
+from ..training.selection import Selection
 
 
 def note(message: str) -> None:
@@ -95,8 +96,11 @@ def training_progress(run: Run, quiet: bool) -> Iterator[Watch]:
 def accuracies(records: Sequence[Record]) -> Table:
     """One row an environment of each part, at the selected evaluation and at the last."""
     (chosen,), (last,) = select(records, "training_domain"), select(records, "last")
+    how = (
+        "training-domain validation" if _rule(last) == "training_domain" else "validation data of the test environment"
+    )
     table = Table(
-        title=f"Accuracy, %; selected by training-domain validation: step {chosen.step} of {last.step}",
+        title=f"Accuracy, %; selected by {how}: step {chosen.step} of {last.step}",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -115,11 +119,16 @@ def accuracies(records: Sequence[Record]) -> Table:
     return table
 
 
+def _rule(record: Record) -> Selection:
+    """By which data evaluations are selected. Where a few samples are tuned on, they are of the test environment."""
+    return "training_domain" if record.origin.get("finetune_samples") is None else "test_domain"
+
+
 def summary(records: Sequence[Record], folder: Path) -> dict[str, Any]:
     """The same for a program, with where everything lies."""
     (chosen,), (last,) = select(records, "training_domain"), select(records, "last")
     return {
-        "selection": "training_domain",
+        "selection": _rule(last),
         "test_accuracy": mean_accuracy(chosen.test),
         "test_worst_group": worst_group(chosen.test),
         "selected": asdict(chosen),

@@ -106,6 +106,7 @@ def make(
             'methods, as ERM = { algorithm = "erm" } below [methods]'
         )
     _check_rules(recipe)
+    _check_varied(recipe)
     known = {field.name for field in fields(get(recipe.task).settings_type)}
     common = {key: value for key, value in (given or {}).items() if key in known}
     chosen = _chosen(recipe, only)
@@ -138,6 +139,22 @@ def _check_rules(recipe: Recipe) -> None:
             f"recipe {recipe.where}: task {recipe.task!r} has nothing to choose a point of a grid by at the last "
             "step: add grids = false, or select = ['test_domain']"
         )
+
+
+def _check_varied(recipe: Recipe) -> None:
+    """What is varied has no other value: the cells of a table would not be what they are called."""
+    tables = {"settings": recipe.settings} | {
+        f"{kind}.{label}": own
+        for kind, of_kind in (("problems", recipe.problems), ("methods", recipe.methods))
+        for label, own in of_kind.items()
+    }
+    for where, own in tables.items():
+        for key in own:
+            if key in recipe.vary:
+                raise InputError(
+                    f"recipe {recipe.where}: {key} is varied and set in [{where}] as well: list its values below "
+                    f"[vary], or write {key} = false there, and set it once"
+                )
 
 
 @contextmanager
@@ -218,7 +235,7 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> dict[str, set[str]]:
             found = next((name for name in (value, _number_text(value)) if name in known[column]), None)
             if found is None:
                 again = "give --only once for each column; " if "=" in value and column != "point" else ""
-                listed = ", ".join(sorted(known[column]))
+                listed = ", ".join(repr(name) if "," in name else name for name in sorted(known[column]))
                 raise InputError(
                     f"--only {text}: {recipe.name} has no {column} {value!r}: {again}"
                     f"{did_you_mean(value, known[column])}choose from {listed}"

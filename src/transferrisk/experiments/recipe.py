@@ -187,7 +187,8 @@ def _folder(name: str) -> Traversable:
     """Where the recipe of a name or path lies."""
     if name.endswith(SUFFIX):
         if not Path(name).is_file():
-            raise InputError(f"{name} does not exist: check the path, or name one of {', '.join(names())}")
+            how = "is a folder" if Path(name).is_dir() else "does not exist"
+            raise InputError(f"{name} {how}: check the path, or name one of {', '.join(names())}")
         return Path(name).parent
     added = _added().get(name, {})
     if _OWN.joinpath(name + SUFFIX).is_file():
@@ -254,11 +255,19 @@ def _check_keys(where: str, table: Mapping[str, Any], known: Sequence[str]) -> N
 
 
 def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables key by key, anything else as in `change`; false removes what is not a truth value itself."""
+    """Tables key by key, anything else as in `change`, and so is a show of another kind.
+
+    False removes what is not a truth value itself.
+    """
     out = dict(base)
     for key, value in change.items():
-        if isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
-            out[key] = _merged(out[key], value)
+        before = out.get(key)
+        if (
+            isinstance(value, Mapping)
+            and isinstance(before, Mapping)
+            and value.get("kind") in (None, before.get("kind"))
+        ):
+            out[key] = _merged(before, value)
         elif value is False and not isinstance(out.get(key, False), bool):
             del out[key]
         else:

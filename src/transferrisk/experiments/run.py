@@ -109,7 +109,7 @@ class _Sweep:
         self.ran = 0
         self._waited_for: set[str] = set()
         self._reported: dict[str, float] = {}  # runs that a worker says are done, and when it did
-        self._written = time.monotonic()
+        self._written = -math.inf  # the first run that is done is in the records at once
 
     def missing(self) -> list[PlannedRun]:
         return self.store.missing(self.runs)

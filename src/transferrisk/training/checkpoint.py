@@ -60,7 +60,8 @@ def load(path: Path | str) -> Checkpoint:
 
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path} does not exist: name a checkpoint, such as last.safetensors of a run")
+        how = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {how}: name a checkpoint, such as last.safetensors of a run")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

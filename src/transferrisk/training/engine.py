@@ -198,7 +198,9 @@ def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
     if int(number or 0) >= there or count > there:
         have = f"{there} such device{'s' * (there != 1)}" if there else "no GPU that PyTorch can use"
         what = f"device {name!r} is not there" if count <= max(there, 1) else f"{count} devices are not there"
-        raise InputError(f"{what}: this machine has {have}; use --device auto or cpu, or fewer --devices")
+        raise InputError(
+            f"{what}: this machine has {have}; use --device auto or cpu{', or fewer --devices' * (count > 1)}"
+        )
     if count > 1 and number:
         raise InputError(f"device {name!r} is one, and {count} are asked for: use --device cuda")
     return kind, [int(number or 0)] if count == 1 and nodes == 1 else count, nodes

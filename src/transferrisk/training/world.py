@@ -64,7 +64,11 @@ def environment(package: str, several: bool) -> ClusterEnvironment:
 def one_speaks() -> Iterator[bool]:
     """Whether this process is the one that does. Others end silently where the first fails with the same."""
     if not rank():
-        yield True
+        try:
+            yield True
+        except TransferRiskError:
+            _part()
+            raise
     else:
         try:
             with warnings.catch_warnings():
@@ -74,8 +78,13 @@ def one_speaks() -> Iterator[bool]:
             if _told_by_the_first(error):
                 leave(error.exit_code)
             raise
+    _part()
+
+
+def _part() -> None:
+    """Leave the others: the group's threads, if left to the interpreter's end, may abort the process."""
     if dist.is_initialized():
-        dist.destroy_process_group()  # its threads, if left to the interpreter's end, may abort the process
+        dist.destroy_process_group()
 
 
 def _told_by_the_first(error: TransferRiskError) -> bool:

@@ -105,7 +105,7 @@ def test_curves_are_means_over_seeds_of_the_chosen_point_at_every_step(tmp_path)
     (curves,) = part.curves
     assert curves.series["TRM"] == ([10.0, 20.0], pytest.approx([10.5, 20.5]))
     assert curves.y_log
-    assert part.grids[0].lines["TRM"][0].ours == "20.500 ± 0.707"
+    assert part.grids[0].lines["TRM"][0].ours == "20.5000 ± 0.7071"
 
 
 XY = {"kind": "xy", "x": "n", "y": "error", "series": "method", "panels": "ridge", "where": {"what": "run"}}

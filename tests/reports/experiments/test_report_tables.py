@@ -137,7 +137,9 @@ def test_records_that_are_gone_are_told(tmp_path):
     (run,) = {cell.run for cell in load(folder).cells}
     (tmp_path / "runs" / run).mkdir(parents=True)
     (tmp_path / "runs" / run / "done.json").write_text("{}")
-    with pytest.raises(InputError, match=r"records.parquet is gone: run trm experiment again"):
+    with pytest.raises(
+        InputError, match=r"records.parquet is not there, though runs are done: run trm experiment again"
+    ):
         load(folder)
 
 

@@ -203,10 +203,11 @@ def about(experiment: Experiment) -> list[str]:
 
 
 def data(experiment: Experiment) -> str:
-    """ "Data: 10c-digits, cnn:16." """
+    """ "Data: 10c-digits, cnn:16.", of what is done, or of all where nothing is."""
     sentences = []
+    cells = [cell for cell in experiment.cells if cell.run in experiment.done] or experiment.cells
     for start, names in (("Data", ("data", "backbone")), ("Setting", ("setting",))):
-        told = [[experiment.setting(cell, name) for name in names] for cell in experiment.cells]
+        told = [[experiment.setting(cell, name) for name in names] for cell in cells]
         found = dict.fromkeys(", ".join(filter(None, values)) for values in told if values[0])
         sentences += [f"{start}: {'; '.join(found)}."] if found else []
     return " ".join(sentences)

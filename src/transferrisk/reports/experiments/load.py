@@ -17,6 +17,7 @@ from ...training.selection import Selection
 from .made import Made, made_by_run
 
 RECIPE, RECORDS, RUNS = "recipe.json", "records.parquet", "runs"
+AGAIN = "run trm experiment again, which writes it anew"
 DONE, FAILED = "done.json", "failed.json"
 RESULT = "result."  # before a column of the rows whose name is one of the cells' too
 NOT_AXES = ("method", "point", "seed")
@@ -156,34 +157,42 @@ def load(folder: Path) -> Experiment:
     recipe, cells = _planned(folder / RECIPE)
     records, runs = folder / RECORDS, folder.parent / RUNS
     if not records.exists() and any((runs / cell.run / DONE).exists() for cell in cells):
-        raise InputError(f"{readable(records)} is gone: run trm experiment again, which writes it anew")
+        raise InputError(
+            f"{readable(records)} is not there, though runs are done: run trm experiment again, which writes it"
+        )
     return Experiment(folder.name, recipe, cells, _rows(records, cells), runs)
 
 
 def _planned(path: Path) -> tuple[Mapping[str, Any], list[Cell]]:
-    """The recipe and the cells; every entry that is used has the type it is used as."""
-    again = "run trm experiment again, which writes it anew"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{readable(path)} cannot be read ({error.strerror}): mend that") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{readable(path)} cannot be read as JSON ({error}): {again}") from None
+        raise InputError(f"{readable(path)} cannot be read as JSON ({error}): {AGAIN}") from None
+    return planned(found, readable(path), AGAIN)
+
+
+def planned(found: Any, where: str, mend: str) -> tuple[Mapping[str, Any], list[Cell]]:
+    """The recipe and the cells; every entry that is used has the type it is used as."""
     recipe, cells = (found.get("recipe"), found.get("cells")) if isinstance(found, Mapping) else (None, None)
     if not isinstance(recipe, Mapping) or not isinstance(cells, list) or not all(map(_is_cell, cells)):
-        raise InputError(f"{readable(path)} is not what an experiment writes (a recipe and its cells): {again}")
+        raise InputError(f"{where} is not what an experiment writes (a recipe and its cells): {mend}")
     tables = {key: recipe.get(key, {}) for key in ("show", "published", "methods", "problems", "settings")}
     if isinstance(tables["published"], Mapping):
         tables |= {f"published.{rule}": table for rule, table in tables["published"].items()}
     for key, table in tables.items():
         nested = table.values() if key.startswith("published.") and isinstance(table, Mapping) else ()
         if not isinstance(table, Mapping) or not all(isinstance(inner, Mapping) for inner in nested):
-            raise InputError(f"{readable(path)}: {key} is no table of the kind that a recipe has: {again}")
-    rules = recipe.get("select")
-    if not isinstance(rules, list) or not rules or any(rule not in get_args(Selection) for rule in rules):
-        raise InputError(
-            f"{readable(path)}: select = {rules!r} is no list of {', '.join(get_args(Selection))}: {again}"
-        )
+            raise InputError(f"{where}: {key} is no table of the kind that a recipe has: {mend}")
+    rules = get_args(Selection)
+    for rule in tables["published"]:
+        if rule not in rules:
+            near = did_you_mean(rule, rules)
+            raise InputError(f"{where}: published.{rule} is by no rule: {near}choose from {', '.join(rules)}")
+    selected = recipe.get("select")
+    if not isinstance(selected, list) or not selected or any(rule not in rules for rule in selected):
+        raise InputError(f"{where}: select = {selected!r} is no list of {', '.join(rules)}: {mend}")
     return recipe, [Cell(run, columns) for run, columns in cells]
 
 
@@ -205,14 +214,19 @@ def _is_cell(entry: Any) -> bool:
     return isinstance(columns, Mapping) and all(isinstance(value, scalars) for value in columns.values())
 
 
+def no_rows() -> pd.DataFrame:
+    """Of an experiment of which nothing is done."""
+    return pd.DataFrame({"run": pd.Series(dtype=object)})
+
+
 def _rows(path: Path, cells: Sequence[Cell]) -> pd.DataFrame:
     """Of the planned runs. A run that several cells share is there once for each of them, and is taken once."""
     planned = list(dict.fromkeys(name for cell in cells for name in cell.columns))
     if not path.exists():
-        return pd.DataFrame({"run": pd.Series(dtype=object)})
+        return no_rows()
     table = _parquet(path)
     if "run" not in table:
-        raise InputError(f"{readable(path)} has no column 'run': run trm experiment again, which writes it anew")
+        raise InputError(f"{readable(path)} has no column 'run': {AGAIN}")
     table = table[table["run"].isin({cell.run for cell in cells})]
     known = [name for name in planned if name in table]
     copies = table.groupby(["run", *known], dropna=False, sort=False).ngroup()
@@ -230,6 +244,4 @@ def _parquet(path: Path) -> pd.DataFrame:
             return pq.read_table(file).to_pandas()
     except (pa.ArrowException, OSError) as error:
         why = str(error).partition("\n")[0]
-        raise InputError(
-            f"{readable(path)} cannot be read as Parquet ({why}): run trm experiment again, which writes it anew"
-        ) from None
+        raise InputError(f"{readable(path)} cannot be read as Parquet ({why}): {AGAIN}") from None

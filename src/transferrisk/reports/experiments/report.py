@@ -13,7 +13,7 @@ from ..page import write_page
 from . import methods, rows
 from .figures import Looks, draw, draw_pictures
 from .formats import COLUMNS, POINTS, about, as_csv, latex, markdown, numbers, points
-from .load import FAILED, RECIPE, RECORDS, RUNS, Experiment, folders, load
+from .load import FAILED, RECIPE, RECORDS, RUNS, Experiment, folders, load, no_rows, planned
 from .page import page_of
 from .parts import Part
 from .shows import CurvesShow, LinesShow, PicturesShow, RowsShow, Show, TableShow, XyShow, read
@@ -92,6 +92,13 @@ def report(
                 written.append(path)
     write_page(output / page, page_of(found, left_out, command, settings or {}, where or readable(root)))
     return Report(found, [output / page, *written], left_out)
+
+
+def check(name: str, where: str, recipe: Mapping[str, Any], cells: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Refuse what a report of such results would: shows of what is not varied, published numbers that are none."""
+    found = {"recipe": recipe, "cells": [[run, dict(columns)] for run, columns in cells]}
+    for _ in parts_of(Experiment(name, *planned(found, f"recipe {where}", "mend it"), no_rows(), Path())):
+        pass
 
 
 def parts_of(experiment: Experiment) -> Iterator[Part]:

@@ -42,7 +42,7 @@ VALUES = {
     ),
     "worst_group": Value("worst-group accuracy, %", "test", "min", 100.0, digits=1, span=10.0, most=100.0),
     "loss": Value("loss", "test", less=True),
-    "irm": Value("IRMv1 penalty", "training_domain", less=True),
+    "irm": Value("IRMv1 penalty", "training_domain", digits=4, less=True),
     "irm_loss": Value("IRMv1 loss", "training_domain", less=True),
     "transfer_risk": Value("transfer risk", "training_domain", less=True),
 }
