@@ -16,6 +16,7 @@ from .ticks import LETTER, cells, log_ticks, round_ticks, thinned, x_ticks
 
 LINE = 17.0  # from one label to the next
 BESIDE = 12.0  # from a point to its label
+KEY = 14.0  # a marker before the name
 TOP, BOTTOM = 30.0, 44.0  # room for the names of the axes
 HUGE, TINY = 1e200, 1e-200  # beyond them a value is none, and nothing
 MOST_POINTS = 400
@@ -24,12 +25,21 @@ MOST_MARKERS = 12
 
 @dataclass(frozen=True)
 class Label:
-    """The name at the end of a line: where the line ends and where the name is, which may be higher or lower."""
+    """The name at the end of a line, after the line's marker: where the line ends, and where these begin."""
 
     text: str
     x: float
     y: float
     end: tuple[float, float]
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Where the marker is."""
+        return self.x + 4, self.y
+
+    @property
+    def text_x(self) -> float:
+        return self.x + KEY
 
 
 @dataclass(frozen=True)
@@ -94,13 +104,13 @@ def plot(section: Curves, styles: Mapping[str, Style], width: float) -> Plot | N
     y_range = _range(np.r_[everything[:, 1:].ravel(), _scaled(marked_y, section.y_log)], section.span)
     y_ticks = (log_ticks if section.y_log else round_ticks)(*y_range, 6)
     left = 12 + LETTER * max(map(len, y_ticks.values()))
-    room = min(0.44 * width, 24 + LETTER * max(map(cells, series)))
+    room = min(0.48 * width, 24 + KEY + LETTER * max(map(cells, series)))
     height = max(0.42 * width, 260.0, TOP + BOTTOM + LINE * len(series))
     right, bottom = width - room, height - BOTTOM
     x_axis, y_axis = Axis(*x_range, left, right), Axis(min(y_ticks), max(y_ticks), bottom, TOP)
     placed = {name: np.c_[x_axis(p[:, :1]), y_axis(p[:, 1:])] for name, p in series.items()}
     ends = {name: (float(x), float(y)) for name, points in placed.items() for x, y in _there(points)[-1:, :2]}
-    labels = _labels(ends, right, int((room - 24) / LETTER), bottom)
+    labels = _labels(ends, right, int((room - 24 - KEY) / LETTER), bottom)
     lines = [
         Line(
             name=name,
@@ -131,7 +141,7 @@ def _labels(ends: Mapping[str, tuple[float, float]], right: float, most: int, bo
     """Beside the drawing, or at the end of a line that ends long before it."""
     columns: dict[float, list[str]] = {}
     for name, (x, _) in ends.items():
-        inside = x + BESIDE + LETTER * min(cells(name), most) < right
+        inside = x + BESIDE + KEY + LETTER * min(cells(name), most) < right
         columns.setdefault(round(x) + BESIDE if inside else right + 20, []).append(name)
     labels: dict[str, Label] = {}
     for x, names in columns.items():

@@ -159,7 +159,7 @@ def _line(axes: Axes, own: Line, look: Mapping[str, Any], left: float, top: floa
     for path in own.paths:
         points = _places(path, left, top)
         axes.plot(points[:, 0], points[:, 1], color=look["color"], linestyle=look["linestyle"], linewidth=2 * POINT)
-    marked = np.array(own.markers) + np.array([left, top])
+    marked = np.array([*own.markers, own.label.key]) + np.array([left, top])
     axes.plot(marked[:, 0], marked[:, 1], color=look["color"], linestyle="none", marker=look["marker"],
               markersize=7 * POINT, markeredgewidth=1.5 * POINT)  # fmt: skip
     (x, y), label = own.label.end, own.label
@@ -167,7 +167,7 @@ def _line(axes: Axes, own: Line, look: Mapping[str, Any], left: float, top: floa
         [left + x + 6, left + label.x - 4], [top + y, top + label.y], color=look["color"], linewidth=POINT, alpha=0.6
     )
     legible = [withStroke(linewidth=3 * POINT, foreground="white")]  # over a line
-    _text(axes, left + label.x, top + label.y + 4, label.text, size=12 * POINT, path_effects=legible, zorder=4)
+    _text(axes, left + label.text_x, top + label.y + 4, label.text, size=12 * POINT, path_effects=legible, zorder=4)
 
 
 def _places(path: str, left: float, top: float) -> NDArray[np.float64]:
