@@ -43,8 +43,10 @@ def report(
 
     names = experiments or []
     command = shlex.join(["trm", "report", results, *names, *(["--output", str(output)] if output else [])])
+    made = provenance()  # of the page alone: what the runs were made on, their records say
+    drawn = {"Page drawn by": ", commit ".join(made[key] for key in ("Version", "Commit") if key in made)}
     with _brought(results, output) as root:
-        written = write_report(root, names, output, command, provenance(), where=results)
+        written = write_report(root, names, output, command, drawn, where=results)
     for line in written.left_out:
         print(f"trm: {' '.join(line.replace(str(root), results).split())}", file=sys.stderr)
     if as_json:

@@ -19,6 +19,7 @@ from transferrisk.reports.experiments.formats import (
     plain,
 )
 from transferrisk.reports.experiments.load import load
+from transferrisk.reports.experiments.parts import Part
 from transferrisk.reports.experiments.report import parts_of
 from transferrisk.reports.numbers import MINUS, NOTHING
 
@@ -149,3 +150,13 @@ def test_on_the_page_the_papers_number_and_the_difference_say_what_they_are(tmp_
     report(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "<small>paper 58.0 ± 1.5</small><small>difference +2.0</small>" in page
+
+
+@pytest.mark.parametrize("rule", ["training_domain", "test_domain", "last"])
+def test_words_about_grids_are_there_where_grids_are(rule):
+    without, chosen = (Part("", "", rule, choices=choices).selection for choices in (False, True))
+    assert "grid" not in without
+    assert "the point of a grid" in chosen
+    assert chosen.endswith(", among the points with the most seeds.")
+    assert "{" not in without + chosen
+    assert without.startswith("Selected")

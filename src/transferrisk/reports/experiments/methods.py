@@ -175,7 +175,10 @@ def _part(
     differences = f"differences {'between methods' if results.baseline is None else 'to ERM'}"
     machines = mixed(experiment.made, runs, differences)
     notes = [*filter(None, [show.caption, *notes, nothing_yet(grids, drawn)])]
-    return Part(show.title, stem(show, rule), rule, grids, [*filter(has_points, drawn)], notes=notes, mixed=machines)
+    return Part(
+        show.title, stem(show, rule), rule, grids, [*filter(has_points, drawn)], notes=notes, mixed=machines,
+        choices=any(cell.point for cell in experiment.cells),
+    )  # fmt: skip
 
 
 def stem(show: Show, rule: str) -> str:

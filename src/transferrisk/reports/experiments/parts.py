@@ -13,15 +13,23 @@ from ..sections import Curves
 from .grids import Grid
 
 RULES = {
-    "training_domain": "Selected by training-domain validation: the evaluation, and the point of a grid, of the "
-    "highest accuracy on held-out data of the training environments, among the points with the most seeds.",
-    "test_domain": "Selected by test-domain validation: the evaluation, and the point of a grid, of the highest "
-    "accuracy on held-out data of the test environment, among the points with the most seeds.",
-    "last": "Selected: the last evaluation of each run, and the point of a grid of the highest accuracy there on "
-    "held-out data of the training environments, among the points with the most seeds.",
+    "training_domain": "Selected by training-domain validation: the evaluation{} of the highest accuracy on held-out "
+    "data of the training environments{}.",
+    "test_domain": "Selected by test-domain validation: the evaluation{} of the highest accuracy on held-out data of "
+    "the test environment{}.",
+    "last": "Selected: the last evaluation of each run{}.",
     "": "",
 }
-"""How models were selected, in words; "" where there is nothing to select."""
+"""How models were selected, in words, with room for what grids add; "" where there is nothing to select."""
+_MOST = ", among the points with the most seeds"
+_OF_GRIDS = {
+    "training_domain": (", and the point of a grid,", _MOST),
+    "test_domain": (", and the point of a grid,", _MOST),
+    "last": (
+        ", and the point of a grid of the highest accuracy there on held-out data of the training environments" + _MOST,
+    ),
+    "": (),
+}
 SHORT = {
     "training_domain": "by training-domain validation",
     "test_domain": "by test-domain validation",
@@ -49,6 +57,7 @@ class Part:
 
     stem      of its files' names
     rule      of `RULES`
+    choices   whether a point of a grid was chosen too
     grids     tables, one for each panel
     curves    drawings, one for each panel that has a point
     pictures  name of a run -> environment -> (C, k, h, w, 3)
@@ -64,6 +73,7 @@ class Part:
     pictures: Mapping[str, Mapping[str, NDArray[np.uint8]]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     mixed: str = ""
+    choices: bool = False
 
     @property
     def tables(self) -> list[Grid]:
@@ -72,7 +82,7 @@ class Part:
 
     @property
     def selection(self) -> str:
-        return RULES[self.rule]
+        return RULES[self.rule].format(*(_OF_GRIDS[self.rule] if self.choices else ("", "")))
 
     @property
     def words(self) -> list[str]:
