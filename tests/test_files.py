@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -79,3 +80,14 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [name[:7] for name in left] == [".b.csv."]  # of another target
     assert running.exists()
     assert (tmp_path / "a [1].csv").read_text() == "whole"
+
+
+def test_a_full_disk_is_told_with_the_file_it_has_no_room_for(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomically(tmp_path / "report.html", "new")
+    assert caught.value.filename == str(tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())

@@ -33,8 +33,10 @@ def write_atomically(path: Path, content: bytes | str) -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, target)
-        except BaseException:
+        except BaseException as error:
             Path(temporary).unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename in (None, temporary):
+                error.filename = str(path)  # a full disk does not say what it has no room for
             raise
 
 
