@@ -280,16 +280,28 @@ def test_a_run_whose_files_are_damaged_is_told_and_done_again_while_others_are_c
 
 
 def test_a_run_that_is_damaged_while_others_are_done_has_failed(tmp_path):
-    runs = [walk(seed=seed) for seed in range(2)]
+    """Before it is in the records, where the first is at once."""
+    runs = [walk(seed=seed) for seed in range(3)]
 
     def damage(event):
-        if event.kind == "done" and event.name == runs[1].name:
-            (tmp_path / "runs" / runs[0].name / "rows.jsonl").write_text('{"st')
+        if event.kind == "done" and event.name == runs[2].name:
+            (tmp_path / "runs" / runs[1].name / "rows.jsonl").write_text('{"st')
 
     summary = run_experiment(plan(*runs), Store(tmp_path), HERE, damage)
-    assert summary.done == 1
-    assert "rows.jsonl is damaged" in summary.failed[runs[0].name]
-    assert run_experiment(plan(*runs), Store(tmp_path), HERE).done == 2
+    assert summary.done == 2
+    assert "rows.jsonl is damaged" in summary.failed[runs[1].name]
+    assert run_experiment(plan(*runs), Store(tmp_path), HERE).done == 3
+
+
+def test_the_first_run_that_is_done_is_in_the_records_at_once(tmp_path):
+    runs, seen = [walk(seed=seed) for seed in range(3)], []
+
+    def look(event):
+        if event.kind == "step" and event.name == runs[1].name and event.step == 1:
+            seen.append(set(pd.read_parquet(tmp_path / "trial" / "records.parquet")["run"]))
+
+    run_experiment(plan(*runs), Store(tmp_path), HERE, look)
+    assert seen == [{runs[0].name}]
 
 
 def test_results_on_storage_without_locks(tmp_path):
