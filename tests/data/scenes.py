@@ -13,7 +13,7 @@ from PIL import Image
 
 from transferrisk.data.sets.scenecoco import CLASSES, SCENES
 
-coding = pytest.importorskip("pycocotools.mask")
+coding = pytest.importorskip("pycocotools.mask", reason="pip install 'transferrisk[coco]'")
 
 IDS = {"person": 1, "motorcycle": 4, "airplane": 5, "bus": 6, "train": 7, "truck": 8, "boat": 9, "bird": 16, "dog": 18,
        "horse": 19, "zebra": 24}  # fmt: skip

@@ -54,7 +54,7 @@ def follow(names, folder):
 @pytest.fixture
 def real_mlflow(monkeypatch):
     """The client itself, with a store in files."""
-    client = pytest.importorskip("mlflow")
+    client = pytest.importorskip("mlflow", reason="extra 'tracking'")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return client
@@ -172,7 +172,7 @@ def test_what_ended_a_run_is_told_though_mlflow_is_gone_too(mlflow, tmp_path):
 
 
 def test_tensorboard_is_closed_when_a_run_fails_and_mlflow_cannot_be(mlflow, tmp_path):
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="extra 'tracking'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def refuse(*_):
@@ -198,7 +198,7 @@ def test_what_mlflow_refuses_is_a_line(mlflow, tmp_path):
 
 
 def test_tensorboard_holds_what_was_recorded(tmp_path):
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="extra 'tracking'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     records = follow(["tensorboard"], tmp_path)

@@ -23,6 +23,11 @@ from ..training.protocols import smallest_environment
 from ..training.records import Scores, mean_accuracy, worst_group
 from ..training.selection import Selection
 
+BY = {
+    "training_domain": "training-domain validation",
+    "test_domain": "validation data of the test environment",
+}
+
 
 def note(message: str) -> None:
     print(f"trm: {message}", file=sys.stderr)
@@ -96,11 +101,8 @@ def training_progress(run: Run, quiet: bool) -> Iterator[Watch]:
 def accuracies(records: Sequence[Record]) -> Table:
     """One row an environment of each part, at the selected evaluation and at the last."""
     (chosen,), (last,) = select(records, "training_domain"), select(records, "last")
-    how = (
-        "training-domain validation" if _rule(last) == "training_domain" else "validation data of the test environment"
-    )
     table = Table(
-        title=f"Accuracy, %; selected by {how}: step {chosen.step} of {last.step}",
+        title=f"Accuracy, %; selected by {BY[_rule(last)]}: step {chosen.step} of {last.step}",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

@@ -70,20 +70,25 @@ class Records:
 
     def _without_folders(self, finished: Collection[str]) -> dict[str, tuple[dict[str, Any], list[Row]]]:
         """What the last writing has of runs that are not finished here: with what they were made, and their rows."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
-        from pyarrow import BufferReader, lib
 
         content = self.store.read(self.path)
         try:
-            lines = [] if content is None else pq.read_table(BufferReader(content)).to_pylist()
-        except (lib.ArrowException, OSError):
-            return {}  # it is damaged, and written anew
+            whole = None if content is None else pq.read_table(pa.BufferReader(content))
+        except (pa.ArrowException, OSError):
+            whole = None  # it is damaged, and written anew
+        if whole is None or RUN_COLUMN not in whole.column_names:
+            return {}
+        names = sorted(set(whole[RUN_COLUMN].unique().to_pylist()) - {*finished, None})
+        lines = whole.filter(pc.is_in(whole[RUN_COLUMN], pa.array(names, pa.string()))).to_pylist() if names else []
         of_cells = dict(self._earlier().values())
         found: dict[str, tuple[dict[str, Any], list[Row]]] = {}
         first: dict[str, str] = {}  # cells may share a run, whose rows are then there for each of them
         for line in lines:
-            name = line.pop(RUN_COLUMN, None)
-            if name not in of_cells or name in finished:
+            name = line.pop(RUN_COLUMN)
+            if name not in of_cells:
                 continue
             columns = {key: line.pop(key, None) for key in of_cells[name]}
             if first.setdefault(name, _key(columns)) == _key(columns):

@@ -20,9 +20,8 @@ from ..data.environments import retyped
 from ..errors import InputError
 from .config import TrainingConfig
 
-LEAST_STEPS = (
-    100  # of a fine-tuning; the paper does not say how long it tunes, and ten steps are too few to fit 100 samples
-)
+LEAST_STEPS = 100
+"""Of a fine-tuning. The paper does not say how long it tunes, and ten steps are too few to fit a hundred samples."""
 
 
 def few_samples(splits: Splits, count: int, seed: int) -> Splits:
@@ -62,8 +61,6 @@ def finetuning(config: TrainingConfig, count: int, given: Mapping[str, Any] = Ma
     batch_size = None if config.batch_size is None else min(config.batch_size, count)
     tuned = replace(config, **{"lr": rate, "decay_at": 1.0, "batch_size": batch_size, **given})
     steps_per_epoch = 1 if tuned.batch_size is None else max(1, count // tuned.batch_size)
-    return (
-        tuned
-        if "epochs" in given
-        else replace(tuned, epochs=max(tuned.epochs, math.ceil(LEAST_STEPS / steps_per_epoch)))
-    )
+    if "epochs" in given:
+        return tuned
+    return replace(tuned, epochs=max(tuned.epochs, math.ceil(LEAST_STEPS / steps_per_epoch)))
