@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,8 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -78,6 +81,101 @@ def test_a_cluster_is_started_and_ended(tmp_path, workers_find_the_tasks):
     assert not ray.is_initialized()
     about = [json.loads(Store(tmp_path).read(f"runs/{run.name}/done.json")) for run in runs]
     assert [one["device"] for one in about] == ["cuda", "cuda"]
+
+
+def processes_of(session):
+    """Names of this one, of those whose command names the session of a cluster, and of all that descend from them."""
+    names, parents, found = {}, {}, {os.getpid()}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            pid, (before, _, after) = int(folder.name), (folder / "stat").read_text().rpartition(")")
+            names[pid], parents[pid] = before.partition("(")[2], int(after.split()[1])
+            if session.encode() in (folder / "cmdline").read_bytes():
+                found.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: names[pid] for pid in found}
+
+
+def listening(names):
+    """(name, address) of each socket on which one of these processes listens."""
+    owners, addresses = {}, []
+    for pid, name in names.items():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    owners[os.readlink(link)] = name
+    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
+        for line in table.read_text().splitlines()[1:]:
+            columns = line.split()
+            name = owners.get(f"socket:[{columns[9]}]")
+            if columns[3] == "0A" and name is not None:
+                addresses.append((name, address_of(columns[1])))
+    return addresses
+
+
+def address_of(entry):
+    """Of /proc/net: words of four bytes in this machine's order, and a port."""
+    words = [int(word, 16).to_bytes(4, sys.byteorder) for word in re.findall("[0-9A-F]{8}", entry.partition(":")[0])]
+    address = ip_address(b"".join(words))
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc/net/tcp, which Linux has")
+def test_a_cluster_that_is_started_is_closed_to_others(tmp_path, workers_find_the_tasks, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run, before, seen = walk(steps=1200, pause=0.1), dict(os.environ), {}
+    folder = tmp_path / "runs" / run.name
+
+    def look():
+        deadline = time.monotonic() + 120
+        while not starts(folder) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        try:
+            names = processes_of(ray._private.worker.global_worker.node.session_name)
+            seen["worker"] = starts(folder)[0] in names
+            seen["listening"] = listening(names)
+            seen["environments"] = [
+                Path(f"/proc/{pid}/environ").read_text().split("\0")
+                for pid, name in names.items()
+                if name in ("gcs_server", "raylet")
+            ]
+        finally:
+            hurry(folder)
+
+    looking = in_the_background(look)
+    summary = run_experiment(plan(run), Store(tmp_path), RayExecutor(options=SMALL))
+    looking.join()
+    assert (summary.done, summary.failed) == (1, {})
+    assert seen["worker"]
+    assert {"gcs_server", "raylet"} <= {name for name, _ in seen["listening"]}
+    assert [(name, str(address)) for name, address in seen["listening"] if not address.is_loopback] == []
+    assert dict(os.environ) == before
+    assert not (tmp_path / ".ray").exists()
+    if hasattr(ray._raylet, "AuthenticationTokenLoader"):
+        for environment in seen["environments"]:
+            assert "RAY_AUTH_MODE=token" in environment
+            assert any(re.fullmatch("RAY_AUTH_TOKEN=[0-9a-f]{64}", variable) for variable in environment)
+
+
+def test_a_cluster_that_others_would_reach_is_ended():
+    """With a Ray that knows no tokens."""
+    ended, before = [], dict(os.environ)
+    constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+    stub = SimpleNamespace(
+        __version__="2.30.0",
+        _raylet=SimpleNamespace(),
+        _private=SimpleNamespace(ray_constants=constants),
+        is_initialized=lambda: False,
+        init=lambda **options: None,
+        shutdown=lambda: ended.append(True),
+        util=SimpleNamespace(get_node_ip_address=lambda: "192.0.2.1"),
+    )
+    with pytest.raises(TransferRiskError, match=r"must be 127\.0\.0\.1, got 192\.0\.2\.1 from Ray 2\.30\.0"):
+        RayExecutor()._connect(stub)
+    assert ended == [True]
+    assert dict(os.environ) == before
+    assert constants.ENABLE_RAY_CLUSTER
 
 
 def test_more_than_this_machine_has():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +24,10 @@ from .local import known_task
 from .store import Store
 from .tasks import PlannedRun, get
 
+LOOPBACK = "127.0.0.1"
+# Ray replaces a loopback address by one that other machines reach, unless this is 0, as it is by default on macOS and
+# Windows. With a loopback address, each of its processes listens on that only.
+LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 REACH = 3.0  # seconds in which the machine at an address answers
 GRACE = 60.0  # seconds in which trainings that are asked to stop finish their step and save
 
@@ -34,8 +40,8 @@ class Cut(Exception):
 class RayExecutor:
     """Needs the extra `ray`, and on every machine this package, the data, and a store that all of them reach.
 
-    address       of a cluster, such as auto or host:6379; None: one on this machine, started for the purpose. Where Ray
-                  is connected already, that is used
+    address       of a cluster, such as auto or host:6379; None: one on this machine, started for the purpose, which
+                  only this machine reaches. Where Ray is connected already, that is used
     gpus_per_run  0.25: four runs share one; None: one each where the cluster has any
     cpus_per_run  a run is given as many threads
     threads       of a run, where they are not as many
@@ -54,6 +60,7 @@ class RayExecutor:
     data_root: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     _started: bool = field(default=False, init=False, repr=False)
+    _undo: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("gpus_per_run", self.gpus_per_run or 0.0), ("cpus_per_run", self.cpus_per_run)):
@@ -93,29 +100,34 @@ class RayExecutor:
     def close(self) -> None:
         """End the cluster, or the connection to it, if this began it."""
         if self._started:
-            require("ray", "ray").shutdown()
+            self._undo.close()
             self._started = False
 
     def _connect(self, ray: ModuleType) -> None:
         if ray.is_initialized():
             return
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-        if self.address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            here = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
-        else:
-            here = {"address": self.address}
-        try:
-            with nullcontext() if self.address is None else _silence():
-                ray.init(**{**quiet, **here, **self.options})
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            if self.address == "auto" and isinstance(error, ConnectionError):
-                raise InputError(
-                    "no Ray cluster runs on this machine: start one with ray start --head, or leave --address out for "
-                    "one that ends with the experiment"
-                ) from None
-            where = f" at {self.address}" if self.address else ""
-            raise TransferRiskError(f"no Ray cluster{where}: {in_a_line(error)}") from None
+        here: dict[str, Any] = {"address": self.address}
+        with ExitStack() as undo:
+            if self.address is None:
+                undo.enter_context(_for_this_machine(ray))
+                here = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
+                here["_node_ip_address"] = LOOPBACK
+            try:
+                with nullcontext() if self.address is None else _silence():
+                    ray.init(**{**quiet, **here, **self.options})
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                if self.address == "auto" and isinstance(error, ConnectionError):
+                    raise InputError(
+                        "no Ray cluster runs on this machine: start one with ray start --head, or leave --address out "
+                        "for one that ends with the experiment"
+                    ) from None
+                where = f" at {self.address}" if self.address else ""
+                raise TransferRiskError(f"no Ray cluster{where}: {in_a_line(error)}") from None
+            undo.callback(ray.shutdown)
+            if self.address is None and "_node_ip_address" not in self.options:
+                _check_loopback(ray)
+            self._undo = undo.pop_all()
         self._started = True
 
     def _check(self, there: Mapping[str, float], gpus: float) -> None:
@@ -125,6 +137,50 @@ class RayExecutor:
                 raise InputError(
                     f"a run is to have {asked:g} {what}s, and this machine has {there.get(what, 0):g}: use fewer"
                 )
+
+
+@contextmanager
+def _for_this_machine(ray: ModuleType) -> Iterator[None]:
+    """A cluster that is started within is reached from this machine only, and with a token that nobody else has.
+
+    The token is in the environment, which Ray's processes inherit, and not in the file that Ray would write for it.
+    """
+    settings = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"), LOCAL_ONLY: "0"}
+    if hasattr(ray._raylet, "AuthenticationTokenLoader"):  # Ray 2.52 or newer
+        settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in settings}
+    constants = ray._private.ray_constants
+    clusters = constants.ENABLE_RAY_CLUSTER
+    try:
+        os.environ.update(settings)
+        constants.ENABLE_RAY_CLUSTER = False  # Ray has read LOCAL_ONLY when it was imported
+        _read_authentication(ray)
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = clusters
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _read_authentication(ray)
+
+
+def _read_authentication(ray: ModuleType) -> None:
+    """Ray keeps what it has read of the environment. The mode is first: a token is looked for where it asks for one."""
+    if hasattr(ray._raylet, "AuthenticationTokenLoader"):
+        ray._raylet.Config.initialize("")
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _check_loopback(ray: ModuleType) -> None:
+    """What makes Ray listen there is no documented part of it."""
+    address = ray.util.get_node_ip_address()
+    if not ip_address(address).is_loopback:
+        raise TransferRiskError(
+            f"the address of a Ray cluster for this machine alone must be {LOOPBACK}, got {address} from Ray "
+            f"{ray.__version__}: use another version of Ray, or start a cluster yourself and name it with --address"
+        )
 
 
 @contextmanager
