@@ -25,15 +25,17 @@ ORDER = [
     "fitting",
     "cli",
 ]
-GROUND = {"errors", "extras", "files", "plugins", "__init__"}
+GROUND = {"errors", "extras", "files", "plugins", "registry", "settings", "__init__"}
 ASIDE = {
-    "data": {"errors", "extras", "files"},
-    "models": {"errors"},
+    "data": {"errors", "extras", "files", "plugins", "registry", "settings"},
+    "models": {"errors", "plugins", "registry", "settings"},
     "reports": {"errors", "files", "training.records", "training.selection"},  # records only
     "errors": set(),
     "extras": {"errors"},
     "files": {"errors"},
     "plugins": {"errors"},
+    "registry": {"errors", "plugins"},
+    "settings": {"errors"},
     "__main__": {"cli"},
 }
 MAY_USE_ASIDE = {

@@ -70,6 +70,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 
+def choices(word: str, known: Iterable[str], most: int = 30) -> str:
+    """The end of a message about an unknown word: the nearest known one, and all of them."""
+    known = list(known)
+    if not known:
+        return ": there is none to choose from"
+    rest = f" and {len(known) - most} more" if len(known) > most else ""
+    return f": {did_you_mean(word, known)}choose from {', '.join(known[:most])}{rest}"
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line that called into this package, however deep below it we are."""
     frame: FrameType | None = sys._getframe(1)
