@@ -25,11 +25,12 @@ ORDER = [
     "fitting",
     "cli",
 ]
-GROUND = {"errors", "extras", "files", "plugins", "registry", "settings", "__init__"}
+GROUND = {"errors", "extras", "files", "plugins", "registry", "results", "settings", "__init__"}
 ASIDE = {
     "data": {"errors", "extras", "files", "plugins", "registry", "settings"},
     "models": {"errors", "plugins", "registry", "settings"},
-    "reports": {"errors", "files", "training.records", "training.selection"},  # records only
+    "reports": {"errors", "files", "results", "settings", "training.records", "training.selection"},  # records only
+    "results": {"errors", "files", "settings"},
     "errors": set(),
     "extras": {"errors"},
     "files": {"errors"},

@@ -1,0 +1,29 @@
+"""Results: the one form in which evaluations are recorded, and the one way in which they are selected."""
+
+from .records import (
+    PARTS,
+    Record,
+    append_records,
+    keep_records,
+    read_records,
+    read_table,
+    records_table,
+    table_bytes,
+)
+from .selection import Rule, leave_one_environment_out, mean_score, select, selected_steps
+
+__all__ = [
+    "PARTS",
+    "Record",
+    "Rule",
+    "append_records",
+    "keep_records",
+    "leave_one_environment_out",
+    "mean_score",
+    "read_records",
+    "read_table",
+    "records_table",
+    "select",
+    "selected_steps",
+    "table_bytes",
+]

@@ -1,0 +1,173 @@
+"""Records: one flat line for each evaluation, part of the data and environment.
+
+    step, epoch, seconds     when it was; seconds of training, without evaluations
+    part                     train, training_domain, test_domain or test; "batch" for what a training step logged
+    environment, samples     its name, and how many samples of it were evaluated
+    accuracy, loss           mean cross-entropy; worst_group is the accuracy in the class where it is lowest
+    irm                      IRMv1's penalty of the environment, where it was asked for
+    transfer                 environment -> loss there of the predictor that is optimal in this one, likewise
+    transfer_risk            the largest of these losses in another environment; its mean over the environments is
+                             the transfer risk (eq. 1 of the paper)
+
+A task that does not train has columns of its own. A run keeps its records as JSON lines, which are appended; an
+experiment keeps those of all its runs in one Parquet file, where the columns of the run's place in the experiment
+(method, seed, ...) come first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..files import readable, write_atomically
+from ..settings import dumps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = dict[str, Any]
+
+RECORDS = "records.jsonl"  # in the folder of a run
+TABLE, RECIPE = "records.parquet", "recipe.json"  # in the folder of an experiment
+RUNS, DONE, FAILED = "runs", "done.json", "failed.json"  # in a folder of results, and in the folder of a run
+RUN_COLUMN, RESULT_PREFIX = "run", "result."
+PARTS = ("train", "training_domain", "test_domain", "test")
+BATCH = "batch"
+
+
+def append_records(path: Path, records: Iterable[Record]) -> None:
+    """Append the lines of one evaluation, and return when they are on the disk."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(_lines(records))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def keep_records(path: Path, count: int) -> list[Record]:
+    """The first `count` records; whatever else the file holds, such as half a line, is removed from it."""
+    content = path.read_bytes() if path.exists() else b""
+    lines = content.splitlines(keepends=True)[:count]
+    if len(lines) < count:
+        raise InputError(
+            f"{readable(path)} must hold the {count} records that its checkpoint counts, got {len(lines)}: restore it"
+        )
+    records = _parsed(path, lines)
+    if b"".join(lines) != content:
+        write_atomically(path, b"".join(lines))
+    return records
+
+
+def read_records(path: Path | str) -> list[Record]:
+    """All records of a file; a line that is not a record is an error that names it."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{readable(path)} does not exist: nothing was recorded there")
+    return _parsed(path, path.read_bytes().splitlines())
+
+
+def parse_records(content: bytes, where: str) -> list[Record]:
+    """Records from the content of a file, which messages call `where`."""
+    return _parsed(where, content.splitlines())
+
+
+def records_bytes(records: Iterable[Record]) -> bytes:
+    return _lines(records).encode()
+
+
+def records_table(runs: Iterable[tuple[Mapping[str, Any], Sequence[Record]]]) -> pd.DataFrame:
+    """One line for each record, after the columns of its run; where both have a name, the record's is "result.NAME"."""
+    import pandas as pd
+
+    pairs = [(about, record) for about, records in runs for record in records]
+    first = dict.fromkeys(name for about, _ in pairs for name in about)
+    columns = {name: _column([about.get(name) for about, _ in pairs]) for name in first}
+    for name in dict.fromkeys(name for _, record in pairs for name in record):
+        key = f"{RESULT_PREFIX}{name}" if name in first else name
+        columns[key] = _column([record.get(name) for _, record in pairs])
+    return pd.DataFrame(columns)
+
+
+def table_bytes(table: pd.DataFrame) -> bytes:
+    """The table as a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def read_table(source: Path | bytes, where: str = "") -> pd.DataFrame:
+    """The table of a Parquet file, or of its content; `where` is what a message calls it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        content = source if isinstance(source, bytes) else source.read_bytes()
+        return pq.read_table(pa.BufferReader(content)).to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, OSError) as error:
+        name = where or (readable(source) if isinstance(source, Path) else "the table")
+        why = str(error).partition("\n")[0]
+        raise InputError(f"{name} cannot be read as Parquet ({why}): run the experiment again to rewrite it") from None
+
+
+def _lines(records: Iterable[Record]) -> str:
+    return "".join(f"{dumps(record)}\n" for record in records)
+
+
+def _parsed(path: Path | str, lines: Sequence[bytes]) -> list[Record]:
+    records: list[Record] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            _check_record(record, records[-1] if records else {})
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{readable(path)}, line {number}, is not a record ({error}): the file is damaged; restore it"
+            ) from None
+        records.append(record)
+    return records
+
+
+def _check_record(record: Any, before: Record) -> None:
+    """Raise ValueError where a column that is computed with has another type, or steps do not go upwards."""
+    if not isinstance(record, dict):
+        raise ValueError("it is not an object")
+    for name, kinds in _TYPES.items():
+        value = record.get(name)
+        if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+            raise ValueError(f"{name} is {value!r}")
+    if isinstance(step := record.get("step"), int) and step < (before.get("step") or 0):
+        raise ValueError(f"step {step} comes after step {before['step']}")
+
+
+_NUMBER = (int, float)
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "step": int,
+    "samples": int,
+    "part": str,
+    "environment": str,
+    "transfer": dict,
+    **dict.fromkeys(("epoch", "seconds", "accuracy", "loss", "worst_group", "irm", "transfer_risk"), _NUMBER),
+}
+
+
+def _column(values: Sequence[Any]) -> pd.Series:
+    """Values in the one type that holds them all: numbers, truth values or text; what is none of these is JSON text."""
+    import pandas as pd
+
+    types = {type(value) for value in values} - {type(None)}
+    if types == {int} and None not in values and all(-(2**63) <= value < 2**63 for value in values):
+        return pd.Series(values, dtype="int64")
+    if types == {int} and all(value is None or abs(value) < 2**53 for value in values):
+        return pd.Series(values, dtype="Int64")
+    if float in types and types <= {int, float}:
+        return pd.Series([None if value is None else float(value) for value in values], dtype="float64")
+    if types == {bool} and None not in values:
+        return pd.Series(values, dtype="bool")
+    return pd.Series([v if v is None or isinstance(v, str) else dumps(v) for v in values], dtype="object")

@@ -1,0 +1,96 @@
+"""Which evaluation of a run counts, and which settings: functions of the records, applied afterwards.
+
+Within a run, the evaluation of the highest accuracy on the rule's validation data, averaged over environments, the
+later one when they tie; or the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from ..errors import InputError
+from ..settings import dumps
+from .records import Record
+
+Rule = Literal["training_domain", "test_domain", "last"]
+RULES: tuple[str, ...] = get_args(Rule)
+
+
+def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -> float:
+    """The mean over the environments of a part, each counting the same; nan where one of them has no value."""
+    values = [math.nan if (v := r.get(column)) is None else float(v) for r in records if r.get("part") == part]
+    return sum(values) / len(values) if values else math.nan
+
+
+def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
+    """Run -> the step of the evaluation that counts.
+
+    `table` has the columns run, step, part and accuracy: a data frame, or lists by name. Runs without an accuracy on
+    the rule's validation data are left out.
+    """
+    if rule not in RULES:
+        raise InputError(f"a selection rule must be one of {', '.join(RULES)}, got {rule!r}")
+    if rule == "last":
+        last: dict[Any, int] = {}
+        for run, step in zip(table["run"], table["step"], strict=True):
+            last[run] = max(int(step), last.get(run, -1))
+        return last
+    scores: dict[tuple[Any, int], list[float]] = {}
+    for run, step, part, accuracy in zip(table["run"], table["step"], table["part"], table["accuracy"], strict=True):
+        if part == rule:
+            scores.setdefault((run, int(step)), []).append(math.nan if accuracy is None else float(accuracy))
+    best: dict[Any, tuple[float, int]] = {}
+    for (run, step), values in scores.items():
+        score = (sum(values) / len(values), step)
+        if not math.isnan(score[0]) and score >= best.get(run, (-math.inf, -1)):
+            best[run] = score
+    return {run: step for run, (_, step) in best.items()}
+
+
+def select(records: Sequence[Record], rule: str) -> list[Record]:
+    """The records of the one evaluation of a run that counts; none where nothing was recorded to select it by."""
+    columns = {name: [record.get(name) for record in records] for name in ("step", "part", "accuracy")}
+    step = selected_steps({"run": ["" for _ in records], **columns}, rule).get("")
+    return [record for record in records if record.get("step") == step]
+
+
+def leave_one_environment_out(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]]) -> list[int]:
+    """Positions of the runs, trained on all environments, whose settings do best on environments they left out.
+
+    Each run comes with its description (the `TrainSpec` as a mapping) and its records. A run with `hold_out` was
+    trained without one of the training environments and tested on it. Runs of one problem differ in nothing but
+    `hold_out`, the algorithm's `settings` and those of the training. For each choice of settings, the accuracies on
+    what was held out are averaged over the environments; the highest wins, the first when they tie. Within a run, the
+    evaluation is selected by training-domain validation.
+    """
+    problems: dict[str, list[int]] = {}
+    for position, (about, _) in enumerate(runs):
+        same = {key: value for key, value in about.items() if key not in ("hold_out", "settings", "training")}
+        problems.setdefault(dumps(same, sort_keys=True), []).append(position)
+    return [chosen for positions in problems.values() for chosen in _best_settings(runs, positions)]
+
+
+def _best_settings(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]], positions: Sequence[int]) -> list[int]:
+    """The runs of one problem with the best settings."""
+    settings = {i: dumps([runs[i][0].get("training"), runs[i][0].get("settings")], sort_keys=True) for i in positions}
+    accuracies: dict[str, dict[str, float]] = {}  # settings -> environment -> accuracy there
+    for i in positions:
+        if (environment := runs[i][0].get("hold_out")) is not None:
+            chosen = select(runs[i][1], "training_domain")
+            accuracies.setdefault(settings[i], {})[environment] = mean_score(chosen, "test")
+    about = runs[positions[0]][0]
+    name = f"{about.get('algorithm')}, seed {about.get('seed')}"
+    if not accuracies:
+        raise InputError(f"{name}: no run held a training environment out, so settings cannot be compared")
+    expected = {environment for by_environment in accuracies.values() for environment in by_environment}
+    for key, by_environment in accuracies.items():
+        missing = sorted(expected - set(by_environment))
+        if missing:
+            raise InputError(f"{name}: no run with settings {key} held {missing[0]!r} out: add it")
+    best = max(accuracies, key=lambda key: sum(accuracies[key].values()))
+    final = [i for i in positions if runs[i][0].get("hold_out") is None and settings[i] == best]
+    if not final:
+        raise InputError(f"{name}: settings {best} are the best, and no run with them saw all environments: add it")
+    return final
