@@ -1,0 +1,118 @@
+"""Behaviour that no rebuilding may change, seen through the command alone: numbers, and the shape of refusals.
+
+Numbers were measured on an x86-64 CPU in float32; another processor rounds otherwise, which the tolerances allow for.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+DEMO = {  # seed 0: accuracy in the test environment, transfer risk on held-out data of the training environments
+    "erm": (0.205, 0.274),
+    "irm": (0.203, 0.269),
+    "groupdro": (0.241, 0.257),
+    "trm": (0.373, 0.147),
+}
+
+RECIPE = """
+title = "A small comparison"
+seeds = 2
+
+[settings]
+data = "10c-digits"
+backbone = "cnn:8"
+shift = "label-correlated"
+training = { epochs = 6, evaluations = 3, record = ["transfer"] }
+
+[vary]
+bias = [0.3, 0.6]
+
+[methods]
+ERM = { algorithm = "erm" }
+TRM = { algorithm = "trm", settings = { start_epoch = 0.2 } }
+"""
+ACCURACIES = [("ERM", 53.55, 3.54), ("TRM", 83.74, 0.15), ("ERM", 23.72, 0.18), ("TRM", 71.07, 7.69)]
+
+
+def test_the_numbers_of_the_demo(trm):
+    code, out, _ = trm("demo", "--seeds", 1, "--output", "demo", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert list(found) == list(DEMO)
+    for name, (accuracy, risk) in DEMO.items():
+        assert found[name]["test_accuracy"] == pytest.approx(accuracy, abs=0.04), name
+        assert found[name]["transfer_risk"] == pytest.approx(risk, abs=0.03), name
+
+
+def test_the_table_of_a_small_experiment(trm, tmp_path):
+    (tmp_path / "small.toml").write_text(RECIPE)
+    assert trm("experiment", "small.toml", "--workers", 1, "--threads", 1, "--output", "r", "--quiet")[0] == 0
+    assert trm("report", "r")[0] == 0
+    with (tmp_path / "r" / "small" / "training_domain.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["line"], row["panel"][:11], row["seeds"]) for row in rows] == [
+        (name, "bias degree", "2") for name, _, _ in ACCURACIES
+    ]
+    for row, (_, mean, deviation) in zip(rows, ACCURACIES, strict=True):
+        assert float(row["mean"]) == pytest.approx(mean, abs=3.0)
+        assert float(row["std"]) == pytest.approx(deviation, abs=3.0)
+
+
+def written_table(folder):
+    rng = np.random.default_rng(0)
+    rows = [f"{'abc'[i % 3]},{rng.normal():.3f},{'uv'[int(rng.integers(2))]},{int(rng.integers(2))}" for i in range(90)]
+    path = folder / "visits.csv"
+    path.write_text("\n".join(["site,age,kind,y", *rows]) + "\n")
+    return path
+
+
+FIT = ("fit", "visits.csv", "--label", "y", "--environment", "site", "--output", "m")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train", "--data", "10c-digits", "--algorithm", "tmr", "--output", "x"), "trm"),
+        (("train", "--data", "10c-digit", "--output", "x"), "10c-digits"),
+        (("train", "--data", "10c-digits", "--lr", "-1", "--output", "x"), "lr"),
+        (("train", "--data", "10c-digits", "--set", "rigde=1", "--output", "x"), "ridge"),
+        (("train", "--data", "10c-digits", "--set", "ridge=-1", "--output", "x"), "ridge"),
+        (("train", "--data", "10c-digits", "--device", "tpu", "--output", "x"), "tpu"),
+        (("fit", "visits.cvs", "--label", "y", "--environment", "site", "--output", "m"), "visits.cvs"),
+        (("fit", "visits.csv", "--label", "why", "--environment", "site", "--output", "m"), "why"),
+        ((*FIT, "--algorithms", "erm,tmr"), "tmr"),
+        (("audit", "visits.csv", "--label", "y", "--environment", "site", "--output", "a.txt"), ".html"),
+        (("audit", "visits.csv", "--label", "y", "--environment", "nowhere"), "nowhere"),
+        (("predict", "nothing", "visits.csv", "--output", "p.csv"), "nothing"),
+        (("experiment", "cmnits"), "cmnist"),
+        (("experiment", "cmnist", "--only", "EMR", "--dry-run"), "EMR"),
+        (("report", "nothing"), "nothing"),
+        (("data", "show", "mnits", "--output", "x.png"), "mnits"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_bad_input_is_one_line_and_exit_code_2(trm, tmp_path, arguments, said):
+    written_table(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    code, out, error = trm(*arguments)
+    lines = [line for line in error.splitlines() if line.strip()]
+    assert code == 2
+    assert out == ""
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_predictions_do_not_depend_on_how_a_file_is_cut(trm, tmp_path):
+    written_table(tmp_path)
+    assert trm(*FIT, "--algorithm", "erm", "--no-compare", "--workers", 1)[0] == 0
+    assert trm("predict", "m", "visits.csv", "--output", "p.csv")[0] == 0
+    assert trm("predict", "m", "visits.csv", "--output", "q.csv", "--chunk-rows", 7)[0] == 0
+    whole, in_chunks = (pd.read_csv(tmp_path / name) for name in ("p.csv", "q.csv"))
+    assert len(whole) == 90
+    pd.testing.assert_frame_equal(whole, in_chunks, rtol=1e-5)
