@@ -9,10 +9,10 @@ import numpy as np
 import sklearn
 from numpy.typing import NDArray
 from sklearn.impute import SimpleImputer
-from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
+from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from transferrisk.sklearn import TransferRiskClassifier
+from transferrisk.sklearn import LeaveOneEnvironmentOut, TransferRiskClassifier
 
 
 def sites(per_site: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str_]]:
@@ -34,9 +34,9 @@ def main() -> dict[str, NDArray[np.float64]]:
     with sklearn.config_context(enable_metadata_routing=True):
         for algorithm in ("erm", "trm"):
             model = TransferRiskClassifier(algorithm=algorithm, random_state=0)
-            pipeline = make_pipeline(SimpleImputer(), model.set_fit_request(environments=True))
+            pipeline = make_pipeline(SimpleImputer(), model)
             scores[algorithm] = cross_val_score(
-                pipeline, X, y, cv=LeaveOneGroupOut(), params={"environments": site, "groups": site}
+                pipeline, X, y, cv=LeaveOneEnvironmentOut(), params={"environments": site}
             )
             named = zip(np.unique(site), scores[algorithm], strict=True)
             unseen = ", ".join(f"{name} {score:.3f}" for name, score in named)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -18,7 +19,8 @@ from ..algorithms import get
 from ..errors import EnvironmentWarning, InputError, warn
 from .parameters import check_algorithm, check_options, choose_held_out
 from .saving import load_classifier, save_classifier
-from .table import Table, as_tensor, encode_environments
+from .splitter import encode_environments
+from .table import Table, as_tensor
 from .training import Plan, fit
 
 _CHUNK = 2**16  # rows that are classified at a time
@@ -139,8 +141,8 @@ class TransferRiskClassifier(
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise InputError(f"y holds one class only, {classes[:1].tolist()[0]!r}: a classifier needs two or more")
-        alone = np.zeros(len(X), dtype=np.int64)
-        names, index = (np.array(["all"]), alone) if environments is None else encode_environments(environments, X)
+        names, index = encode_environments(["all"] * len(X) if environments is None else environments)
+        check_consistent_length(X, index)
         weights = None
         if sample_weight is not None:
             if not get(algorithm).weighted:

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_consistent_length, column_or_1d
 
 from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, filled
 from ..data.environments import retyped
-from ..errors import InputError
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
@@ -48,21 +46,6 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-
-def encode_environments(environments: Any, X: Any) -> tuple[NDArray[Any], Integers]:
-    """The distinct values (E,), sorted, and the number (n,) of each row's."""
-    import pandas as pd
-
-    values = column_or_1d(environments)
-    check_consistent_length(X, values)
-    try:
-        index, names = pd.factorize(values, sort=True)
-    except TypeError:
-        raise InputError("environments are of types that cannot be sorted: give strings, or integers") from None
-    if (index < 0).any():
-        raise InputError(f"environments lack a value in row {int((index < 0).argmax())}: give every row one")
-    return np.asarray(names), index.astype(np.int64)
 
 
 def environment_weights(table: Table, batch_size: int | None) -> Floats | None:

@@ -1,0 +1,135 @@
+"""Cross-validation that leaves one environment out, in scikit-learn's own tools."""
+
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from shifted import sites
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+from transferrisk.sklearn import LeaveOneEnvironmentOut, TransferRiskClassifier, splitter
+
+X, y, SITE = sites(40, (0.9, 0.3, 0.6, 0.5))
+NAMES = np.unique(SITE).tolist()
+
+
+def short(**parameters):
+    return TransferRiskClassifier(**{"max_epochs": 8, "width": 3, "random_state": 0} | parameters)
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def held_out(folds):
+    return [np.unique(SITE[test]).tolist() for _, test in folds]
+
+
+@pytest.mark.parametrize(
+    "values", [SITE, list(SITE), pd.Series(SITE, dtype="category"), np.unique(SITE, return_inverse=True)[1]]
+)
+def test_every_environment_is_held_out_once_in_order(values):
+    folds = list(LeaveOneEnvironmentOut().split(X, y, environments=values))
+    assert held_out(folds) == [[name] for name in NAMES]
+    assert LeaveOneEnvironmentOut().get_n_splits(environments=values) == len(NAMES)
+    for train, test in folds:
+        assert sorted([*train, *test]) == list(range(len(X)))
+
+
+def test_at_most_so_many_are_drawn():
+    draws = set()
+    for seed in range(20):
+        some = LeaveOneEnvironmentOut(2, random_state=seed)
+        first = held_out(some.split(X, environments=SITE))
+        assert first == held_out(some.split(X, environments=SITE)) == sorted(first)
+        assert some.get_n_splits(environments=SITE) == len(first) == 2
+        draws.add(str(first))
+    assert len(draws) == 6
+    assert LeaveOneEnvironmentOut(9).get_n_splits(environments=SITE) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "environments", "message"),
+    [
+        ({}, None, "environments must be given"),
+        ({}, ["here"] * len(X), r"environments must hold two or more .*\['here'\]"),
+        ({}, [*SITE[:-1], None], f"environments .* row {len(X) - 1}"),
+        ({}, SITE[1:], "inconsistent numbers of samples"),
+        ({"max_splits": 0}, SITE, "max_splits must be an integer >= 1 or None, got 0"),
+        ({"max_splits": 1.5}, SITE, "max_splits must be an integer >= 1 or None, got 1.5"),
+    ],
+)
+def test_what_is_refused(parameters, environments, message):
+    with pytest.raises(ValueError, match=message):
+        list(LeaveOneEnvironmentOut(**parameters).split(X, environments=environments))
+
+
+@pytest.mark.usefixtures("routing")
+@pytest.mark.parametrize("before", [[], [MinMaxScaler()]])
+def test_cross_validate(before):
+    estimator = make_pipeline(*before, short()) if before else short()
+    found = cross_validate(
+        estimator, X, y, cv=LeaveOneEnvironmentOut(), params={"environments": SITE}, return_estimator=True
+    )
+    for i, (train, test) in enumerate(LeaveOneEnvironmentOut().split(X, environments=SITE)):
+        expected = clone(estimator).fit(X[train], y[train], environments=SITE[train])
+        fitted = found["estimator"][i][-1] if before else found["estimator"][i]
+        assert NAMES[i] not in fitted.environments_
+        assert found["test_score"][i] == expected.score(X[test], y[test])
+
+
+@pytest.mark.usefixtures("routing")
+@pytest.mark.parametrize("piped", [False, True])
+def test_grid_search(piped):
+    estimator = make_pipeline(MinMaxScaler(), short()) if piped else short()
+    name = "transferriskclassifier__algorithm" if piped else "algorithm"
+    search = GridSearchCV(estimator, {name: ["erm", "trm"]}, cv=LeaveOneEnvironmentOut(2, random_state=1))
+    search.fit(X, y, environments=SITE)
+    assert search.n_splits_ == 2
+    for place, algorithm in enumerate(("erm", "trm")):
+        expected = [
+            clone(estimator).set_params(**{name: algorithm}).fit(X[train], y[train], environments=SITE[train])
+            .score(X[test], y[test])
+            for train, test in LeaveOneEnvironmentOut(2, random_state=1).split(X, environments=SITE)
+        ]  # fmt: skip
+        assert search.cv_results_["mean_test_score"][place] == pytest.approx(np.mean(expected))
+    fitted = search.best_estimator_[-1] if piped else search.best_estimator_
+    assert fitted.environments_.tolist() == NAMES
+
+
+class Plain(ClassifierMixin, BaseEstimator):
+    """Takes no metadata."""
+
+    def fit(self, X, y):
+        self.model_ = LogisticRegression().fit(X, y)
+        self.classes_ = self.model_.classes_
+        return self
+
+    def predict(self, X):
+        return self.model_.predict(X)
+
+
+@pytest.mark.usefixtures("routing")
+def test_an_estimator_that_knows_nothing_of_environments():
+    found = cross_val_predict(Plain(), X, y, cv=LeaveOneEnvironmentOut(), params={"environments": SITE})
+    assert (found == y).mean() > 0.5
+
+
+def test_without_routing():
+    scores = cross_validate(short(), X, y, cv=LeaveOneEnvironmentOut(), groups=SITE, params={"environments": SITE})
+    assert len(scores["test_score"]) == len(NAMES)
+
+
+def test_its_example_runs():
+    assert doctest.testmod(splitter).attempted > 5
+    assert doctest.testmod(splitter).failed == 0
