@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from transferrisk import algorithms, models, plugins
-from transferrisk.algorithms import registry as algorithm_registry
 from transferrisk.data import catalogue
 from transferrisk.data.fetch import needed
 from transferrisk.errors import InputError, PluginWarning
@@ -54,7 +53,7 @@ def flat(shape, argument):
 def package(tmp_path, monkeypatch):
     """package(name, entry points by group, code) installs a package of one module, for one test."""
     for module, known in [
-        (algorithm_registry, "_REGISTRY"), (model_registry, "_BUILDERS"), (task_registry, "_TASKS"),
+        (model_registry, "_BUILDERS"), (task_registry, "_TASKS"),
         (catalogue, "_SETS"), (catalogue, "_SOURCES"),
     ]:  # fmt: skip
         catalogue.available()
@@ -72,7 +71,8 @@ def package(tmp_path, monkeypatch):
         (facts / "entry_points.txt").write_text("".join(groups))
         return tmp_path
 
-    yield install
+    with algorithms.ALGORITHMS.temporary():
+        yield install
     for name in set(sys.modules) - before:
         if name.startswith("added"):
             del sys.modules[name]
@@ -89,12 +89,12 @@ def test_names_are_found_when_they_are_asked_for(package):
     package("added_method", {"algorithms": "mine = added_method:Mine"}, METHOD)
     package("added_set", {"data": "my-set = added_set:MINE"}, SET)
     package("added_network", {"backbones": "flat = added_network:flat"}, NETWORK)
-    algorithms.get("erm")
+    algorithms.get_algorithm("erm")
     models.build("cnn:4", 2, (3, 8, 8))
     catalogue.load("gaussian")
     assert not {"added_method", "added_set", "added_network"} & set(sys.modules)
-    assert algorithms.get("mine").name == "mine"
-    assert algorithms.get("mine") is sys.modules["added_method"].Mine
+    assert algorithms.get_algorithm("mine").name == "mine"
+    assert algorithms.get_algorithm("mine") is sys.modules["added_method"].Mine
     assert models.build("flat", 2, (3, 8, 8)).head.in_features == 3 * 8 * 8
     assert models.is_registered("flat:3")
     assert len(catalogue.load("my-set")) == 8
@@ -109,7 +109,7 @@ def test_names_are_found_when_they_are_listed(package):
     assert models.available()[-1] == "flat"
     assert "my-set" in catalogue.available()
     with pytest.raises(InputError, match=r"did you mean 'mine'\?"):
-        algorithms.get("min")
+        algorithms.get_algorithm("min")
 
 
 def test_a_source_is_fetched_by_its_own_name(package):
@@ -120,7 +120,7 @@ def test_a_source_is_fetched_by_its_own_name(package):
 def test_a_module_that_registers_by_itself(package):
     code = METHOD.replace("class", "from transferrisk.algorithms import register\n@register('mine')\nclass")
     package("added_method", {"algorithms": "mine = added_method:Mine"}, code)
-    assert algorithms.get("mine") is algorithms.get("mine")
+    assert algorithms.get_algorithm("mine") is algorithms.get_algorithm("mine")
     assert algorithms.available().count("mine") == 1
 
 
@@ -131,14 +131,14 @@ def test_importing_the_library_imports_no_package(package):
         f"import sys; sys.path.insert(0, {str(folder)!r})\n"
         "import transferrisk, transferrisk.algorithms, transferrisk.models, transferrisk.data.sets\n"
         "import transferrisk.experiments.recipe, transferrisk.experiments.tasks, transferrisk.cli.app\n"
-        "transferrisk.algorithms.get('trm')"
+        "transferrisk.algorithms.get_algorithm('trm')"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (out.stdout, out.stderr) == ("", "")
 
 
 GROUPS = {
-    "algorithms": ("algorithm", algorithms.get, algorithms.available, "erm"),
+    "algorithms": ("algorithm", algorithms.get_algorithm, algorithms.available, "erm"),
     "data": ("data set", catalogue.find, catalogue.available, "gaussian"),
     "backbones": ("backbone", lambda name: models.build(name, 2, (2,)), models.available, "linear"),
     "tasks": ("task", tasks.get, tasks.available, "train"),
@@ -216,7 +216,7 @@ def test_what_is_built_in_keeps_its_name(package, group, imported):
     with pytest.warns(PluginWarning, match=told):
         assert list(available()) == list(before[1])
     if group == "algorithms":
-        assert algorithm_registry._REGISTRY["erm"] is algorithms.ERM
+        assert algorithms.get_algorithm("erm") is algorithms.ERM
 
 
 @pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
@@ -237,7 +237,7 @@ def test_a_name_of_two_packages(package):
         package(name, {"algorithms": f"mine = {name}:Mine"}, METHOD)
     told = "algorithm 'mine' comes with added_one 1.5 and with added_two 1.5: uninstall all of them but one"
     with pytest.raises(InputError, match=f"^{told}$"):
-        algorithms.get("mine")
+        algorithms.get_algorithm("mine")
     with pytest.warns(PluginWarning, match=told):
         assert "mine" not in algorithms.available()
 

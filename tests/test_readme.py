@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from transferrisk.algorithms import Batch, Setting, create, registry
+from transferrisk.algorithms import ALGORITHMS, Batch, Setting, create
 from transferrisk.models import Classifier
 
 README = Path(__file__).parents[1] / "README.md"
@@ -29,8 +29,13 @@ def test_block_runs(code, capsys):
     exec(compile(code, str(README), "exec"), {})
 
 
-def test_own_algorithm_in_ten_lines(monkeypatch):
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+@pytest.fixture
+def own_algorithms():
+    with ALGORITHMS.temporary():
+        yield
+
+
+def test_own_algorithm_in_ten_lines(own_algorithms):
     code = block_with("@register")
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
     exec(compile(code, str(README), "exec"), {})

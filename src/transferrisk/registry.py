@@ -7,6 +7,7 @@ before what a package adds under the same name, so that installing a package nev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from .errors import InputError, choices
@@ -78,6 +79,16 @@ class Registry(Generic[T]):
 
     def items(self) -> Iterator[tuple[str, T]]:
         return ((name, self._things[name]) for name in self.names())
+
+    @contextmanager
+    def temporary(self) -> Iterator[None]:
+        """Names that are registered within the block are forgotten after it, as tests need."""
+        self._ensure_filled()
+        before = dict(self._things)
+        try:
+            yield
+        finally:
+            self._things = before
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None

@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch import nn
 
-from transferrisk.algorithms import Algorithm, Batch, Setting, available, configure, create, describe, get, register
+from transferrisk.algorithms import (
+    Algorithm,
+    Batch,
+    Setting,
+    available,
+    configure,
+    create,
+    describe_algorithm,
+    get_algorithm,
+    register,
+)
 from transferrisk.errors import InputError
 from transferrisk.models import Classifier
 
@@ -177,9 +187,9 @@ def test_a_model_without_features():
 
 
 def test_what_is_no_algorithm_cannot_be_registered():
-    with pytest.raises(InputError, match="Linear is no algorithm to register as 'mine': derive a class from Algorithm"):
+    with pytest.raises(InputError, match=r"'mine'.*derived from Algorithm.*Linear"):
         register("mine")(nn.Linear)
-    with pytest.raises(InputError, match="<lambda> is no algorithm to register as 'mine'"):
+    with pytest.raises(InputError, match=r"'mine'.*<lambda>"):
         register("mine")(lambda out: out)
     assert "mine" not in available()
 
@@ -210,7 +220,7 @@ def test_an_objective_without_a_loss(returned, message):
     [
         (("two", 3), "num_environments='two' is not a count"),
         ((2, 0), "num_classes=0 is not a count"),
-        ((2, 3, torch.ones(3, 2)), r"group_priors of shape \(3, 2\) are not one a group: give \(2, 3\)"),
+        ((2, 3, torch.ones(3, 2)), r"group_priors.*\(2, 3\).*\(3, 2\)"),
     ],
 )
 def test_bad_settings_of_the_data(arguments, message):
@@ -225,7 +235,7 @@ def test_registry_names():
 
 @pytest.mark.parametrize("name", available())
 def test_grid_names_settings_and_its_values_are_accepted(name):
-    algorithm = get(name)
+    algorithm = get_algorithm(name)
     fields = {field.name for field in dataclasses.fields(algorithm.config_type)}
     assert set(algorithm.grid) <= fields
     for key, values in algorithm.grid.items():
@@ -234,26 +244,26 @@ def test_grid_names_settings_and_its_values_are_accepted(name):
 
 
 def test_unknown_names_suggest_the_nearest():
-    with pytest.raises(InputError, match=r"algorithm 'groupdr0' is not known: did you mean 'groupdro'\?"):
-        get("groupdr0")
-    with pytest.raises(InputError, match=r"trm has no setting 'rigde': did you mean 'ridge'\?"):
+    with pytest.raises(InputError, match=r"'groupdr0'.*did you mean 'groupdro'\?"):
+        get_algorithm("groupdr0")
+    with pytest.raises(InputError, match=r"^trm: .*'rigde': did you mean 'ridge'\?"):
         configure("trm", rigde=1e-3)
-    with pytest.raises(InputError, match=r"erm has no setting 'beta': it has none"):
+    with pytest.raises(InputError, match=r"^erm: .*'beta'"):
         configure("erm", beta=1)
-    with pytest.raises(InputError, match=r"mldg has no order=3: choose from 1, 2"):
+    with pytest.raises(InputError, match=r"^mldg: order must be one of 1, 2, got 3"):
         configure("mldg", order=3)
-    with pytest.raises(InputError, match=r"trm-direct has no setting 'gradient_matching'"):
+    with pytest.raises(InputError, match=r"^trm-direct: .*'gradient_matching'"):
         configure("trm-direct", gradient_matching=1.0)
 
 
 def test_settings_in_words():
-    assert describe("erm") == "erm: no settings"
-    assert describe("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=scale"
-    assert describe("trm", ridge=0.01).startswith("trm: ridge=0.01, weights=eg, ")
+    assert describe_algorithm("erm") == "erm: no settings"
+    assert describe_algorithm("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=scale"
+    assert describe_algorithm("trm", ridge=0.01).startswith("trm: ridge=0.01, weights=eg, ")
 
 
 def test_a_name_is_taken_once():
-    with pytest.raises(InputError, match=r"'trm' is registered already, as transferrisk.algorithms.trm.TRM"):
+    with pytest.raises(InputError, match=r"'trm' is already registered, as transferrisk.algorithms.trm.TRM"):
         register("trm")(type("TRM", (Algorithm,), {}))
 
 

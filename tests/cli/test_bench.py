@@ -65,7 +65,7 @@ def test_what_is_refused_leaves_no_folder(small, tmp_path, trm):
     ("arguments", "line"),
     [
         (("--setting", "mnist"), "setting 'mnist' is not known: choose from cmnist"),
-        (("--algorithms", "erm,trn"), "algorithm 'trn' is not known: did you mean 'trm'?"),
+        (("--algorithms", "erm,trn"), "algorithm 'trn': did you mean 'trm'?"),
         (("--device", "tpu"), "device 'tpu' is not known"),
         (("--precision", "fp8"), "precision 'fp8' is not known"),
         (("--json", "."), "is a folder"),

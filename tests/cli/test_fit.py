@@ -136,7 +136,7 @@ def test_json_and_an_algorithm_of_ones_own(trm, visits):
         (("visit.csv", *NAMED), "did you mean 'visits.csv'?"),
         (("empty.csv", *NAMED), "is empty"),
         (("visits.txt", *NAMED), "is no kind of data that is known"),
-        (("visits.csv", *NAMED, "--algorithms", "erm,tmr"), "algorithm 'tmr' is not known: did you mean 'trm'?"),
+        (("visits.csv", *NAMED, "--algorithms", "erm,tmr"), "algorithm 'tmr': did you mean 'trm'?"),
         (("visits.csv", *NAMED, "--setting", "trm.rigde=1"), "did you mean 'ridge'?"),
         (("visits.csv", *NAMED, "--backbone", "cnn"), "takes images"),
         (("visits.csv", *NAMED, "--size", "8"), "does not take size"),

@@ -98,8 +98,8 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
     [
         (["--data", "gausian"], "data set 'gausian' is not known: did you mean 'gaussian"),
         (["--data", "gaussian", "--test-env", "x"], "data set 'gaussian' has a test environment of its own"),
-        (["--data", "gaussian", "--algorithm", "tmr"], "algorithm 'tmr' is not known: did you mean 'trm'"),
-        (["--data", "gaussian", "--set", "rigde=1"], "trm has no setting 'rigde': did you mean 'ridge'"),
+        (["--data", "gaussian", "--algorithm", "tmr"], "unknown algorithm 'tmr': did you mean 'trm'"),
+        (["--data", "gaussian", "--set", "rigde=1"], "trm: unknown setting 'rigde': did you mean 'ridge'"),
         (["--data", "gaussian", "--backbone", "clp"], "backbone 'clp' is not known"),
         (["--data", "gaussian", "--backbone", "cnn"], "'cnn' takes images, and the inputs have shape"),
         (

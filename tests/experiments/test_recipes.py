@@ -183,7 +183,7 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
         ('[settings]\ndata = "gaussian"\nalgorithm = "emr"', r"did you mean 'erm'\?"),
         (
             '[settings]\ndata = "gaussian"\nalgorithm = "trm"\nsettings = { rigde = 1 }',
-            r"no setting 'rigde': did you mean 'ridge'\?",
+            r"unknown setting 'rigde': did you mean 'ridge'\?",
         ),
         (
             '[settings]\ndata = "gaussian"\nalgorithm = "trm"\ntraining = { epoch = 1 }',

@@ -283,7 +283,7 @@ def test_few_images_are_trained_on_for_as_long_as_a_network_needs(side):
 def test_settings_go_to_those_that_have_them():
     found = settings_by_algorithm(("erm", "groupdro", "trm"), ["weights_lr=0.5", "trm.ridge=0.1"])
     assert found == {"erm": {}, "groupdro": {"weights_lr": 0.5}, "trm": {"weights_lr": 0.5, "ridge": 0.1}}
-    with pytest.raises(InputError, match="trm has no setting 'rigde': did you mean 'ridge'"):
+    with pytest.raises(InputError, match="trm: unknown setting 'rigde': did you mean 'ridge'"):
         settings_by_algorithm(("erm", "trm"), ["rigde=1"])
     config = config_for(vectors(50, 50), None, False)
     assert settings_for("trm", {}, config, 3)["start_epoch"] == pytest.approx(0.4 * config.epochs)

@@ -40,7 +40,7 @@ def test_lines_are_appended_and_cut_off_where_a_checkpoint_ends(tmp_path):
     path.write_bytes(whole + b'{"step": 3, "par')
     assert keep_records(path, 6) == evaluation(1)
     assert read_records(path) == evaluation(1)
-    with pytest.raises(InputError, match="7.*6"):
+    with pytest.raises(InputError, match=r"7.*6"):
         keep_records(path, 7)
 
 

@@ -14,8 +14,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from transferrisk.algorithms import Algorithm, available, register
-from transferrisk.algorithms.registry import _REGISTRY
+from transferrisk.algorithms import ALGORITHMS, Algorithm, available, register
 from transferrisk.errors import EnvironmentWarning, InputError
 from transferrisk.sklearn import TransferRiskClassifier
 
@@ -157,11 +156,11 @@ def test_pickles():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"algorithm": "tmr"}, "algorithm 'tmr' is not known: did you mean 'trm'"),
+        ({"algorithm": "tmr"}, "algorithm 'tmr': did you mean 'trm'"),
         ({"algorithm": 3}, "algorithm=3 is no name"),
-        ({"algorithm_params": {"rigde": 1}}, "trm has no setting 'rigde'"),
+        ({"algorithm_params": {"rigde": 1}}, "trm: unknown setting 'rigde'"),
         ({"algorithm_params": ["ridge"]}, "is no dict"),
-        ({"algorithm_params": {"ridge": -1.0}}, "ridge=-1.0 is not positive"),
+        ({"algorithm_params": {"ridge": -1.0}}, "ridge must be a finite number > 0, got -1.0"),
         ({"representation": "cnn"}, "representation='cnn' is not known: use 'linear' or 'mlp'"),
         ({"width": 0}, "width=0 is not a count"),
         ({"max_epochs": 0}, "max_epochs=0 is not a count"),
@@ -179,7 +178,7 @@ def test_pickles():
         ({"early_stopping": True, "validation_environments": [np.int64(9)]}, "has 9, which is not among"),
         ({"width": np.float64(0.0)}, "width=0.0 is not a count"),
         ({"standardise": np.int64(3)}, "standardise=3 is neither"),
-        ({"algorithm_params": {"ridge": np.str_("low")}}, "ridge='low'"),
+        ({"algorithm_params": {"ridge": np.str_("low")}}, "ridge must be a finite number > 0, got 'low'"),
         ({"early_stopping": True, "validation_environments": ["site 9"]}, "'site 9', which is not among"),
         ({"early_stopping": True, "validation_environments": ["site 0", "site 1"]}, "leave two or more"),
         ({"early_stopping": True, "validation_environments": "site 0"}, "names no environments"),
@@ -204,17 +203,15 @@ def test_one_class_is_refused():
 
 
 def test_an_algorithm_that_does_not_heed_weights_refuses_them():
-    @register("unweighted-here")
     class Unweighted(Algorithm):
         def objective(self, out, penalised):
             return {"loss": out.logits.square().mean()}
 
-    try:
+    with ALGORITHMS.temporary():
+        register("unweighted-here")(Unweighted)
         short("unweighted-here").fit(X, y, environments=SITE)
         with pytest.raises(ValueError, match="'unweighted-here' does not heed sample_weight"):
             short("unweighted-here").fit(X, y, environments=SITE, sample_weight=np.ones(len(X)))
-    finally:
-        del _REGISTRY["unweighted-here"]
 
 
 def test_the_range_of_environments_to_hold_out():

@@ -90,13 +90,13 @@ def test_settings_have_the_types_of_the_config(name, pairs, expected):
 @pytest.mark.parametrize(
     ("name", "pair", "message"),
     [
-        ("trm", "rigde=1", "trm has no setting 'rigde': did you mean 'ridge'"),
-        ("trm", "ridge=small", "trm takes no ridge='small': give float"),
-        ("trm", "bound=x", "trm takes no bound='x': give float or none"),
-        ("trm", "query=some", r"trm has no query='some': choose from 'all', 'random'"),
-        ("mldg", "order=3", r"mldg has no order='3': choose from 1, 2"),
-        ("trm", "ridge", "'ridge' is no setting: write key=value"),
-        ("erm", "ridge=1", "erm has no setting 'ridge': it has none"),
+        ("trm", "rigde=1", "^trm: .*'rigde'.*'ridge'"),
+        ("trm", "ridge=small", "^trm: ridge must be .*, got 'small'"),
+        ("trm", "bound=x", "^trm: bound must be .* or None, got 'x'"),
+        ("trm", "query=some", r"^trm: query must be one of 'all', 'random', got 'some'"),
+        ("mldg", "order=3", r"^mldg: order must be one of 1, 2, got '3'"),
+        ("trm", "ridge", "NAME=VALUE, got 'ridge'"),
+        ("erm", "ridge=1", "^erm: .*'ridge'"),
     ],
 )
 def test_bad_settings(name, pair, message):

@@ -6,14 +6,24 @@ from .fish import Fish
 from .groupdro import GroupDRO
 from .irm import IRM
 from .mldg import MLDG
-from .registry import available, configure, create, describe, get, register, setting_names
+from .registry import (
+    ALGORITHMS,
+    available,
+    configure,
+    create,
+    describe_algorithm,
+    get_algorithm,
+    parse_settings,
+    register,
+    setting_names,
+)
 from .reweight import Reweight
-from .settings import parse_settings
 from .team import Team
 from .trm import TRM, TRMDirect
 from .vrex import VREx
 
 __all__ = [
+    "ALGORITHMS",
     "ERM",
     "IRM",
     "MLDG",
@@ -34,8 +44,8 @@ __all__ = [
     "available",
     "configure",
     "create",
-    "describe",
-    "get",
+    "describe_algorithm",
+    "get_algorithm",
     "parse_settings",
     "register",
     "setting_names",

@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..functional import environment_means
 from ..functional.checks import check_count, check_sample_weights, check_tensors
 from ..models import Classifier
+from ..settings import Settings
 from .team import Team
 
 Logs = dict[str, Tensor]
@@ -75,12 +76,15 @@ class Setting:
             check_tensors(group_priors=self.group_priors)
             given, shape = tuple(self.group_priors.shape), (self.num_environments, self.num_classes)
             if given != shape:
-                raise InputError(f"group_priors of shape {given} are not one a group: give {shape}")
+                raise InputError(f"group_priors must be one a group, of shape {shape}, got {given}")
 
 
 @dataclass(frozen=True)
-class Config:
-    """Settings of an algorithm that has none; those that do derive theirs from it."""
+class Config(Settings):
+    """Settings of an algorithm that has none; the others derive theirs from it.
+
+    Each field is checked against its annotation, limits included: `ridge: Positive = 1e-3`.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Pass:
 
     @cached_property
     def cross_entropies(self) -> Tensor:
-        """Of each sample, (n,)."""
+        """Cross-entropy of each sample, (n,)."""
         return F.cross_entropy(self.logits, self.labels, reduction="none")
 
     @cached_property
@@ -210,7 +214,7 @@ class Algorithm(nn.Module, Generic[C]):
 
 
 def forward(model: Classifier, batch: Batch, team: Team) -> Pass:
-    """Of the whole batch, where a team shares it."""
+    """One forward pass, over the whole batch where a team shares it."""
     if not hasattr(model, "featurise"):
         raise InputError(
             f"the model is a {type(model).__name__}, without features to look at: "

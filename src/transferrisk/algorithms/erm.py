@@ -8,6 +8,8 @@ from .registry import register
 
 @register("erm")
 class ERM(Algorithm[Config]):
+    """Minimises the mean loss over all samples, whatever environment they are of. It has no settings."""
+
     weighted = True
 
     def objective(self, out: Pass, penalised: bool) -> Logs:

@@ -18,21 +18,24 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..models import Classifier
+from ..settings import Positive
 from .base import Algorithm, Batch, Config, Grid, Logs
-from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class FishConfig(Config):
-    meta_lr: float = 0.5
+    """
+    meta_lr  the share of the way from the parameters before the inner steps to those after them
+    """
 
-    def __post_init__(self) -> None:
-        check_fields(self, above_zero=("meta_lr",))
+    meta_lr: Positive = 0.5
 
 
 @register("fish")
 class Fish(Algorithm[FishConfig]):
+    """Minimises the summed risks of the environments and aligns their gradients, by first-order meta-learning."""
+
     config_type = FishConfig
     weighted = True
     grid: ClassVar[Grid] = {"meta_lr": (1.0, 0.5, 0.1, 0.05)}

@@ -14,22 +14,26 @@ import torch
 from torch import Tensor
 
 from ..functional import environment_means, exponentiated_gradient
+from ..settings import NonNegative
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
-from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class GroupDROConfig(Config):
-    weights_lr: float = 0.01
-    groups: Literal["environments", "environments-classes"] = "environments"
+    """
+    weights_lr  the rate of the groups' weights; 0 keeps them equal
+    groups      what a group is: an environment, or an environment and a class together
+    """
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    weights_lr: NonNegative = 0.01
+    groups: Literal["environments", "environments-classes"] = "environments"
 
 
 @register("groupdro")
 class GroupDRO(Algorithm[GroupDROConfig]):
+    """Minimises the risk of the worst group, through weights of the groups that follow their risks."""
+
     config_type = GroupDROConfig
     weighted = True
     grid: ClassVar[Grid] = {"weights_lr": (1e-3, 1e-2, 1e-1)}

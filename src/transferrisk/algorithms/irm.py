@@ -13,23 +13,28 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..functional import irm_penalty, irm_predictor_penalty
+from ..settings import NonNegative
 from .base import Algorithm, Config, Grid, Logs, Pass
-from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class IRMConfig(Config):
-    penalty_weight: float = 1.0
-    start_epoch: float = 1.0
-    penalty: Literal["scale", "predictor"] = "scale"
+    """
+    penalty_weight  lambda, the factor of the penalty
+    start_epoch     the epoch from which the penalty counts
+    penalty         what the risk is differentiated by: a "scale" of the logits, or the whole "predictor"
+    """
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    penalty_weight: NonNegative = 1.0
+    start_epoch: NonNegative = 1.0
+    penalty: Literal["scale", "predictor"] = "scale"
 
 
 @register("irm")
 class IRM(Algorithm[IRMConfig]):
+    """Minimises the mean risk of the environments + lambda times the squared slopes of their risks (IRMv1)."""
+
     config_type = IRMConfig
     weighted = True
     grid: ClassVar[Grid] = {"penalty_weight": (1e-3, 1e-2, 1e-1, 1.0, 10.0), "start_epoch": (1, 2, 3, 4, 5)}

@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 from ..errors import InputError
 from ..functional import environment_means
 from ..models import Classifier
+from ..settings import NonNegative
 from .base import Algorithm, Batch, Config, Grid, Logs
-from .fields import check_fields
 from .registry import register
 
 Parameters = Mapping[str, Tensor]
@@ -33,12 +33,15 @@ Parameters = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class MLDGConfig(Config):
-    beta: float = 1.0
-    inner_lr: float = 0.01
-    order: Literal[1, 2] = 1
+    """
+    beta      the factor of the risk of the environment that is held out
+    inner_lr  the rate of the inner step
+    order     2 differentiates through the inner step; 1 takes its gradient as constant
+    """
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    beta: NonNegative = 1.0
+    inner_lr: NonNegative = 0.01
+    order: Literal[1, 2] = 1
 
 
 def meta_gradient(
@@ -78,6 +81,8 @@ def meta_gradient(
 
 @register("mldg")
 class MLDG(Algorithm[MLDGConfig]):
+    """Minimises the risk of some environments + beta times that of another after a step on the former."""
+
     config_type = MLDGConfig
     weighted = True
     grid: ClassVar[Grid] = {"beta": (1.0, 0.5, 0.1, 0.05)}

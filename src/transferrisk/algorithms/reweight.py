@@ -25,6 +25,8 @@ def reweighted_risk(losses: Tensor, groups: Tensor, priors: Tensor) -> Tensor:
 
 @register("reweight")
 class Reweight(Algorithm[Config]):
+    """Minimises the mean over (environment, label) groups of their risks. It has no settings."""
+
     weighted = True
     priors: Tensor  # (E C,); 0 where a group is not known to occur
 

@@ -10,44 +10,59 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..criterion import Query, TransferRisk, Weights
-from ..functional.checks import check_ridge
 from ..functional.named_solvers import chosen_solvers
+from ..settings import NonNegative, Positive
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
-from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class TransferConfig(Config):
-    """As `TransferRisk` takes them."""
+    """
+    ridge        of the predictors that are optimal in one environment each
+    weights      alpha, which weighs the environments that a predictor is tested in: "eg" moves it by exponentiated
+                 gradient, "worst" takes the one of the highest loss, "uniform" all the same
+    weights_lr   the rate of alpha with "eg"
+    query        the environments whose predictors are tested in each step: "all", or one at "random"
+    solver       what finds the predictors: newton, dense, captured or sgd
+    implicit     what inverts their Hessians for the gradient: exact, cholesky, woodbury, neumann or none
+    bound        the largest norm of the implicit gradient as a multiple of the direct one; None: any
+    start_epoch  the epoch from which the transfer risk counts
+    """
 
-    ridge: float = 1e-3
+    ridge: Positive = 1e-3
     weights: Weights = "eg"
-    weights_lr: float = 0.01
+    weights_lr: NonNegative = 0.01
     query: Query = "all"
     solver: str = "newton"
     implicit: str = "exact"
-    bound: float | None = None
-    start_epoch: float = 0.8  # warm-up on the empirical risk alone: 100 of the 125 steps of an epoch of 10C-CMNIST
+    bound: NonNegative | None = None
+    start_epoch: NonNegative = 0.8  # 100 of the 125 steps of an epoch of 10C-CMNIST
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge)
-        check_fields(self)
+        super().__post_init__()
         chosen_solvers(self.solver, self.implicit, captured=False)
 
     @property
     def gradient_matching(self) -> float:
-        """The factor of the implicit gradient: none of it, unless a config has it as a setting."""
+        """The factor of the implicit gradient: 0, unless a config has it as a setting."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class TRMConfig(TransferConfig):
-    gradient_matching: float = 1.0
+    """The settings of `TransferConfig`, and
+
+    gradient_matching  the factor of the implicit gradient, which runs through the predictors
+    """
+
+    gradient_matching: NonNegative = 1.0
 
 
 @register("trm")
 class TRM(Algorithm[TransferConfig]):
+    """Minimises the empirical risk + the transfer risk of the features."""
+
     config_type: ClassVar[type[Config]] = TRMConfig
     weighted = True
     grid: ClassVar[Grid] = {"gradient_matching": (1e-3, 1e-2, 1e-1, 1.0)}

@@ -6,22 +6,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..functional import risk_variance
+from ..settings import NonNegative
 from .base import Algorithm, Config, Grid, Logs, Pass
-from .fields import check_fields
 from .registry import register
 
 
 @dataclass(frozen=True)
 class VRExConfig(Config):
-    penalty_weight: float = 1.0
-    start_epoch: float = 1.0
+    """
+    penalty_weight  lambda, the factor of the variance
+    start_epoch     the epoch from which the variance counts
+    """
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    penalty_weight: NonNegative = 1.0
+    start_epoch: NonNegative = 1.0
 
 
 @register("vrex")
 class VREx(Algorithm[VRExConfig]):
+    """Minimises the mean risk of the environments + lambda times the variance of their risks."""
+
     config_type = VRExConfig
     weighted = True
     grid: ClassVar[Grid] = {"penalty_weight": (1e-3, 1e-2, 1e-1, 1.0, 10.0), "start_epoch": (1, 2, 3, 4, 5)}

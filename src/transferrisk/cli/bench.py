@@ -31,7 +31,7 @@ def bench(
 
     Example: trm bench --setting cmnist --algorithms erm,trm
     """
-    from ..algorithms import available, get
+    from ..algorithms import available, get_algorithm
     from ..errors import InputError
     from ..experiments.bench import SETTINGS, head_costs, measure
     from ..files import prepare_folder, write_atomically
@@ -44,7 +44,7 @@ def bench(
             raise InputError(f"--head measures the transfer risk alone, in fp32: leave out {', '.join(useless)}")
     names = [name.strip() for name in (algorithms or "").split(",") if name.strip()] or available()
     for name in names:
-        get(name)
+        get_algorithm(name)
     if setting not in (None, "all") and setting not in SETTINGS:
         raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}, all")
     if target is not None:

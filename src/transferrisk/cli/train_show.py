@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..algorithms import describe
+from ..algorithms import describe_algorithm
 from ..data import SPLITS
 from ..training import Record, Run, select
 from ..training.output import BEST, LAST, RECORDS
@@ -39,7 +39,7 @@ def settings_line(run: Run) -> str:
     shown = ", ".join(f"{name}={getattr(config, name):g}" for name in ("epochs", "lr", "momentum", "weight_decay"))
     smallest = smallest_environment(run.splits.train)
     return (
-        f"training {describe(run.algorithm, **run.settings)}; backbone={run.origin['backbone']}; {shown}, "
+        f"training {describe_algorithm(run.algorithm, **run.settings)}; backbone={run.origin['backbone']}; {shown}, "
         f"decay_at={config.decay_at:g}, batch_size={config.batch_size} (the smallest environment has {smallest})"
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..algorithms import describe
+from ..algorithms import describe_algorithm
 from ..data import Splits
 from ..data.sets import digits
 from ..files import write_atomically
@@ -49,7 +49,7 @@ class Demo:
             "Training": f"{t.epochs} epoch{'s' * (t.epochs != 1)}, {t.batch_size} samples of each environment a step; "
             f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
             f"times {t.decay_factor:g} after {t.decay_at:.0%}",
-            "Algorithms": [describe(name) for name in self.algorithms],
+            "Algorithms": [describe_algorithm(name) for name in self.algorithms],
             "Seeds" if len(self.seeds) > 1 else "Seed": ", ".join(map(str, self.seeds)),
         }
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get as algorithm
+from ..algorithms import get_algorithm
 from ..data.checks import did_you_mean
 from ..errors import InputError
 from .recipe import Recipe
@@ -188,7 +188,7 @@ def _points(
     """Of the method's grid; one without settings where it has none."""
     grid = of_method.get("grid", {}) if recipe.grids else {}
     if grid == "paper":
-        grid = algorithm(settings.get("algorithm", "")).grid
+        grid = get_algorithm(settings.get("algorithm", "")).grid
     if not isinstance(grid, Mapping) or any(not isinstance(v, list | tuple) or not v for v in grid.values()):
         raise InputError(f'recipe {recipe.where}: the grid of {method} is {grid!r}: write "paper" or lists of values')
     for values in itertools.product(*grid.values()):

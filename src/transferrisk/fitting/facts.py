@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import sqrt
 
-from ..algorithms import describe
+from ..algorithms import describe_algorithm
 from ..data.checks import counted, listed
 from .compare import Comparison
 from .defaults import batch_of
@@ -90,7 +90,7 @@ def settings_of(fitted: Fitted) -> Mapping[str, str | Sequence[str]]:
             f"{name}: {counted(count, 'row')}"
             for name, count in zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
         ],
-        "Algorithm": describe(fitted.choice.algorithm, **outcome.settings),
+        "Algorithm": describe_algorithm(fitted.choice.algorithm, **outcome.settings),
         "Network": network_of(fitted),
         "Training": f"{counted(steps, 'step')} of {batch} samples of each environment, SGD with rate "
         f"{config.lr:g}, momentum {config.momentum:g} and weight decay {config.weight_decay:g}, the rate times "

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..algorithms import get, parse_settings, setting_names
+from ..algorithms import get_algorithm, parse_settings, setting_names
 from ..data import Options
 from ..data.checks import listed
 from ..errors import InputError, WeightsWarning, warn
@@ -66,7 +66,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name in (*self.algorithms, *((self.algorithm,) if self.algorithm else ())):
-            get(name)
+            get_algorithm(name)
         if not self.algorithms or len(set(self.algorithms)) < len(self.algorithms):
             raise InputError(f"algorithms {listed(self.algorithms) or '(none)'}: name each of them once")
         for name in ("repeats", "held_out"):

@@ -15,7 +15,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from ..algorithms import get
+from ..algorithms import get_algorithm
 from ..errors import EnvironmentWarning, InputError, warn
 from .parameters import check_algorithm, check_options, choose_held_out
 from .saving import load_classifier, save_classifier
@@ -145,7 +145,7 @@ class TransferRiskClassifier(
         check_consistent_length(X, index)
         weights = None
         if sample_weight is not None:
-            if not get(algorithm).weighted:
+            if not get_algorithm(algorithm).weighted:
                 raise InputError(f"algorithm {algorithm!r} does not heed sample_weight: leave it out")
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             kept = weights > 0

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
-from ..algorithms import configure, get
+from ..algorithms import configure, get_algorithm
 from ..errors import InputError
 from ..functional.checks import as_integer, check_count, check_number
 from .table import Integers
@@ -61,7 +61,7 @@ def check_options(parameters: Mapping[str, Any], algorithm: str) -> Options:
 def check_algorithm(name: object) -> str:
     if not isinstance(name, str):
         raise InputError(f"algorithm={name!r} is no name: give one such as 'trm'")
-    get(name)
+    get_algorithm(name)
     return name
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get, parse_settings
+from ..algorithms import get_algorithm, parse_settings
 from ..data import EnvironmentSet, Options, Splits, leave_out, load_splits
 from ..data import load as load_data
 from ..data.checks import did_you_mean
@@ -93,7 +93,8 @@ class Request:
         settings = parse_settings(algorithm, self.settings)
         if self.finetune_samples is not None and algorithm != "erm":
             raise InputError(
-                f"algorithm {get(algorithm).name!r} needs several environments, and fine-tuning has one: use erm"
+                f"algorithm {get_algorithm(algorithm).name!r} needs several environments, and fine-tuning has one: "
+                "use erm"
             )
         begun = None if self.init is None else load(self.init)
         splits = self._splits()

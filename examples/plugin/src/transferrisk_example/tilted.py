@@ -8,15 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from transferrisk.algorithms import Algorithm, Config, Logs, Pass
-from transferrisk.algorithms.fields import check_fields
+from transferrisk.settings import Positive
 
 
 @dataclass(frozen=True)
 class TiltedConfig(Config):
-    tilt: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, above_zero=("tilt",))
+    tilt: Positive = 1.0
 
 
 class Tilted(Algorithm[TiltedConfig]):

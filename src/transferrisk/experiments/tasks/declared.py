@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ...algorithms.fields import options
 from ...errors import InputError
 from ...training.plain import dumps
 
 _WORDS = {str: "text", int: "whole number", float: "number", bool: "truth value", Mapping: "table", list: "list"}
+
+
+def options(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; another type is its own only one."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def check_types(settings: Mapping[str, Any], settings_type: type[Any]) -> None:

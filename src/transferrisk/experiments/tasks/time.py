@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
-from ...algorithms import get as algorithm
+from ...algorithms import get_algorithm
 from ...errors import InputError
 from ...training.config import Precision
 from ..bench import SETTINGS, measure
@@ -36,7 +36,7 @@ class TimeSettings:
         if not isinstance(self.samples, int) or self.samples < batch:
             raise InputError(f"samples={self.samples!r} fill no batch of {batch}: use a whole number, {batch} or more")
         for name in self.algorithms:
-            algorithm(name)
+            get_algorithm(name)
 
 
 @register("time")
