@@ -6,8 +6,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from transferrisk.experiments.plan import make
-from transferrisk.experiments.recipe import KEYS, load
+from transferrisk.experiments.plan import make_plan
+from transferrisk.experiments.recipe import KEYS, load_recipe
 from transferrisk.reports.experiments.shows import KINDS
 from transferrisk.reports.experiments.values import VALUES
 
@@ -24,10 +24,10 @@ def test_the_recipe_is_one(tmp_path, monkeypatch):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "resnet18.safetensors").write_bytes(b"weights")
     (tmp_path / "mine.toml").write_text(block("toml"))
-    plan = make(load("mine.toml"))
+    plan = make_plan(load_recipe("mine.toml"))
     assert {cell.columns["seed"] for cell in plan.cells} == {0, 1, 2, 3}
     assert "TRM, ridge 1e-2" in plan.recipe.methods
-    assert load("mine.toml", fast=True).settings["size"] == 32
+    assert load_recipe("mine.toml", fast=True).settings["size"] == 32
 
 
 def test_the_program_runs(tmp_path, monkeypatch, capsys):

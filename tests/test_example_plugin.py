@@ -32,18 +32,18 @@ from functools import partial
 from pathlib import Path
 from transferrisk.experiments import plan, tasks
 from transferrisk.experiments.executors import run_jobs
-from transferrisk.experiments.recipe import load, names
+from transferrisk.experiments.recipe import load_recipe, recipe_names
 
 
-def carry_out(run, folder, on_step):
-    task = tasks.get(run.task)
-    return task.run(task.read(run.settings), tasks.Place(folder, "cpu", on_step=on_step))
+def carry_out(run, folder, slot):
+    task = tasks.get_task(run.task)
+    return task.run(task.read(run.settings), tasks.Place(folder, "cpu", on_step=slot.on_step))
 
 
 if __name__ == "__main__":
-    assert "tilted-moons" in names()
-    whole = plan.make(load("tilted-moons"))
-    made = plan.make(load("tilted-moons", fast=True), only=["test_env=60"])
+    assert "tilted-moons" in recipe_names()
+    whole = plan.make_plan(load_recipe("tilted-moons"))
+    made = plan.make_plan(load_recipe("tilted-moons", fast=True), only=["test_env=60"])
     jobs = [partial(carry_out, run, Path(sys.argv[1]) / run.name) for run in made.runs]
     rows = dict(run_jobs(jobs, 2, lambda position, done, total: None))
     print(json.dumps({

@@ -15,7 +15,6 @@ from transferrisk.data import catalogue
 from transferrisk.data.fetch import needed
 from transferrisk.errors import InputError, PluginWarning
 from transferrisk.experiments import recipe, tasks
-from transferrisk.experiments.tasks import base as task_registry
 from transferrisk.models import registry as model_registry
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +52,7 @@ def flat(shape, argument):
 def package(tmp_path, monkeypatch):
     """package(name, entry points by group, code) installs a package of one module, for one test."""
     for module, known in [
-        (model_registry, "_BUILDERS"), (task_registry, "_TASKS"),
+        (model_registry, "_BUILDERS"),
         (catalogue, "_SETS"), (catalogue, "_SOURCES"),
     ]:  # fmt: skip
         catalogue.available()
@@ -71,7 +70,7 @@ def package(tmp_path, monkeypatch):
         (facts / "entry_points.txt").write_text("".join(groups))
         return tmp_path
 
-    with algorithms.ALGORITHMS.temporary():
+    with algorithms.ALGORITHMS.temporary(), tasks.TASKS.temporary():
         yield install
     for name in set(sys.modules) - before:
         if name.startswith("added"):
@@ -81,8 +80,7 @@ def package(tmp_path, monkeypatch):
 
 def forget():
     """Which packages there are, and what was said of them."""
-    plugins.entries.cache_clear()
-    plugins._warn_once.cache_clear()
+    plugins.forget_packages()
 
 
 def test_names_are_found_when_they_are_asked_for(package):
@@ -141,7 +139,7 @@ GROUPS = {
     "algorithms": ("algorithm", algorithms.get_algorithm, algorithms.available, "erm"),
     "data": ("data set", catalogue.find, catalogue.available, "gaussian"),
     "backbones": ("backbone", lambda name: models.build(name, 2, (2,)), models.available, "linear"),
-    "tasks": ("task", tasks.get, tasks.available, "train"),
+    "tasks": ("task", tasks.get_task, tasks.available, "train"),
 }
 each_group = pytest.mark.parametrize("group", GROUPS)
 
@@ -189,7 +187,7 @@ def test_what_is_no_set_of_that_name(package, code, message):
 
 
 def test_a_number_is_no_task_and_builds_no_network():
-    with pytest.raises(InputError, match="3 is no task to register as 'mine': derive a class from Task"):
+    with pytest.raises(InputError, match="task 'mine' must be a class derived from Task, got 3"):
         tasks.register("mine")(3)
     with pytest.raises(InputError, match="3 builds no network to register as 'mine'"):
         models.register("mine")(3)
@@ -256,30 +254,30 @@ def test_recipes_of_a_folder_inherit_from_their_neighbours_and_from_ours(package
         _base='extends = "_methods"\n[settings]\ndata = "gaussian"',
         mine='extends = "_base"\ntitle = "mine"',
     )
-    assert "mine" in recipe.names()
-    assert "_base" not in recipe.names()
-    found = recipe.load("mine")
+    assert "mine" in recipe.recipe_names()
+    assert "_base" not in recipe.recipe_names()
+    found = recipe.load_recipe("mine")
     assert (found.name, found.settings, "TRM" in found.methods) == ("mine", {"data": "gaussian"}, True)
-    with pytest.raises(InputError, match=r"experiment '_base' is not known"):
-        recipe.load("_base")
+    with pytest.raises(InputError, match=r"unknown experiment '_base'"):
+        recipe.load_recipe("_base")
 
 
 def test_recipes_of_a_module_without_code(package):
     folder = package("added", {"recipes": "anything = added_recipes"}, "")
     write(folder / "added_recipes", mine='title = "mine"', other="[[")
-    assert recipe.load("mine").title == "mine"
+    assert recipe.load_recipe("mine").title == "mine"
     with pytest.raises(InputError, match="recipe other cannot be read as TOML"):
-        recipe.load("other")
+        recipe.load_recipe("other")
 
 
 def test_recipes_that_cannot_be_found_leave_the_others(package):
     package("added", {"recipes": "anything = added:RECIPES"}, "RECIPES = '/no/such/folder'")
     told = r"recipes 'added:RECIPES' of the package added 1.5 cannot be used \(FileNotFoundError: .*; it is left out"
     with pytest.warns(PluginWarning, match=told):
-        assert "cmnist" in recipe.names()
+        assert "cmnist" in recipe.recipe_names()
     forget()
     with pytest.warns(PluginWarning, match=told):
-        recipe.load("cmnist")
+        recipe.load_recipe("cmnist")
 
 
 def test_our_recipes_keep_their_names_and_two_of_one_name_are_refused(package):
@@ -288,11 +286,11 @@ def test_our_recipes_keep_their_names_and_two_of_one_name_are_refused(package):
         write(folder / f"{name}_recipes", mine='title = "mine"')
     write(folder / "added_cmnist", cmnist='title = "mine"')
     with pytest.raises(InputError, match=r"recipe 'mine' comes with added_one 1\.5 and with added_two 1\.5: uninst"):
-        recipe.load("mine")
+        recipe.load_recipe("mine")
     package("added_three", {"recipes": "anything = added_cmnist"}, "")
     forget()
     with pytest.warns(PluginWarning, match="recipe 'cmnist' of the package added_three 1.5 is not used"):
-        assert recipe.load("cmnist").title != "mine"
+        assert recipe.load_recipe("cmnist").title != "mine"
 
 
 # ---- the guide
@@ -313,8 +311,8 @@ def test_the_guides_task_runs(package, tmp_path):
     (code,) = [code for _, code in BLOCKS if '@register("count")' in code]
     package("added_task", {"tasks": "count = added_task:Count"}, code)
     package("added_set", {"data": "my-set = added_set:MINE"}, SET)
-    run = task_registry.plan("count", {"data": "my-set"})
-    task = tasks.get("count")
+    run = tasks.plan_run("count", {"data": "my-set"})
+    task = tasks.get_task("count")
     assert task.run(task.read(run.settings), tasks.Place(tmp_path)) == [
         {"environment": "a", "samples": 4},
         {"environment": "b", "samples": 4},

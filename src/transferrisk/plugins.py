@@ -1,8 +1,8 @@
-"""What other packages add, through entry points.
+"""Things that other packages add, through entry points; parts of this package can be added the same way.
 
-A package is imported when one of its names is asked for, or when names are listed; not before. What is built in, or
-registered by the program itself, comes before what a package adds under the same name, so that installing a package
-never changes what a name means; a warning says that it is not used. A name that two packages add is an error.
+A package is imported when one of its names is looked up, or when names are listed; not before. A name that is built in,
+or registered by the program itself, keeps its meaning when a package adds the same name; a warning says that the
+package's thing is not used. A name that two packages add is an error.
 """
 
 from __future__ import annotations
@@ -16,16 +16,30 @@ from typing import Any
 
 from .errors import InputError, PluginWarning, warn
 
+_TASKS = {
+    "toy-2d": "Toy2D",
+    "theorem-1": "Theorem1",
+    "implicit-gradient": "ImplicitGradient",
+    "convergence": "Convergence",
+    "pictures": "Pictures",
+    "time": "Time",
+}
+OWN: tuple[EntryPoint, ...] = (
+    *(EntryPoint(name, f"transferrisk.paper.tasks:{task}", "transferrisk.tasks") for name, task in _TASKS.items()),
+    EntryPoint("paper", "transferrisk.paper.recipes", "transferrisk.recipes"),
+)
+"""Entry points of this package: they work from a source tree that was not installed, and come before all others."""
+
 
 @dataclass(frozen=True)
 class Plugins:
     """One kind of thing that packages add.
 
-    group     of the entry points: the name of one is that of the thing
+    group     group of the entry points; the name of an entry point is the name of the thing
     noun      what such a thing is called in messages
-    known     whether a name is taken
-    register  (name, what the entry point leads to): makes it known, again and again; an error where it is nothing of
-              the kind, or where another thing has the name
+    known     says whether a name is taken
+    register  takes (name, object that the entry point leads to) and registers it; doing so again changes nothing;
+              raises InputError if the object is not of the kind, or if another thing has the name
     """
 
     group: str
@@ -34,49 +48,59 @@ class Plugins:
     register: Callable[[str, Any], object]
 
     def find(self, name: str) -> None:
-        """Make a name known, if a package adds it; an error where that package is broken."""
+        """Register the thing of this name if a package adds it; a broken package is an error."""
         added = entries(self.group).get(name, ())
         if not added:
             return
+        what = f"{self.noun} {name!r}"
         if self.known(name):
-            for entry in added:
-                if not self._is_known(entry):
-                    warn_unused(entry, f"{self.noun} {name!r}")
-        elif len(added) > 1:
-            raise ambiguous(f"{self.noun} {name!r}", [package_of(entry) for entry in added])
+            unused = [entry for entry in added if not self._is_registered(entry)]
+        elif len(added) > 1 and not is_own(added[0]):
+            raise ambiguous(what, [package_of(entry) for entry in added])
         else:
-            load(added[0], f"{self.noun} {name!r}", lambda found: self.register(name, found))
+            load_entry(added[0], what, lambda found: self.register(name, found))
+            unused = list(added[1:])
+        for entry in unused:
+            warn_unused(entry, what)
 
     def find_all(self) -> None:
-        """Make known all that packages add; a broken one is left out with a warning."""
+        """Register all that packages add; a broken one is left out with a warning."""
         for name in entries(self.group):
             try:
                 self.find(name)
             except InputError as error:
                 warn_left_out(error)
 
-    def _is_known(self, entry: EntryPoint) -> bool:
-        """Whether the thing under its name is its own: then its module is there, and registering changes nothing."""
+    def _is_registered(self, entry: EntryPoint) -> bool:
+        """Whether the name stands for this entry: then its module is imported, and registering it changes nothing."""
         if entry.module not in sys.modules:
             return False
         try:
             self.register(entry.name, entry.load())
-        except Exception:  # whatever is wrong with it, the other one is used
+        except Exception:  # whatever is wrong with it, the name stands for another thing
             return False
         return True
 
 
 @cache
 def entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
-    """The entry points of a group by name; nothing is imported."""
+    """The entry points of a group by name, those of this package first; nothing is imported."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
-    for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, package_of(entry))):
+    own = [entry for entry in OWN if entry.group == group]
+    added = sorted(entry_points(group=group), key=lambda entry: (entry.name, package_of(entry)))
+    for entry in [*own, *added]:
         found[entry.name] = (*found.get(entry.name, ()), entry)
     return found
 
 
-def load(entry: EntryPoint, what: str, use: Callable[[Any], Any]) -> Any:
-    """`use` of what an entry point leads to; whatever goes wrong is an InputError that names the package."""
+def forget_packages() -> None:
+    """Look for packages anew, as after one was installed; warnings that were given are given again."""
+    entries.cache_clear()
+    _warn_once.cache_clear()
+
+
+def load_entry(entry: EntryPoint, what: str, use: Callable[[Any], Any]) -> Any:
+    """Call `use` with the object that an entry point leads to; any failure is an InputError that names the package."""
     try:
         return use(entry.load())
     except (Exception, SystemExit) as error:
@@ -88,8 +112,16 @@ def load(entry: EntryPoint, what: str, use: Callable[[Any], Any]) -> Any:
         ) from error
 
 
+def is_own(entry: EntryPoint) -> bool:
+    """Whether the entry point is one of this package's own."""
+    return entry.dist is None and entry in OWN
+
+
 def package_of(entry: EntryPoint) -> str:
-    return "of no name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    """Name and version of the package that an entry point comes with."""
+    if is_own(entry):
+        return "transferrisk"
+    return "without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 def ambiguous(what: str, packages: list[str]) -> InputError:
@@ -108,5 +140,5 @@ def warn_left_out(error: InputError) -> None:
 
 @cache
 def _warn_once(message: str) -> None:
-    """In a process: names are asked for again and again."""
+    """Warn once in a process, since names are looked up again and again."""
     warn(message, PluginWarning)

@@ -46,6 +46,19 @@ class Bound:
         return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if math.isfinite(limit))
 
 
+@dataclass(frozen=True)
+class Length:
+    """Smallest number of values in a list, for `Annotated`."""
+
+    least: int
+
+    def holds(self, value: Sequence[Any]) -> bool:
+        return len(value) >= self.least
+
+    def __str__(self) -> str:
+        return f"of {self.least} or more values"
+
+
 Count = Annotated[int, Bound(least=1)]
 Seed = Annotated[int, Bound(least=0, below=2**63)]
 Positive = Annotated[float, Bound(above=0)]
@@ -66,8 +79,9 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     """The value as the annotation `kind` has it; `name` is what an error calls it."""
     try:
         return _converted(value, kind)
-    except _Unfit:
-        raise InputError(f"{name} must be {describe(kind)}, got {_shown(value)}") from None
+    except _Unfit as unfit:
+        where = f"{name}{unfit.place}"
+        raise InputError(f"{where} must be {describe(unfit.kind)}, got {_shown(unfit.value)}") from None
 
 
 def from_mapping(cls: type[S], values: Mapping[str, Any], owner: str = "") -> S:
@@ -113,7 +127,7 @@ def describe(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Annotated:
         base, *limits = get_args(kind)
-        words = [str(limit) for limit in limits if isinstance(limit, Bound)]
+        words = [str(limit) for limit in limits if isinstance(limit, Bound | Length)]
         return " ".join([describe(base), *words])
     if origin in (Union, types.UnionType):
         return " or ".join(describe(option) for option in get_args(kind))
@@ -152,7 +166,11 @@ def dumps(value: Any, indent: int | None = None, sort_keys: bool = False) -> str
 
 
 class _Unfit(Exception):
-    """A value that an annotation does not allow."""
+    """A value that an annotation does not allow; `place` is where it is in the whole, such as [2] or .rate."""
+
+    place = ""
+    value: Any = None
+    kind: Any = None
 
 
 _WORDS = {
@@ -175,13 +193,23 @@ def _kinds(cls: type[Any]) -> dict[str, Any]:
     return _KINDS[cls]
 
 
-def _converted(value: Any, kind: Any) -> Any:
+def _converted(value: Any, kind: Any, place: str = "") -> Any:
+    try:
+        return _cast(value, kind)
+    except _Unfit as unfit:
+        if not unfit.place:
+            unfit.value, unfit.kind = value, kind
+        unfit.place = place + unfit.place
+        raise
+
+
+def _cast(value: Any, kind: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in (Any, Ellipsis):
         return value
     if origin is Annotated:
         found = _converted(value, arguments[0])
-        if not all(limit.holds(found) for limit in arguments[1:] if isinstance(limit, Bound)):
+        if not all(limit.holds(found) for limit in arguments[1:] if isinstance(limit, Bound | Length)):
             raise _Unfit
         return found
     if origin in (Union, types.UnionType):
@@ -240,15 +268,17 @@ def _sequence(value: Any, base: Any, arguments: tuple[Any, ...]) -> Any:
     if base is tuple and arguments and Ellipsis not in arguments:
         if len(value) != len(arguments):
             raise _Unfit
-        return tuple(_converted(one, kind) for one, kind in zip(value, arguments, strict=True))
-    return tuple(_converted(one, arguments[0] if arguments else Any) for one in value)
+        kinds = arguments
+    else:
+        kinds = (arguments[0] if arguments else Any,) * len(value)
+    return tuple(_converted(one, kind, f"[{i}]") for i, (one, kind) in enumerate(zip(value, kinds, strict=True)))
 
 
 def _mapping(value: Any, arguments: tuple[Any, ...]) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise _Unfit
     of_keys, of_values = arguments or (Any, Any)
-    return {_converted(key, of_keys): _converted(item, of_values) for key, item in value.items()}
+    return {_converted(key, of_keys): _converted(item, of_values, f".{key}") for key, item in value.items()}
 
 
 def _from_text(name: str, text: str, kind: Any) -> Any:

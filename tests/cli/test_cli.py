@@ -13,7 +13,7 @@ import rich.progress
 from transferrisk.cli import show
 from transferrisk.cli.show import provenance
 from transferrisk.experiments.demo import Demo
-from transferrisk.experiments.provenance import commit
+from transferrisk.experiments.execute import commit
 from transferrisk.reports import summarise
 
 

@@ -11,10 +11,10 @@ import torch
 from transferrisk.cli.experiment_show import events
 from transferrisk.cli.show import console
 from transferrisk.experiments import estimate as estimates
-from transferrisk.experiments.execute import Event
-from transferrisk.experiments.plan import count, make
-from transferrisk.experiments.recipe import load
+from transferrisk.experiments.plan import count_runs, make_plan
+from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.store import Store
+from transferrisk.experiments.sweep import Event
 
 SMALL = """
 title = "small"
@@ -41,7 +41,7 @@ def small(tmp_path):
 
 def test_a_run_whose_rows_are_lost_is_done_again(trm, small):
     assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
-    next((small / "results" / "runs").glob("*/rows.jsonl")).unlink()
+    next((small / "results" / "runs").glob("*/records.jsonl")).unlink()
     code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
     assert code == 0, err
     assert "2 of 2 runs are done (1 now)" in out
@@ -49,7 +49,7 @@ def test_a_run_whose_rows_are_lost_is_done_again(trm, small):
 
 def test_a_run_whose_rows_are_damaged_is_told_and_done_again(trm, small):
     assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
-    next((small / "results" / "runs").glob("*/rows.jsonl")).write_text('{"st')
+    next((small / "results" / "runs").glob("*/records.jsonl")).write_text('{"st')
     code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
     assert code == 0, err
     assert ": lost, " in err
@@ -139,8 +139,12 @@ def test_runs_that_others_need_are_counted_everywhere(trm):
     code, out, err = trm("experiment", "transferability", "--fast", "--dry-run", *HERE)
     assert code == 0, err
     assert "48 runs (16 of them train what others go on with): 0 done, 48 missing" in out
-    assert count(load("transferability", fast=True)) == len(make(load("transferability", fast=True)).runs) == 48
-    assert count(load("transferability")) == 2240
+    assert (
+        count_runs(load_recipe("transferability", fast=True))
+        == len(make_plan(load_recipe("transferability", fast=True)).runs)
+        == 48
+    )
+    assert count_runs(load_recipe("transferability")) == 2240
 
 
 def test_runs_of_another_precision_are_other_runs(trm, small):
@@ -181,7 +185,7 @@ def test_a_dry_run_says_which_data_is_not_there(trm, small, monkeypatch):
 
 
 def test_runs_of_others_are_not_said_to_take_no_time(trm, small, capsys):
-    made = make(load(small / "small.toml"))
+    made = make_plan(load_recipe(small / "small.toml"))
     with events(made, Store(small / "results"), quiet=False) as on_event:
         on_event(Event(made.runs[0].name, "done", seconds=1.25))
         on_event(Event(made.runs[1].name, "done"))

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from fsspec.implementations.local import LocalFileSystem
 
 from transferrisk.data.sets import digits
 from transferrisk.errors import InputError
-from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.plan import Cell, Plan
 from transferrisk.experiments.recipe import Recipe
-from transferrisk.experiments.run import Interrupted, run_experiment
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.tasks import PlannedRun, Task, get, register
+from transferrisk.experiments.sweep import Interrupted, run_experiment
+from transferrisk.experiments.tasks import PlannedRun, Task, get_task, register
 from transferrisk.models import Classifier, SmallCNN
+from transferrisk.settings import NonNegative, Settings
 from transferrisk.training import Output, Run, TrainingConfig, train
 
 STARTS, MODEL = "starts", "model.json"
@@ -32,10 +33,10 @@ HURRY = "hurry"  # a file in a run's folder: no more pauses
 
 
 @dataclass(frozen=True)
-class WalkSettings:
+class WalkSettings(Settings):
     seed: int = 0
     steps: int = 3
-    pause: float = 0.0
+    pause: NonNegative = 0.0
     trouble: str = ""
 
 
@@ -73,8 +74,9 @@ class Walk(Task[WalkSettings]):
 
 
 @dataclass(frozen=True)
-class SumSettings:
-    seeds: Sequence[int] = ()
+class SumSettings(Settings):
+    seeds: tuple[int, ...] = ()
+    seed: int = 0
     trouble: str = ""
 
 
@@ -93,7 +95,7 @@ class Sum(Task[SumSettings]):
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(Settings):
     seed: int = 0
     epochs: int = 2
     pause: float = 0.0
@@ -160,7 +162,7 @@ def starts(folder: Path) -> list[int]:
 
 
 def walk(keep: bool = False, **settings: Any) -> PlannedRun:
-    return PlannedRun("test-walk", get("test-walk").resolve(settings), keep)
+    return PlannedRun("test-walk", get_task("test-walk").resolve(settings), keep)
 
 
 def plan(*runs: PlannedRun, name: str = "trial") -> Plan:
@@ -171,7 +173,7 @@ def plan(*runs: PlannedRun, name: str = "trial") -> Plan:
 def main(root: str, workers: str, runs: str) -> int:
     """A sweep; the runs are [[task, settings], ...] as JSON."""
     planned: list[tuple[str, Mapping[str, Any]]] = json.loads(runs)
-    of_runs = plan(*(PlannedRun(task, get(task).resolve(settings)) for task, settings in planned))
+    of_runs = plan(*(PlannedRun(task, get_task(task).resolve(settings)) for task, settings in planned))
     try:
         summary = run_experiment(of_runs, Store(root), LocalExecutor(int(workers), threads=1))
     except Interrupted as interrupted:

@@ -8,10 +8,9 @@ import pytest
 
 from transferrisk.experiments import estimate as module
 from transferrisk.experiments.estimate import estimate, seconds_by_kind, steps_of
-from transferrisk.experiments.plan import make
-from transferrisk.experiments.recipe import load
-from transferrisk.experiments.tasks import get
-from transferrisk.experiments.tasks.base import plan
+from transferrisk.experiments.plan import make_plan
+from transferrisk.experiments.recipe import load_recipe
+from transferrisk.experiments.tasks import get_task, plan_run
 from transferrisk.training import train
 
 SETTINGS = {"algorithm": "erm", "backbone": "cnn:4"}
@@ -32,12 +31,12 @@ SETTINGS = {"algorithm": "erm", "backbone": "cnn:4"}
 )
 def test_steps_are_those_of_the_protocol(task, settings, steps, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert steps_of(plan(task, SETTINGS | settings)) == steps
+    assert steps_of(plan_run(task, SETTINGS | settings)) == steps
 
 
 def test_the_steps_that_are_counted_are_taken():
-    run = plan("train", SETTINGS | {"data": "10c-digits", "training": {"epochs": 1, "evaluations": 1}})
-    request = replace(get("train").read(run.settings).request(), device="cpu")
+    run = plan_run("train", SETTINGS | {"data": "10c-digits", "training": {"epochs": 1, "evaluations": 1}})
+    request = replace(get_task("train").read(run.settings).request(), device="cpu")
     assert train(request.run())[-1].step == steps_of(run)
 
 
@@ -60,7 +59,7 @@ def measured(monkeypatch):
 
 
 def test_what_is_done_tells_how_long_the_rest_takes(measured):
-    made = make(load("cmnist", fast=True), only=["ERM", "TRM"])
+    made = make_plan(load_recipe("cmnist", fast=True), only=["ERM", "TRM"])
     first, second = made.cells[0].run, made.cells[-1].run
     measured(lambda batch: 0.003 * batch)
     done = seconds_by_kind([(first, 10.0), (first, 30.0), (first, 20.0)])
@@ -69,19 +68,19 @@ def test_what_is_done_tells_how_long_the_rest_takes(measured):
     found = estimate(runs, "cpu", done)
     assert found.seconds == pytest.approx(3 * 20 + 0.003 * 128 * 10 * (3832 // 128))
     assert found.unknown == 0
-    assert estimate(make(load("environments", fast=True)).runs, "cpu", {}).unknown == 3
+    assert estimate(make_plan(load_recipe("environments", fast=True)).runs, "cpu", {}).unknown == 3
 
 
 def test_a_step_is_measured_once_for_all_runs_alike(measured):
     asked = measured(lambda batch: 0.001 * batch)
-    estimate(make(load("pacs-resnet18")).runs, "cpu", {})
+    estimate(make_plan(load_recipe("pacs-resnet18")).runs, "cpu", {})
     names = ["erm", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"]
     assert asked == [("erm", 2), *((name, 32) for name in names)]
 
 
 def test_long_steps_are_judged_by_short_ones(measured):
     asked = measured(lambda batch: 0.5 * batch + 0.01 * batch**2)
-    (run, *_) = make(load("pacs-resnet18"), only=["TRM", "test_env=photo"], seeds=1).runs
+    (run, *_) = make_plan(load_recipe("pacs-resnet18"), only=["TRM", "test_env=photo"], seeds=1).runs
     steps = 50 * (int(0.8 * 2048) // 32)
     assert estimate([run], "cpu", {}).seconds == pytest.approx(steps * (0.5 * 7 + 0.01 * 7**2) * 32 / 7)
     assert asked == [("erm", 2), ("erm", 7), ("trm", 2)], "7 in about the 4 seconds that such a step may take"
@@ -91,17 +90,17 @@ def test_long_steps_are_judged_by_short_ones(measured):
 
 
 def test_evaluations_are_counted(measured):
-    run = plan("train", SETTINGS | {"data": "pacs", "test_env": "photo", "training": {"evaluations": 3}})
+    run = plan_run("train", SETTINGS | {"data": "pacs", "test_env": "photo", "training": {"evaluations": 3}})
     measured(lambda batch: 0.0, forward=3 * 32.0)  # a second for each sample of the three environments
     assert estimate([run], "cpu", {}).seconds == pytest.approx(3 * 9991)
-    run = plan("finetune", SETTINGS | {"data": "10c-cmnist", "tuning": {"evaluations": 2, "batch_size": 50}})
+    run = plan_run("finetune", SETTINGS | {"data": "10c-cmnist", "tuning": {"evaluations": 2, "batch_size": 50}})
     measured(lambda batch: 0.0, forward=50.0)
     assert estimate([run], "cpu", {}).seconds == pytest.approx(2 * (16000 + 2 * 12000))
 
 
 def test_what_is_not_measured_in_time_is_not_known(measured):
     asked = measured(lambda batch: 1.0)
-    runs = make(load("pacs-resnet18", defaults=True), seeds=1).runs
+    runs = make_plan(load_recipe("pacs-resnet18", defaults=True), seeds=1).runs
     found = estimate(runs, "cpu", {}, budget=0.0)
     assert (found.seconds, found.unknown, asked) == (0, len(runs), [])
 
@@ -110,6 +109,6 @@ def test_what_is_not_measured_in_time_is_not_known(measured):
 def test_steps_are_truly_measured(data):
     settings = {"data": data, "algorithm": "trm", "backbone": "mlp:4" if data == "gaussian" else "cnn:2"}
     training = {"batch_size": 4, "epochs": 2}
-    found = estimate([plan("train", settings | {"training": training})], "cpu", {})
+    found = estimate([plan_run("train", settings | {"training": training})], "cpu", {})
     assert found.seconds > 0
     assert found.unknown == 0

@@ -6,13 +6,14 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
 
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments.demo import Demo
-from transferrisk.experiments.executors import run_jobs
+from transferrisk.experiments.executors import LocalExecutor, run_jobs
 from transferrisk.training import TrainingConfig
 
 
@@ -22,10 +23,10 @@ class Square:
 
     number: int
 
-    def __call__(self, on_step):
-        on_step(1, 2)
+    def __call__(self, slot):
+        slot.on_step(1, 2)
         time.sleep(0.3 if self.number == 0 else 0.0)
-        on_step(2, 2)
+        slot.on_step(2, 2)
         return self.number**2, torch.get_num_threads(), os.getpid()
 
 
@@ -33,7 +34,7 @@ class Square:
 class Fails:
     how: str
 
-    def __call__(self, on_step):
+    def __call__(self, slot):
         if self.how == "error":
             raise InputError("the reason")
         os._exit(9)
@@ -57,12 +58,12 @@ def test_an_error_is_raised_here(workers):
 
 
 def test_a_worker_that_dies_is_noticed():
-    with pytest.raises(TransferRiskError, match="ended before its work did"):
+    with pytest.raises(TransferRiskError, match="a worker process ended with exit code 9: use fewer workers"):
         list(run_jobs([Fails("death"), Square(0)], 2, lambda *_: None))
 
 
 def test_no_workers():
-    with pytest.raises(InputError, match="workers=0 is no number of processes"):
+    with pytest.raises(InputError, match="workers must be an integer >= 1, got 0"):
         run_jobs([Square(1)], 0, lambda *_: None)
 
 
@@ -74,6 +75,41 @@ def test_threads_of_the_caller_are_given_back():
         assert (threads, torch.get_num_threads()) == (1, 2)
     finally:
         torch.set_num_threads(before)
+
+
+def work(word, slot):
+    slot.on_step(1, 1)
+    if word == "death":
+        os._exit(9)
+    slot.broken = word == "broken"
+    return os.getpid()
+
+
+def messages(*words, workers=1, **settings):
+    return LocalExecutor(workers, ("cpu",), 1, **settings).map([partial(work, word) for word in words])
+
+
+def test_a_worker_that_is_broken_is_replaced():
+    found = {
+        message.position: message.content
+        for message in messages("broken", "next", "after it")
+        if message.kind == "done"
+    }
+    assert found[0] != found[1] == found[2]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_job_whose_worker_died_is_tried_again_and_then_lost(retries):
+    told = [(one.position, one.kind) for one in messages("death", "next", retries=retries) if one.kind != "step"]
+    assert told == [*[(0, "retried")] * retries, (0, "lost"), (1, "done")]
+
+
+def test_workers_are_gone_when_the_iteration_is_left():
+    left = messages("one", "two", "three", workers=2)
+    pid = next(message.content for message in left if message.kind == "done")
+    left.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_numbers_of_the_demo_do_not_depend_on_the_number_of_processes(tmp_path):

@@ -11,14 +11,12 @@ import pytest
 from sweep_tasks import plan, walk
 
 import transferrisk
-from transferrisk.experiments import records, store
-from transferrisk.experiments.local import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.plan import Cell, Plan
 from transferrisk.experiments.recipe import Recipe
-from transferrisk.experiments.records import Records, table
-from transferrisk.experiments.run import run_experiment
 from transferrisk.experiments.store import Store
-from transferrisk.reports.experiments import load as reader
+from transferrisk.experiments.sweep import run_experiment
+from transferrisk.experiments.table import ExperimentTable
 
 HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
 
@@ -35,7 +33,7 @@ def test_records_hold_every_cell_with_its_columns_first(tmp_path):
     assert frame[["hardware", "date"]].notna().all(axis=None)
     assert frame["position"].tolist() == [0, 0, 0, 2, 2, 2]
     assert set(frame["run"]) == {walk(seed=0).name}
-    assert frame["value"].tolist()[:3] == [row["value"] for row in Store(tmp_path).rows(walk(seed=0).name)]
+    assert frame["value"].tolist()[:3] == [row["value"] for row in Store(tmp_path).records(walk(seed=0).name)]
 
 
 def test_records_of_a_part_leave_the_whole_in_place(tmp_path):
@@ -46,33 +44,10 @@ def test_records_of_a_part_leave_the_whole_in_place(tmp_path):
     assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
 
 
-def test_columns_of_mixed_types():
-    cells = [
-        ({"bias": 0.5, "point": None, "seed": 0}, [{"loss": 1, "note": "x", "ok": True, "big": 2**70, "never": None}]),
-        ({"bias": None, "point": 3, "other": [1]}, [{"loss": 0.25, "note": 2.0, "ok": None, "seed": 7}]),
-        ({"bias": 1, "point": "auto"}, [{}]),
-    ]
-    whole = table(cells)
-    assert whole.to_pydict() == {
-        "bias": [0.5, None, 1.0],
-        "point": [None, "3", "auto"],
-        "seed": [0, None, None],
-        "other": [None, "[1]", None],
-        "loss": [1.0, 0.25, None],
-        "note": ["x", "2.0", None],
-        "ok": [True, None, None],
-        "big": [str(2**70), None, None],
-        "never": [None, None, None],
-        "result.seed": [None, 7, None],
-    }
-    assert str(whole.schema.field("seed").type) == "int64"
-    assert str(whole.schema.field("ok").type) == "bool"
-
-
 def test_two_writers_of_records_leave_a_whole_file(tmp_path):
     runs = [walk(seed=seed) for seed in range(3)]
     run_experiment(plan(*runs), Store(tmp_path), HERE)
-    writers = [Records(plan(*runs), Store(tmp_path)) for _ in range(2)]
+    writers = [ExperimentTable(plan(*runs), Store(tmp_path)) for _ in range(2)]
     threads = [threading.Thread(target=lambda w=w: [w.write() for _ in range(20)]) for w in writers]
     for thread in threads:
         thread.start()
@@ -103,25 +78,13 @@ def test_results_without_the_folders_of_their_runs_stay(tmp_path, damaged):
     shutil.rmtree(tmp_path / "runs")
     if damaged:
         (tmp_path / "runs" / runs[1].name).mkdir(parents=True)
-        (tmp_path / "runs" / runs[1].name / "rows.damaged.jsonl").touch()
+        (tmp_path / "runs" / runs[1].name / "records.damaged.jsonl").touch()
     run_experiment(plan(runs[0]), Store(tmp_path), HERE, whole=twice)
     after = pd.read_parquet(path)
     without = ["commit", "date"]
     expected = before[before["run"] != runs[1].name].reset_index(drop=True) if damaged else before
     pd.testing.assert_frame_equal(after.drop(columns=without), expected.drop(columns=without))
     assert Store(tmp_path).missing(runs) == runs[1:]
-
-
-def test_an_axis_takes_no_column_of_the_results_away(tmp_path):
-    cells = [({"samples": 10, "run": "r"}, [{"samples": 400, "loss": 0.5}])]
-    pq.write_table(table(cells), tmp_path / "records.parquet")
-    read = reader._rows(tmp_path / "records.parquet", [reader.Cell("r", {"samples": 10})])
-    assert read.to_dict("records") == [{"run": "r", "samples": 400, "loss": 0.5}]
-
-
-def test_who_reads_and_who_writes_mean_the_same_files():
-    assert (reader.RECIPE, reader.RECORDS, reader.RESULT) == (records.RECIPE, records.RECORDS, records.RESULT)
-    assert (reader.RUNS, reader.DONE, reader.FAILED) == (store.RUNS, store.DONE, store.FAILED)
 
 
 def test_a_number_that_is_written_otherwise_is_the_same_cell(tmp_path):

@@ -10,13 +10,12 @@ from recipe_files import SMALL, write
 
 from transferrisk.errors import InputError
 from transferrisk.experiments import plan
-from transferrisk.experiments.recipe import load
-from transferrisk.experiments.tasks import PlannedRun
-from transferrisk.experiments.tasks.base import plan as planned
+from transferrisk.experiments.recipe import load_recipe
+from transferrisk.experiments.tasks import PlannedRun, plan_run
 
 
 def test_figure_four_has_every_bias_method_point_and_seed():
-    made = plan.make(load("cmnist"))
+    made = plan.make_plan(load_recipe("cmnist"))
     points = 1 + 25 + 25 + 3 + 4 + 4 + 4 + 1 + 1
     assert len(made.cells) == 2 * 5 * 10 * points
     trm = [cell for cell in made.cells if cell.columns["method"] == "TRM" and cell.columns["seed"] == 3]
@@ -27,7 +26,7 @@ def test_figure_four_has_every_bias_method_point_and_seed():
 
 
 def test_an_oracle_is_trained_once_for_every_bias():
-    made = plan.make(load("cmnist"), only=["Oracle"], seeds=1)
+    made = plan.make_plan(load_recipe("cmnist"), only=["Oracle"], seeds=1)
     assert len(made.cells) == 10
     assert [run.settings["shift"] for run in made.runs] == ["label-correlated", "combined"]
 
@@ -35,8 +34,8 @@ def test_an_oracle_is_trained_once_for_every_bias():
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("name", ["cmnist", "transferability", "time", "trm-settings"])
 def test_runs_are_counted_as_they_are_planned(name, fast):
-    recipe = load(name, fast)
-    assert plan.count(recipe) == len(plan.make(recipe, seeds=1).runs) * len(recipe.seeds)
+    recipe = load_recipe(name, fast)
+    assert plan.count_runs(recipe) == len(plan.make_plan(recipe, seeds=1).runs) * len(recipe.seeds)
 
 
 @pytest.mark.parametrize(
@@ -48,34 +47,38 @@ def test_runs_are_counted_as_they_are_planned(name, fast):
     ],
 )
 def test_what_is_varied_has_no_other_value(tmp_path, text, where):
-    recipe = load(write(tmp_path, "mine", f'extends = "cmnist"\n{text}'))
+    recipe = load_recipe(write(tmp_path, "mine", f'extends = "cmnist"\n{text}'))
     with pytest.raises(InputError, match=rf"bias is varied and set in \[{where}\] as well: list its values"):
-        plan.make(recipe)
+        plan.make_plan(recipe)
 
 
 def test_other_selections_share_their_runs():
-    one, other = (plan.make(load(name)) for name in ("pacs-resnet18", "pacs-resnet18-testval"))
+    one, other = (plan.make_plan(load_recipe(name)) for name in ("pacs-resnet18", "pacs-resnet18-testval"))
     assert [run.name for run in one.runs] == [run.name for run in other.runs]
 
 
 def test_a_model_that_is_fine_tuned_is_trained_before_and_kept():
-    made = plan.make(load("transferability", fast=True), only=["method=TRM", "shift=combined"])
+    made = plan.make_plan(load_recipe("transferability", fast=True), only=["method=TRM", "shift=combined"])
     train, *tuned = made.runs
     assert (train.task, train.keep) == ("train", True)
     assert [run.task for run in tuned] == ["finetune"] * 2
     assert [run.settings["samples"] for run in tuned] == [10, 100]
-    alone = planned("train", {k: v for k, v in tuned[0].settings.items() if k not in ("samples", "tuning")})
+    alone = plan_run("train", {k: v for k, v in tuned[0].settings.items() if k not in ("samples", "tuning")})
     assert alone.name == train.name
 
 
 def test_only_and_seeds_choose_among_the_cells(tmp_path):
-    recipe = load(write(tmp_path, "small", SMALL.replace('data = "gaussian"', 'data = "pacs"\ntest_env = "photo"')))
-    assert len(plan.make(recipe).cells) == 2 * 2 * (1 + 3)
-    assert len(plan.make(recipe, ["ERM"]).cells) == 4
-    assert len(plan.make(recipe, ["size=8", "method=ERM,GroupDRO"], seeds=1).cells) == 4
-    assert {cell.columns["seed"] for cell in plan.make(recipe, seeds=4).cells} == {0, 1, 2, 3}
+    recipe = load_recipe(
+        write(tmp_path, "small", SMALL.replace('data = "gaussian"', 'data = "pacs"\ntest_env = "photo"'))
+    )
+    assert len(plan.make_plan(recipe).cells) == 2 * 2 * (1 + 3)
+    assert len(plan.make_plan(recipe, ["ERM"]).cells) == 4
+    assert len(plan.make_plan(recipe, ["size=8", "method=ERM,GroupDRO"], seeds=1).cells) == 4
+    assert {cell.columns["seed"] for cell in plan.make_plan(recipe, seeds=4).cells} == {0, 1, 2, 3}
     point = "point=penalty_weight=0.1 start_epoch=3"
-    assert {cell.columns["method"] for cell in plan.make(load("cmnist"), [point, "bias=0.9"], seeds=1).cells} == {
+    assert {
+        cell.columns["method"] for cell in plan.make_plan(load_recipe("cmnist"), [point, "bias=0.9"], seeds=1).cells
+    } == {
         "IRM",
         "V-REx",
     }
@@ -83,17 +86,17 @@ def test_only_and_seeds_choose_among_the_cells(tmp_path):
 
 def test_a_default_and_the_same_value_written_out_are_one_run():
     base = {"data": "10c-cmnist", "algorithm": "erm", "shift": "combined"}
-    name = planned("train", base).name
+    name = plan_run("train", base).name
     for same in ({"bias": 0.9}, {"first_bias": 1}, {"backbone": "cnn"}, {"precision": "fp32"}, {"augment": False},
                  {"size": None}, {"training": {"momentum": 0.9, "batch_size": 128}}):  # fmt: skip
-        assert planned("train", {**base, **same}).name == name
-    tuned = [planned("finetune", {**base, "tuning": {"lr": lr}}).name for lr in (1, 1.0)]
+        assert plan_run("train", {**base, **same}).name == name
+    tuned = [plan_run("finetune", {**base, "tuning": {"lr": lr}}).name for lr in (1, 1.0)]
     assert tuned[0] == tuned[1]
-    assert planned("train", {**base, "bias": np.float64(0.9), "seed": np.int64(0)}).name == name
-    rates = [planned("train", {**base, "training": {"lr": lr}}).name for lr in (1, 1.0, 2)]
+    assert plan_run("train", {**base, "bias": np.float64(0.9), "seed": np.int64(0)}).name == name
+    rates = [plan_run("train", {**base, "training": {"lr": lr}}).name for lr in (1, 1.0, 2)]
     assert rates[0] == rates[1] != rates[2]
     bare, written = ({"data": "10c-digits", "shift": "combined", **more} for more in ({}, {"bias": 0.9}))
-    assert planned("pictures", bare).name == planned("pictures", written).name
+    assert plan_run("pictures", bare).name == plan_run("pictures", written).name
     tuned, plain = (make_plan(name) for name in ("transferability", "cmnist"))
     assert {run.name for run in tuned.runs} & {run.name for run in plain.runs}
 
@@ -101,7 +104,9 @@ def test_a_default_and_the_same_value_written_out_are_one_run():
 def test_runs_without_a_grid_are_points_of_it():
     """So whoever has done the one need not do the other; TRM's default is a point of its grid, and so on."""
     for name in ("cmnist", "pacs-resnet18"):
-        whole, defaults = ({run.name for run in plan.make(load(name, defaults=d), seeds=1).runs} for d in (False, True))
+        whole, defaults = (
+            {run.name for run in plan.make_plan(load_recipe(name, defaults=d), seeds=1).runs} for d in (False, True)
+        )
         assert defaults < whole
 
 
@@ -113,7 +118,7 @@ def test_a_setting_that_is_not_asked_for_is_no_part_of_the_name():
 
 
 def make_plan(name):
-    return plan.make(load(name, defaults=name == "cmnist"), only=["method=TRM", "shift=combined"], seeds=1)
+    return plan.make_plan(load_recipe(name, defaults=name == "cmnist"), only=["method=TRM", "shift=combined"], seeds=1)
 
 
 def test_other_content_of_a_users_file_is_another_run(tmp_path):
@@ -121,17 +126,17 @@ def test_other_content_of_a_users_file_is_another_run(tmp_path):
     names = []
     for text in ("y,site,x\n1,a,2\n", "y,site,x\n1,a,3\n"):
         table.write_text(text)
-        names.append(planned("train", {"data": f"table:{table}", "algorithm": "erm"}).name)
+        names.append(plan_run("train", {"data": f"table:{table}", "algorithm": "erm"}).name)
     assert names[0] != names[1]
 
 
 def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
     base = {"data": "10c-digits", "algorithm": "trm"}
-    name = planned("train", base).name
-    assert planned("train", {**base, "settings": {"ridge": 1e-3}}, keep=True).name == name
-    assert planned("train", {**base, "training": {"epochs": 10}}).name == name
+    name = plan_run("train", base).name
+    assert plan_run("train", {**base, "settings": {"ridge": 1e-3}}, keep=True).name == name
+    assert plan_run("train", {**base, "training": {"epochs": 10}}).name == name
     for other in ({"seed": 1}, {"settings": {"ridge": 1e-2}}, {"training": {"lr": 0.2}}, {"backbone": "cnn:8"}):
-        assert planned("train", {**base, **other}).name != name
+        assert plan_run("train", {**base, **other}).name != name
 
 
 @pytest.mark.parametrize(
@@ -146,18 +151,20 @@ def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
 )
 def test_only_names_what_there_is(only, message):
     with pytest.raises(InputError, match=message):
-        plan.make(load("cmnist"), only)
+        plan.make_plan(load_recipe("cmnist"), only)
 
 
 def test_only_takes_a_value_without_its_column_and_numbers_however_they_are_written():
-    cells = plan.make(load("cmnist"), ["combined", "bias=0.850", "ERM,TRM"], seeds=1).cells
+    cells = plan.make_plan(load_recipe("cmnist"), ["combined", "bias=0.850", "ERM,TRM"], seeds=1).cells
     assert {tuple(cell.columns[name] for name in ("shift", "bias", "method")) for cell in cells} == {
         ("combined", 0.85, "ERM"), ("combined", 0.85, "TRM")}  # fmt: skip
-    assert {cell.columns["problem"] for cell in plan.make(load("environments"), ["10C-CMNIST"]).cells} == {"10C-CMNIST"}
-    assert {cell.columns["bias"] for cell in plan.make(load("cmnist"), ["0.90"], seeds=1).cells} == {0.9}
-    comma = replace(load("cmnist"), methods={"TRM, own": {"algorithm": "trm"}, "ERM": {"algorithm": "erm"}})
-    assert {cell.columns["method"] for cell in plan.make(comma, ["TRM, own"], seeds=1).cells} == {"TRM, own"}
+    assert {cell.columns["problem"] for cell in plan.make_plan(load_recipe("environments"), ["10C-CMNIST"]).cells} == {
+        "10C-CMNIST"
+    }
+    assert {cell.columns["bias"] for cell in plan.make_plan(load_recipe("cmnist"), ["0.90"], seeds=1).cells} == {0.9}
+    comma = replace(load_recipe("cmnist"), methods={"TRM, own": {"algorithm": "trm"}, "ERM": {"algorithm": "erm"}})
+    assert {cell.columns["method"] for cell in plan.make_plan(comma, ["TRM, own"], seeds=1).cells} == {"TRM, own"}
     with pytest.raises(InputError, match="environments has no problem '10c-cmnist': did you mean '10C-CMNIST'"):
-        plan.make(load("environments"), ["10c-cmnist"])
+        plan.make_plan(load_recipe("environments"), ["10c-cmnist"])
     with pytest.raises(InputError, match="toy-2d is one run for each seed, of which nothing can be left out"):
-        plan.make(load("toy-2d"), ["ERM"])
+        plan.make_plan(load_recipe("toy-2d"), ["ERM"])

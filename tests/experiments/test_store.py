@@ -16,9 +16,11 @@ import torch
 from sweep_tasks import MODEL, STARTS, Shelf, starts, walk
 
 from transferrisk.errors import InputError, TransferRiskError
-from transferrisk.experiments import execute as executing
-from transferrisk.experiments.execute import Outcome, execute
+from transferrisk.experiments.execute import Outcome, execute_run, in_a_line
+from transferrisk.experiments.executors import Slot
 from transferrisk.experiments.store import Lost, Store
+
+CPU = Slot("cpu", threads=1)
 
 
 @pytest.fixture(params=["folder", "file", "memory", "shelf"])
@@ -37,29 +39,22 @@ def test_a_run_is_done_once_and_read_anywhere(store):
     run = walk(seed=3)
     assert not store.done(run.name)
     assert store.missing([run]) == [run]
-    outcome = execute(run, store, "cpu", threads=1)
+    outcome = execute_run(run, store, CPU)
     assert (outcome.name, outcome.state, outcome.error) == (run.name, "done", None)
     assert outcome.seconds > 0
     again = pickle.loads(pickle.dumps(store))
     assert again.done(run.name)
     assert again.finished() == {run.name}
     assert again.missing([run]) == []
-    assert [row["step"] for row in again.rows(run.name)] == [0, 1, 2]
+    assert [row["step"] for row in again.records(run.name)] == [0, 1, 2]
     assert json.loads(again.read(f"runs/{run.name}/run.json"))["settings"] == run.settings
     about = json.loads(again.read(f"runs/{run.name}/done.json"))
-    assert about["threads"] == 1
+    assert about["threads"] == torch.get_num_threads()
     assert again.seconds(run.name) == about["seconds"] <= outcome.seconds + 0.001
     assert about["device"] == "cpu"
     assert about["versions"]["torch"] == torch.__version__
-    assert execute(run, again, "cpu") == Outcome(run.name, "done")
+    assert execute_run(run, again, CPU) == Outcome(run.name, "done")
     assert len(starts(again.folder(run.name))) == 1
-
-
-def test_threads_of_the_caller_are_given_back(tmp_path):
-    before = torch.get_num_threads()
-    execute(walk(), store := Store(tmp_path), "cpu", threads=before + 1)
-    assert {row["threads"] for row in store.rows(walk().name)} == {before + 1}
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,7 @@ def test_threads_of_the_caller_are_given_back(tmp_path):
 )
 def test_what_a_task_raises_is_told_in_a_line(store, trouble, told):
     run = walk(trouble=trouble)
-    outcome = execute(run, store, "cpu")
+    outcome = execute_run(run, store, CPU)
     assert (outcome.state, outcome.error) == ("failed", told)
     assert not store.done(run.name)
     failed = json.loads(store.read(f"runs/{run.name}/failed.json"))
@@ -82,18 +77,18 @@ def test_what_a_task_raises_is_told_in_a_line(store, trouble, told):
 
 def test_a_failure_is_forgotten_when_the_run_is_done(store):
     run = walk(trouble="one error")
-    assert execute(run, store, "cpu").error == "only the first time"
-    assert execute(run, store, "cpu").state == "done"
+    assert execute_run(run, store, CPU).error == "only the first time"
+    assert execute_run(run, store, CPU).state == "done"
     assert store.read(f"runs/{run.name}/failed.json") is None
 
 
 def test_a_model_is_kept_where_that_is_asked_for(store):
-    execute(walk(), store, "cpu")
+    execute_run(walk(), store, CPU)
     kept = walk(keep=True)
     assert kept.name == walk().name
     assert store.missing([walk()]) == []
     assert store.missing([kept]) == [kept]
-    execute(kept, store, "cpu")
+    execute_run(kept, store, CPU)
     assert store.missing([kept]) == []
     assert (store.folder(kept.name) / MODEL).exists()
 
@@ -106,7 +101,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 
     for module in ("execute", "store"):
         monkeypatch.setattr(f"transferrisk.experiments.{module}.write_atomically", full)
-    outcome = execute(run, store, "cpu")
+    outcome = execute_run(run, store, CPU)
     assert outcome.state == "failed"
     assert outcome.error == (
         f"{tmp_path}/runs/{run.name}/run.json cannot be written (No space left on device): mend that, and run the "
@@ -118,10 +113,10 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 
 def test_a_place_where_no_folder_can_be(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file is no folder: name one for the results"):
+    with pytest.raises(InputError, match=r"must be a folder, got .*file"):
         Store(tmp_path / "file")
     (tmp_path / "runs").write_text("")
-    outcome = execute(walk(), Store(tmp_path), "cpu")
+    outcome = execute_run(walk(), Store(tmp_path), CPU)
     assert outcome.state == "failed"
     assert f"runs/{walk().name} cannot be written (Not a directory)" in outcome.error
 
@@ -136,11 +131,11 @@ def test_another_process_has_the_run(tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"mine\n"
         assert store.taken(run.name)
-        assert execute(run, store, "cpu") == Outcome(run.name, "busy")
+        assert execute_run(run, store, CPU) == Outcome(run.name, "busy")
         other.kill()
         other.wait()
         assert not store.taken(run.name)
-        assert execute(run, store, "cpu").state == "done"
+        assert execute_run(run, store, CPU).state == "done"
 
 
 def test_an_upload_that_was_cut_off_is_made_up_for(tmp_path, monkeypatch):
@@ -149,16 +144,16 @@ def test_an_upload_that_was_cut_off_is_made_up_for(tmp_path, monkeypatch):
     put = Shelf.put_file
 
     def cut(self, local, remote, **more):
-        if remote.endswith("rows.jsonl"):
+        if remote.endswith("records.jsonl"):
             raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
         return put(self, local, remote, **more)
 
     monkeypatch.setattr(Shelf, "put_file", cut)
-    outcome = execute(run, store, "cpu")
+    outcome = execute_run(run, store, CPU)
     assert "cannot be written (Connection reset by peer)" in outcome.error
     assert not store.done(run.name)
     monkeypatch.setattr(Shelf, "put_file", put)
-    assert execute(run, store, "cpu").state == "done"
+    assert execute_run(run, store, CPU).state == "done"
     assert (tmp_path / "out" / "runs" / run.name / STARTS).read_text().count("\n") == 1
     assert not [p for p in (tmp_path / "scratch").rglob("*") if p.is_file() and p.name != ".lock"]
 
@@ -172,39 +167,39 @@ def test_done_is_the_last_that_is_uploaded(tmp_path, monkeypatch):
         return put(self, local, remote, **more)
 
     monkeypatch.setattr(Shelf, "put_file", noted)
-    execute(walk(), Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), "cpu")
-    assert sorted(names) == ["done.json", "rows.jsonl", "run.json", STARTS]
+    execute_run(walk(), Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), CPU)
+    assert sorted(names) == ["done.json", "records.jsonl", "run.json", STARTS]
     assert names[-1] == "done.json"
 
 
 def test_a_run_removed_from_storage_is_done_anew(tmp_path):
     fsspec.register_implementation("shelf", Shelf, clobber=True)
     store, run = Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), walk(keep=True)
-    execute(run, store, "cpu")
-    (store.folder(run.name) / "rows.jsonl").write_text("of no use")
+    execute_run(run, store, CPU)
+    (store.folder(run.name) / "records.jsonl").write_text("of no use")
     shutil.rmtree(tmp_path / "out" / "runs" / run.name)
-    assert execute(run, store, "cpu").state == "done"
-    assert [row["step"] for row in store.rows(run.name)] == [0, 1, 2]
+    assert execute_run(run, store, CPU).state == "done"
+    assert [row["step"] for row in store.records(run.name)] == [0, 1, 2]
     assert not list((tmp_path / "out").rglob(".seen"))
 
 
 def test_a_failed_run_removed_from_storage_does_not_go_on_from_what_it_had(tmp_path):
     fsspec.register_implementation("shelf", Shelf, clobber=True)
     store, run = Store(f"shelf://{tmp_path / 'out'}", tmp_path / "scratch"), walk(trouble="one error")
-    execute(run, store, "cpu")
+    execute_run(run, store, CPU)
     shutil.rmtree(tmp_path / "out" / "runs" / run.name)
-    assert execute(run, store, "cpu").error == "only the first time"
-    assert execute(run, store, "cpu").state == "done"
+    assert execute_run(run, store, CPU).error == "only the first time"
+    assert execute_run(run, store, CPU).state == "done"
 
 
 def test_a_run_done_again_on_another_machine_is_fetched_again(tmp_path):
     fsspec.register_implementation("shelf", Shelf, clobber=True)
     here, there = (Store(f"shelf://{tmp_path / 'out'}", tmp_path / name) for name in ("here", "there"))
     run = walk(keep=True)
-    execute(run, here, "cpu")
+    execute_run(run, here, CPU)
     (here.folder(run.name) / MODEL).write_text("of no use")
     shutil.rmtree(tmp_path / "out" / "runs" / run.name)
-    execute(run, there, "cpu", threads=2)
+    execute_run(run, there, Slot("cpu:0", threads=1))
     assert (here.folder(run.name) / MODEL).read_text() == (there.folder(run.name) / MODEL).read_text()
 
 
@@ -217,36 +212,36 @@ def test_storage_that_is_not_known():
 def test_rows_that_are_damaged(tmp_path):
     store, run = Store(tmp_path), walk()
     with pytest.raises(InputError, match=f"run {run.name} is not done"):
-        store.rows(run.name)
+        store.records(run.name)
     assert store.seconds(run.name) is None
-    execute(run, store, "cpu")
-    whole = (tmp_path / "runs" / run.name / "rows.jsonl").read_bytes()
+    execute_run(run, store, CPU)
+    whole = (tmp_path / "runs" / run.name / "records.jsonl").read_bytes()
     for content in (b'{"step": 0}\n{"st', b"\xff\xfe", b"3\n", b"[" * 100_000, b"", whole[: whole.index(b"\n") + 1]):
-        (tmp_path / "runs" / run.name / "rows.jsonl").write_bytes(content)
-        with pytest.raises(Lost, match=rf"rows.jsonl is damaged \(.*\): run {run.name} is to be done again"):
-            store.rows(run.name)
+        (tmp_path / "runs" / run.name / "records.jsonl").write_bytes(content)
+        with pytest.raises(Lost, match=rf"records.jsonl is damaged \(.*\): run {run.name} is to be done again"):
+            store.records(run.name)
     for content in ("", "3", '{"versions": 3}'):
         (tmp_path / "runs" / run.name / "done.json").write_text(content)
         with pytest.raises(Lost, match=r"done.json is damaged"):
-            store.made_with(run.name)
+            store.provenance(run.name)
         assert store.seconds(run.name) is None
         assert not store.done(run.name, keep=True)
 
 
 def test_rows_that_are_set_aside_are_to_be_done(store):
     run = walk(keep=True)
-    execute(run, store, "cpu")
-    (store.folder(run.name) / "rows.jsonl").write_text("of no use")
-    store.write(f"runs/{run.name}/rows.jsonl", "of no use")
+    execute_run(run, store, CPU)
+    (store.folder(run.name) / "records.jsonl").write_text("of no use")
+    store.write(f"runs/{run.name}/records.jsonl", "of no use")
     for _ in range(2):
         store.set_aside(run.name)
     assert store.missing([run]) == [run]
-    assert store.read(f"runs/{run.name}/rows.damaged.jsonl") == b"of no use"
-    assert execute(run, store, "cpu").state == "done"
-    assert [row["step"] for row in store.rows(run.name)] == [0, 1, 2]
+    assert store.read(f"runs/{run.name}/records.damaged.jsonl") == b"of no use"
+    assert execute_run(run, store, CPU).state == "done"
+    assert [row["step"] for row in store.records(run.name)] == [0, 1, 2]
 
 
 def test_memory_that_is_full_is_told_plainly():
-    told = executing.in_a_line(MemoryError("Unable to allocate 5.00 GiB"))
+    told = in_a_line(MemoryError("Unable to allocate 5.00 GiB"))
     assert told == "memory is full: use fewer workers, or a smaller batch"
-    assert executing.in_a_line(KeyError()) == "KeyError"
+    assert in_a_line(KeyError()) == "KeyError"

@@ -17,12 +17,12 @@ import sweep_tasks
 from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 from transferrisk.errors import InputError, TransferRiskError
-from transferrisk.experiments import run as run_module
-from transferrisk.experiments.local import LocalExecutor
-from transferrisk.experiments.records import Records
-from transferrisk.experiments.run import Interrupted, run_experiment
+from transferrisk.experiments import sweep as sweep_module
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.tasks import PlannedRun, get
+from transferrisk.experiments.sweep import Interrupted, run_experiment
+from transferrisk.experiments.table import ExperimentTable
+from transferrisk.experiments.tasks import PlannedRun, get_task
 
 HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
 TWO = LocalExecutor(workers=2, devices=["cpu"], threads=1)
@@ -46,11 +46,11 @@ def until(condition, seconds=60):
 
 
 def total(*seeds, **more) -> PlannedRun:
-    return PlannedRun("test-sum", get("test-sum").resolve({"seeds": seeds, **more}))
+    return PlannedRun("test-sum", get_task("test-sum").resolve({"seeds": seeds, **more}))
 
 
 def rows_of(root, runs):
-    return {run.name: Store(root).rows(run.name) for run in runs}
+    return {run.name: Store(root).records(run.name) for run in runs}
 
 
 def test_processes_give_the_same_rows_as_this_one(tmp_path):
@@ -91,8 +91,8 @@ def test_needed_runs_come_first(tmp_path):
     whole = total(1, 2)
     summary = run_experiment(plan(whole, walk(seed=2)), Store(tmp_path), TWO)
     assert (summary.total, summary.done) == (3, 3)
-    kept = [Store(tmp_path).rows(walk(seed=seed).name)[-1]["value"] for seed in (1, 2)]
-    assert Store(tmp_path).rows(whole.name) == [{"sum": sum(kept)}]
+    kept = [Store(tmp_path).records(walk(seed=seed).name)[-1]["value"] for seed in (1, 2)]
+    assert Store(tmp_path).records(whole.name) == [{"sum": sum(kept)}]
 
 
 def test_a_run_whose_need_fails_fails_with_it(tmp_path):
@@ -206,7 +206,7 @@ def test_all_is_killed_and_started_again(tmp_path):
 
 
 def test_a_training_is_saved_when_the_process_that_started_its_worker_is_killed(tmp_path):
-    run = PlannedRun("test-training", get("test-training").resolve({"epochs": 1000}))
+    run = PlannedRun("test-training", get_task("test-training").resolve({"epochs": 1000}))
     folder = tmp_path / "runs" / run.name
     one = sweep(tmp_path, 1, run)
     until(lambda: starts(folder))
@@ -218,7 +218,7 @@ def test_a_training_is_saved_when_the_process_that_started_its_worker_is_killed(
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
 def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, workers):
-    run = PlannedRun("test-training", get("test-training").resolve({"pause": 0.5}))
+    run = PlannedRun("test-training", get_task("test-training").resolve({"pause": 0.5}))
     one = sweep(tmp_path / "cut", workers, run)
     folder = tmp_path / "cut" / "runs" / run.name
     until(lambda: starts(folder))
@@ -236,7 +236,7 @@ def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_interruption_in_the_last_step_of_a_training_is_heard(tmp_path, workers):
     runs = [
-        PlannedRun("test-training", get("test-training").resolve({"seed": seed, "pause": 5.0, "last": True}))
+        PlannedRun("test-training", get_task("test-training").resolve({"seed": seed, "pause": 5.0, "last": True}))
         for seed in range(2)
     ]
     one = sweep(tmp_path, workers, *runs)
@@ -262,13 +262,13 @@ def test_handlers_of_signals_are_given_back(tmp_path):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-@pytest.mark.parametrize("file", ["rows.jsonl", "done.json"])
+@pytest.mark.parametrize("file", ["records.jsonl", "done.json"])
 def test_a_run_whose_files_are_damaged_is_told_and_done_again_while_others_are_collected(tmp_path, file):
     runs, events = [walk(seed=seed) for seed in range(3)], []
     run_experiment(plan(*runs), Store(tmp_path), HERE)
     (tmp_path / "trial" / "records.parquet").unlink()
     (tmp_path / "runs" / runs[1].name / file).write_text('{"st')
-    assert list(Records(plan(*runs), Store(tmp_path)).write()) == [runs[1].name]
+    assert list(ExperimentTable(plan(*runs), Store(tmp_path)).write()) == [runs[1].name]
     assert set(pd.read_parquet(tmp_path / "trial" / "records.parquet")["run"]) == {runs[0].name, runs[2].name}
     (tmp_path / "runs" / runs[2].name / file).write_text('{"st')
     summary = run_experiment(plan(*runs), Store(tmp_path), HERE, events.append)
@@ -285,11 +285,11 @@ def test_a_run_that_is_damaged_while_others_are_done_has_failed(tmp_path):
 
     def damage(event):
         if event.kind == "done" and event.name == runs[2].name:
-            (tmp_path / "runs" / runs[1].name / "rows.jsonl").write_text('{"st')
+            (tmp_path / "runs" / runs[1].name / "records.jsonl").write_text('{"st')
 
     summary = run_experiment(plan(*runs), Store(tmp_path), HERE, damage)
     assert summary.done == 2
-    assert "rows.jsonl is damaged" in summary.failed[runs[1].name]
+    assert "records.jsonl is damaged" in summary.failed[runs[1].name]
     assert run_experiment(plan(*runs), Store(tmp_path), HERE).done == 3
 
 
@@ -313,15 +313,15 @@ def test_results_on_storage_without_locks(tmp_path):
     summary = run_experiment(plan(whole, *runs), store, TWO)
     assert (summary.total, summary.done, summary.failed) == (4, 4, {})
     run_experiment(plan(whole, *runs), Store(tmp_path / "folder"), HERE)
-    assert rows_of(tmp_path / "folder", [whole, *runs]) == {run.name: store.rows(run.name) for run in (whole, *runs)}
+    assert rows_of(tmp_path / "folder", [whole, *runs]) == {run.name: store.records(run.name) for run in (whole, *runs)}
     assert pq.read_table(tmp_path / "out" / "trial" / "records.parquet").num_rows == 10
     assert run_experiment(plan(whole, *runs), store, TWO).ran == 0
 
 
 def test_storage_that_workers_do_not_share(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "SEEN_WITHIN", 0.1)
+    monkeypatch.setattr(sweep_module, "SEEN_WITHIN", 0.1)
     store = Store(f"memory://{tmp_path.name}", tmp_path / "scratch")
-    summary = run_experiment(plan(walk()), store, LocalExecutor(1, ["cpu"]))
+    summary = run_experiment(plan(walk()), store, LocalExecutor(1, ("cpu",)))
     assert summary.failed == {
         walk().name: f"a worker has done it, and memory://{tmp_path.name}/runs/{walk().name} does not show it: use a "
         "folder or an address that all workers share"
@@ -329,7 +329,7 @@ def test_storage_that_workers_do_not_share(tmp_path, monkeypatch):
 
 
 def test_a_task_that_workers_cannot_import(tmp_path, monkeypatch):
-    monkeypatch.setattr(type(get("test-walk")), "__module__", "only_here")
+    monkeypatch.setattr(type(get_task("test-walk")), "__module__", "only_here")
     with pytest.raises(InputError, match="the module only_here, which registers a task, cannot be imported"):
         run_experiment(plan(walk()), Store(tmp_path), TWO)
 
@@ -339,8 +339,8 @@ def test_workers_that_cannot_start(tmp_path):
     script.write_text(
         "from sweep_tasks import plan, walk\n"
         "from transferrisk.errors import TransferRiskError\n"
-        "from transferrisk.experiments.local import LocalExecutor\n"
-        "from transferrisk.experiments.run import run_experiment\n"
+        "from transferrisk.experiments.executors import LocalExecutor\n"
+        "from transferrisk.experiments.sweep import run_experiment\n"
         "from transferrisk.experiments.store import Store\n"
         f"try:\n    run_experiment(plan(walk()), Store({str(tmp_path / 'out')!r}), LocalExecutor(1))\n"
         "except TransferRiskError as error:\n    print(error)\n"
@@ -354,22 +354,18 @@ def test_workers_that_cannot_start(tmp_path):
 
 def test_settings_that_make_no_sense():
     for settings in ({"workers": -1}, {"threads": 0}, {"retries": -1}):
-        with pytest.raises(InputError, match="is no number of"):
+        with pytest.raises(InputError, match=f"{next(iter(settings))} must be an integer >= [01]"):
             LocalExecutor(**settings)
 
 
-def test_devices_are_shared_in_turn_and_cores_divided(tmp_path, monkeypatch):
-    from transferrisk.experiments import local
-
-    taken = []
-    monkeypatch.setattr(local, "cores", lambda: 8)
-    monkeypatch.setattr(local, "_devices", lambda: ["cuda:0", "cuda:1"])
-    monkeypatch.setattr(local, "_in_processes", lambda runs, store, jobs, *_: taken.append(jobs) or iter(()))
-    runs = [walk(seed=seed) for seed in range(9)]
-    for workers in (None, 3):
-        LocalExecutor(workers).map(runs, Store(tmp_path), lambda event: None)
-    assert [[job.device for job in jobs] for jobs in taken] == [["cuda:0", "cuda:1"], ["cuda:0", "cuda:1", "cuda:0"]]
-    assert [{job.threads for job in jobs} for jobs in taken] == [{4}, {2}]
+def test_devices_are_shared_in_turn_and_cores_divided(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert LocalExecutor().seats() == (("cuda:0", "cuda:1"), 4)
+    assert LocalExecutor(3).seats() == (("cuda:0", "cuda:1", "cuda:0"), 2)
+    assert LocalExecutor(devices=("cpu",)).seats() == (("cpu",) * 8, 1)
+    assert LocalExecutor(0, ("cpu",)).seats() == (("cpu",), 8)
 
 
 def test_an_unwritable_output(tmp_path):

@@ -10,10 +10,10 @@ from multiprocessing import active_children
 import pytest
 from sweep_tasks import plan
 
-from transferrisk.experiments.local import LocalExecutor
-from transferrisk.experiments.run import run_experiment
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.tasks.base import plan as planned
+from transferrisk.experiments.sweep import run_experiment
+from transferrisk.experiments.tasks import plan_run
 
 pytestmark = pytest.mark.gpu
 
@@ -24,11 +24,11 @@ THREE = LocalExecutor(workers=3, devices=["cuda:0"], threads=1)
 
 def training(seed, **more):
     brief = {"epochs": 8, "batch_size": 32, "evaluations": 2}
-    return planned("train", {**SETTINGS, "seed": seed, "training": brief, **more})
+    return plan_run("train", {**SETTINGS, "seed": seed, "training": brief, **more})
 
 
 def accuracy(store, run):
-    return [row["accuracy"] for row in store.rows(run.name) if row["part"] == "train"]
+    return [row["accuracy"] for row in store.records(run.name) if row["part"] == "train"]
 
 
 def test_processes_that_share_a_gpu_train_what_one_alone_does(tmp_path):

@@ -32,14 +32,14 @@ def demo(
     Example: trm demo --seeds 3 --output runs/demo
     """
     from ..experiments.demo import RECORDS, REPORT, SAMPLES, Demo
-    from ..experiments.executors import cores
+    from ..experiments.executors import count_cores
     from ..files import prepare_folder
     from ..reports import demo_page, summarise, verdict, write_page
     from ..training.plain import dumps
     from .show import console, load_pictures, progress, provenance, results_table
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
-    plan = Demo(seeds=tuple(range(seeds)), workers=workers or cores())
+    plan = Demo(seeds=tuple(range(seeds)), workers=workers or count_cores())
     plan = replace(plan, training=replace(plan.training, epochs=epochs))
     command = f"trm demo --seeds {seeds} --epochs {epochs} --output {output}"
     with progress(len(plan.seeds) * len(plan.algorithms)) as advance:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..experiments.run import Executor
+    from ..experiments.executors import Executor
 
 Name = Annotated[str | None, typer.Argument(help="As --list shows them, or a recipe of your own, FILE.toml.")]
 List = Annotated[bool, typer.Option("--list", help="Show the experiments, and stop.")]
@@ -67,13 +67,13 @@ def experiment(
     Example: trm experiment cmnist --fast --only ERM --only TRM --output results
     """
     from ..errors import InputError
-    from ..experiments.plan import absent_data, make, whole
-    from ..experiments.recipe import load
-    from ..experiments.run import run_experiment
+    from ..experiments.plan import absent_data, make_plan, whole_plan
+    from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
+    from ..experiments.sweep import Sweep
     from ..reports.experiments import check
+    from ..settings import as_json
     from ..training.engine import device_of
-    from ..training.plain import plain
     from .experiment_show import events, show_plan, show_recipes, show_summary
     from .show import console
 
@@ -82,17 +82,17 @@ def experiment(
         return
     if name is None:
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
-    recipe = load(name, fast, defaults)
+    recipe = load_recipe(name, fast, defaults)
     if not output.strip():
         raise InputError("--output is empty: name a folder, or storage such as s3://...")
     devices = None if device == "auto" else [part.strip() for part in device.split(",")]
     for one in devices or ():
         device_of(one)  # refused here, and not by each run
     given = {"precision": precision or ("fp32" if set(devices or ()) == {"cpu"} or not _gpu() else "bf16")}
-    plan, store = make(recipe, only or (), seeds, given), Store(output)
+    plan, store = make_plan(recipe, only or (), seeds, given), Store(output)
     cells = [(cell.run.name, cell.columns) for cell in plan.cells]
-    check(recipe.name, recipe.where, plain(recipe.to_json()), plain(cells))  # before hours of work
-    carrier = _executor(executor, workers, threads, devices, address, gpus_per_run, cpus_per_run, retries, data_root)
+    check(recipe.name, recipe.where, as_json(recipe), as_json(cells))  # before hours of work
+    carrier = _executor(executor, workers, threads, devices, address, gpus_per_run, cpus_per_run, retries)
     missing_data = absent_data(plan, store.missing(plan.runs), data_root) if executor == "local" else None
     if dry_run:
         show_plan(plan, store, devices, workers if executor == "local" else 1, threads)
@@ -102,9 +102,11 @@ def experiment(
     if missing_data:
         raise InputError(missing_data)
     with events(plan, store, quiet) as on_event:
-        summary = run_experiment(plan, store, carrier, on_event, whole(recipe, seeds, given))
-    show_summary(plan, summary, output, quiet)
-    if summary.failed:
+        sweep = Sweep(plan, store, carrier, whole_plan(recipe, seeds, given), data_root, on_event)
+        for event in sweep:
+            on_event(event)
+    show_summary(plan, sweep.summary, output, quiet)
+    if sweep.failed:
         raise typer.Exit(1)
 
 
@@ -117,20 +119,17 @@ def _executor(
     gpus_per_run: float | None,
     cpus_per_run: float | None,
     retries: int,
-    data_root: Path | None,
 ) -> Executor:
     from ..errors import InputError
-    from ..experiments.local import LocalExecutor
-    from ..experiments.ray_cluster import RayExecutor
+    from ..experiments.executors import LocalExecutor
+    from ..experiments.ray_executor import RayExecutor
 
     if name == "local":
         _refuse("local", {"--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run})
-        return LocalExecutor(workers, devices, threads, retries, data_root)
+        return LocalExecutor(workers, None if devices is None else tuple(devices), threads, retries)
     if name == "ray":
         _refuse("ray", {"--workers": workers, "--device": devices})
-        return RayExecutor(
-            address, gpus_per_run, 1.0 if cpus_per_run is None else cpus_per_run, threads, retries, data_root
-        )
+        return RayExecutor(address, gpus_per_run, 1.0 if cpus_per_run is None else cpus_per_run, threads, retries)
     raise InputError(f"executor {name!r} is not known: choose from local, ray")
 
 

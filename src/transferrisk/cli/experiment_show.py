@@ -15,18 +15,17 @@ from rich.table import Table
 from .show import console, task_progress
 
 if TYPE_CHECKING:
-    from ..experiments.execute import Event, OnEvent
     from ..experiments.plan import Plan
-    from ..experiments.run import Summary
     from ..experiments.store import Store
+    from ..experiments.sweep import Event, OnEvent, Summary
 
 SHOWN = 5  # kinds of failure that are printed
 WIDE = 110  # letters of a terminal that has room for where in the paper an experiment is
 
 
 def show_recipes() -> None:
-    from ..experiments.plan import count
-    from ..experiments.recipe import load, names
+    from ..experiments.plan import count_runs
+    from ..experiments.recipe import load_recipe, recipe_names
 
     is_wide = console.width >= WIDE
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -36,21 +35,21 @@ def show_recipes() -> None:
         table.add_column("In the paper", overflow="fold")
     table.add_column("Runs", justify="right", no_wrap=True)
     table.add_column("--fast", justify="right", no_wrap=True)
-    for name in names():
-        recipe = load(name)
+    for name in recipe_names():
+        recipe = load_recipe(name)
         paper = [recipe.paper] if is_wide else []
-        table.add_row(name, recipe.title, *paper, f"{count(recipe)}", _fast(name))
+        table.add_row(name, recipe.title, *paper, f"{count_runs(recipe)}", _fast(name))
     console.print(table)
 
 
 def _fast(name: str) -> str:
     """How many runs the small version has, where there is one."""
     from ..errors import InputError
-    from ..experiments.plan import count
-    from ..experiments.recipe import load
+    from ..experiments.plan import count_runs
+    from ..experiments.recipe import load_recipe
 
     try:
-        return f"{count(load(name, fast=True))}"
+        return f"{count_runs(load_recipe(name, fast=True))}"
     except InputError:
         return ""
 
@@ -61,10 +60,10 @@ def show_plan(
     """How many runs are done and missing, and how long the missing ones take."""
     from ..data.checks import counted
     from ..experiments.estimate import estimate, seconds_by_kind
-    from ..experiments.executors import threads_set
-    from ..experiments.local import shared_out
+    from ..experiments.executors import LocalExecutor, threads_set
 
-    devices, workers, threads = shared_out(devices, workers, threads)
+    seats, threads = LocalExecutor(workers, None if devices is None else tuple(devices), threads).seats()
+    devices, workers = list(dict.fromkeys(seats)), len(seats)
     runs, missing = plan.runs, store.missing(plan.runs)
     left = {run.name for run in missing}
     done = ((run, store.seconds(run.name)) for run in runs if run.name not in left)

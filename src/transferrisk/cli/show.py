@@ -124,7 +124,7 @@ def provenance() -> dict[str, str]:
     import torch
 
     from .. import __version__
-    from ..experiments.provenance import commit, hardware
+    from ..experiments.execute import commit, hardware
 
     found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__}
     if revision := commit():

@@ -19,8 +19,8 @@ from ..data import Splits
 from ..data.sets import digits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
-from ..training import OnStep, Record, Run, TrainingConfig, train, write_records
-from .executors import run_jobs
+from ..training import Record, Run, TrainingConfig, train, write_records
+from .executors import Slot, run_jobs
 
 RECORDS = "records.jsonl"
 UNFINISHED = "records.unfinished.jsonl"
@@ -90,9 +90,9 @@ class DemoRun:
     seed: int
     algorithm: str
 
-    def __call__(self, on_step: OnStep) -> list[Record]:
+    def __call__(self, slot: Slot) -> list[Record]:
         splits = digits.load(self.seed)
-        return train(Run(self.algorithm, self.demo.model, splits, self.demo.training, self.seed), on_step)
+        return train(Run(self.algorithm, self.demo.model, splits, self.demo.training, self.seed), slot.on_step)
 
 
 def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:

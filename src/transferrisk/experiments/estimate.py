@@ -11,14 +11,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..settings import dumps
 from ..training.config import Precision
-from ..training.plain import dumps
 from .bench import BRIEF, Workload, forward_seconds, step_seconds
-from .tasks import Cost, PlannedRun, get
+from .tasks import PlannedRun, get_task
 
 FEW = 2  # samples of each environment in a step that stands for a long one
 LONGEST = 4.0  # seconds of the one step of ERM that tells how time grows with samples
 BUDGET = 25.0  # seconds after which no further kind of step is measured
+
+
+@dataclass(frozen=True)
+class Cost:
+    """So many steps of an algorithm.
+
+    evaluated  about how many samples all evaluations look at
+    """
+
+    workload: Workload
+    algorithm: str
+    settings: Mapping[str, Any]
+    precision: Precision | None
+    steps: int
+    evaluated: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +153,7 @@ def _network(cost: Cost) -> Kind:
 
 def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
     """Runs of a kind take about as long: so many steps of one kind, evaluated as often."""
-    task = get(run.task)
+    task = get_task(run.task)
     cost = task.cost(task.read(run.settings))
     if cost is None:
         return (run.task, dumps({**run.settings, "seed": 0}, sort_keys=True)), None

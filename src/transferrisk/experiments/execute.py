@@ -1,27 +1,32 @@
-"""One run, from its settings to its rows."""
+"""One run, from its settings to its records, and with what it was made."""
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
 import time
 import traceback
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from ..errors import TransferRiskError
+from ..errors import InputError, TransferRiskError
 from ..files import write_atomically
-from ..training import OnStep, Stopped
+from ..results.records import DONE, FAILED, RECORDS, records_bytes
+from ..settings import dumps
+from ..training import Stopped
 from ..training.checkpoint import versions
-from ..training.plain import dumps
 from ..training.troubles import full_memory
-from .executors import threads_set
-from .provenance import commit, hardware
-from .store import DONE, FAILED, ROWS, RUN, Store, digest_of, kept
-from .tasks import Place, PlannedRun, get
+from .executors import Slot
+from .store import RUN, Store, digest_of, model_was_kept
+from .tasks import TASKS, Place, PlannedRun, get_task
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Outcome:
     """How a run ended.
 
     state    busy: another process has it
-    seconds  it took here; 0 where another process had done it
+    seconds  seconds that it took here; 0 where another process had done it
     error    why it failed, in one line
     """
 
@@ -40,32 +45,36 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Event:
-    """What happens to a run on the way.
+class RunJob:
+    """A run as a job for an executor.
 
-    kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
-          be read; changed: the experiment of this name was of another recipe; else how it ended
+    module     the module that registers its task
+    data_root  where data sets are; None: the usual place
     """
 
-    name: str
-    kind: Literal["step", "died", "lost", "changed", "done", "failed", "busy"]
-    step: int = 0
-    total: int = 0
-    seconds: float = 0.0
-    message: str = ""
+    run: PlannedRun
+    module: str
+    store: Store
+    data_root: Path | None = None
+
+    @classmethod
+    def of(cls, run: PlannedRun, store: Store, data_root: Path | None = None) -> RunJob:
+        return cls(run, TASKS.get(run.task).__module__, store, None if data_root is None else data_root.absolute())
+
+    def __call__(self, slot: Slot) -> Outcome:
+        try:
+            import_module(self.module)
+        except ImportError as error:
+            raise InputError(
+                f"the module {self.module}, which registers a task, cannot be imported by a worker ({error}): install "
+                "it, or add its folder to PYTHONPATH"
+            ) from None
+        outcome = execute_run(self.run, self.store, slot, self.data_root)
+        slot.broken = outcome.state == "failed" and torch.cuda.is_initialized()
+        return outcome
 
 
-OnEvent = Callable[[Event], None]
-
-
-def execute(
-    run: PlannedRun,
-    store: Store,
-    device: str = "auto",
-    threads: int | None = None,
-    data_root: Path | None = None,
-    on_step: OnStep = lambda done, total: None,
-) -> Outcome:
+def execute_run(run: PlannedRun, store: Store, slot: Slot, data_root: Path | None = None) -> Outcome:
     """Do a run that is not done yet, or go on with it.
 
     Whatever its task raises is a failed run; only a request to stop (`Stopped`, KeyboardInterrupt) goes further.
@@ -78,10 +87,9 @@ def execute(
                 return Outcome(run.name, "busy")
             if store.done(run.name, run.keep):
                 return Outcome(run.name, "done")
-            place = Place(folder, device, data_root, run.keep, on_step, store.folder)
+            place = Place(folder, slot.device, data_root, run.keep, slot.on_step, store.folder)
             try:
-                with threads_set(threads):
-                    _complete(run, store, place, began)
+                _complete(run, store, place, began)
             except Stopped:
                 raise
             except Exception as error:
@@ -96,31 +104,36 @@ def execute(
 
 
 def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None:
-    """Task, rows, done.json; the task's own leftovers go when the rows are safe, before an upload would take them."""
-    if not _done_here(place):
-        task = get(run.task)
-        if not _rows_are_all(place):
-            _write(place, RUN, dumps({"task": run.task, "settings": run.settings}, indent=2) + "\n")
-            rows = task.run(task.read(run.settings), place)
-            _write(place, ROWS, "".join(dumps(row) + "\n" for row in rows))
+    """Task, records, done.json; the task's own leftovers go when the records are safe, before they are uploaded."""
+    if not _is_done_here(place):
+        task = get_task(run.task)
+        _write(place, RUN, dumps({"task": run.task, "settings": run.settings}, indent=2) + "\n")
+        content = records_bytes(task.run(task.read(run.settings), place))
+        _write(place, RECORDS, content)
         task.tidy(place)
-        _write(place, DONE, dumps(_about(place, time.monotonic() - began), indent=2) + "\n")
+        about = {
+            "seconds": round(time.monotonic() - began, 3),  # since the run was last taken up
+            "records": digest_of(content),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "keep": place.keep,
+            "device": place.device,
+            "threads": torch.get_num_threads(),
+            "hardware": hardware(place.device),
+            "versions": versions(),
+            "commit": commit(),
+        }
+        _write(place, DONE, dumps(about, indent=2) + "\n")
     (place.folder / FAILED).unlink(missing_ok=True)
     store.publish(run.name, run.keep)
 
 
-def _done_here(place: Place) -> bool:
-    """Done in the folder, while the store does not say so: only the upload is left."""
+def _is_done_here(place: Place) -> bool:
+    """Whether it is done in the folder, though not in the store: only the upload is left."""
     path = place.folder / DONE
-    return path.exists() and (place.folder / ROWS).exists() and (not place.keep or kept(path.read_bytes()))
+    return path.exists() and (place.folder / RECORDS).exists() and (not place.keep or model_was_kept(path.read_bytes()))
 
 
-def _rows_are_all(place: Place) -> bool:
-    """Cut off between the last two files: only the end is left to do, unless the model is needed too."""
-    return (place.folder / ROWS).exists() and not (place.folder / DONE).exists() and not place.keep
-
-
-def _write(place: Place, name: str, content: str) -> None:
+def _write(place: Place, name: str, content: bytes | str) -> None:
     try:
         write_atomically(place.folder / name, content)
     except OSError as error:
@@ -129,26 +142,47 @@ def _write(place: Place, name: str, content: str) -> None:
         ) from None
 
 
-def _about(place: Place, seconds: float) -> dict[str, object]:
-    """`seconds` are those since the run was last taken up."""
-    return {
-        "seconds": round(seconds, 3),
-        "rows": digest_of((place.folder / ROWS).read_bytes()),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "keep": place.keep,
-        "device": place.device,
-        "threads": torch.get_num_threads(),
-        "hardware": hardware(place.device),
-        "versions": versions(),
-        "commit": commit(),
-    }
-
-
 def in_a_line(error: BaseException) -> str:
-    """What went wrong; the kind of error is named where the message is not ours."""
+    """The error's message; its kind is named where the message is not ours."""
     if full := full_memory(error):
         return f"{full}: use fewer workers, or a smaller batch"
     text = " ".join(str(error).split())
     if isinstance(error, TransferRiskError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git.
+
+    It ends in "-dirty" where the tree has changes beyond it. It is what it was when first asked for: long runs outlive
+    commits, and ask as they begin.
+    """
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists() or not (root / "src" / "transferrisk").is_dir():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        head = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return head.stdout.strip() if head.returncode == 0 else None
+
+
+def hardware(device: str = "cpu") -> str:
+    """The name of the device, in words; "auto" is a GPU where there is one."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(None if device == "auto" else device)
+    return f"{os.cpu_count()} CPU cores, {_processor()}, {platform.system()}"
+
+
+@cache
+def _processor() -> str:
+    """Its model where the system tells, else its kind."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, model = line.partition(":")
+            if name.strip() == "model name" and model.strip():
+                return " ".join(model.split())
+    return platform.processor() or platform.machine()

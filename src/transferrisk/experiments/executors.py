@@ -1,79 +1,333 @@
-"""Running independent jobs, in this process or in several.
+"""Carrying out independent jobs: in this process, in several of this machine, or elsewhere (`ray_executor`).
 
-A job gets one thread wherever it runs: small networks gain little from more, threads that wait by spinning bring each
-other to a halt where cores are shared, and so the numbers do not depend on how many processes there are.
+Python's own pools cannot do what runs of hours need: they break as a whole when one worker is killed, and end workers
+without letting them save. So each worker here is a process with a pipe: a job goes in; steps and the result come out. A
+worker that dies is replaced and its job tried again. SIGTERM asks a worker to finish its step, save and end.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+import signal
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import torch
 
 from ..errors import InputError, TransferRiskError
-from ..training import OnStep
-from .processes import in_processes
+from ..settings import Bound, Count, Settings
+from ..training import Stopped
+from .tasks import OnStep, ignore_steps
 
 T = TypeVar("T")
-Job = Callable[[OnStep], T]
-"""Does its work, reports `on_step(done, total)` now and then, and returns the result. Pickled for another process."""
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def cores() -> int:
-    """How many this process may use."""
+@dataclass
+class Slot:
+    """Where a job runs.
+
+    broken  set by a job after which its worker makes room for a new one, since a GPU's error may stay with the process
+    """
+
+    device: str
+    threads: int
+    on_step: OnStep = ignore_steps
+    broken: bool = False
+
+
+Job = Callable[[Slot], T]
+"""Does its work, reports steps to the slot now and then, and returns the result. Pickled for another process."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What an executor tells about a job.
+
+    position  the job's place among all jobs
+    content   step: (done, total); done: the result; retried, lost: why its worker died
+    """
+
+    position: int
+    kind: Literal["step", "done", "retried", "lost"]
+    content: Any
+
+
+Messages = Generator[Message, None, None]
+OnJobStep = Callable[[int, int, int], None]
+"""(position of the job, steps done, steps in all)"""
+
+
+class Executor(Protocol):
+    def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep) -> Messages:
+        """Tell what becomes of the jobs, as it comes; an error that a job raises is raised here.
+
+        When the iterator is closed, jobs that can be saved have been saved and have ended. Steps of a job that runs in
+        this process go to `on_step`, since an iterator cannot tell anything while it works.
+        """
+
+    def close(self) -> None:
+        """End whatever was started for several calls of `map`."""
+
+
+def count_cores() -> int:
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: Callable[[int, int, int], None]) -> Iterator[tuple[int, T]]:
-    """(position, result) of each job as it finishes; `on_step(position, done, total)` on the way.
-
-    One worker is this process. More are processes of their own (`in_processes`), which end with the iteration, however
-    it ends.
-    """
-    if workers < 1:
-        raise InputError(f"workers={workers} is no number of processes: use 1 or more")
-    workers = min(workers, len(jobs))
-    return _in_processes(jobs, workers, on_step) if workers > 1 else _in_turn(jobs, on_step)
-
-
-def _in_turn(jobs: Sequence[Job[T]], on_step: Callable[[int, int, int], None]) -> Iterator[tuple[int, T]]:
-    for position, job in enumerate(jobs):
-        with threads_set(1):
-            result = job(partial(on_step, position))
-        yield position, result
-
-
-def _in_processes(
-    jobs: Sequence[Job[T]], workers: int, on_step: Callable[[int, int, int], None]
-) -> Iterator[tuple[int, T]]:
-    with closing(in_processes(deque(enumerate(jobs)), [_do] * workers, threads=1, daemon=True)) as all_told:
-        for told in all_told:
-            position, _ = told.item
-            if told.what == "step":
-                on_step(position, *told.content)
-            elif told.what == "done":
-                yield position, told.content
-            else:
-                raise TransferRiskError(
-                    "a worker process ended before its work did, perhaps because memory ran out: use fewer workers"
-                )
-
-
-def _do(numbered: tuple[int, Job[T]], on_step: OnStep) -> T:
-    return numbered[1](on_step)
-
-
 @contextmanager
-def threads_set(count: int | None) -> Iterator[None]:
-    """How many torch uses meanwhile; None: as many as now."""
+def threads_set(count: int) -> Iterator[None]:
+    """Let torch use this many threads meanwhile."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class LocalExecutor(Settings):
+    """
+    workers  processes, started afresh: a script that asks for them needs the `if __name__ == "__main__"` guard. None:
+             one for each device, or for each core if the device is the CPU. 0: all is done in this process, which ends
+             with the first job that kills it
+    devices  workers take them in turn; None: all GPUs, or the CPU
+    threads  threads of each worker; None: the cores, divided among the workers
+    retries  how often a job is tried again after its worker died
+    """
+
+    workers: Annotated[int, Bound(least=0)] | None = None
+    devices: tuple[str, ...] | None = None
+    threads: Count | None = None
+    retries: Annotated[int, Bound(least=0)] = 2
+
+    def seats(self) -> tuple[tuple[str, ...], int]:
+        """The device of each worker, or of this process, and the threads of each."""
+        devices = self.devices or _all_devices()
+        workers = self.workers
+        if workers is None:
+            workers = count_cores() if devices == ("cpu",) else len(devices)
+        seats = tuple(devices[i % len(devices)] for i in range(max(1, workers)))
+        return seats, self.threads or max(1, count_cores() // len(seats))
+
+    def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep = lambda position, done, total: None) -> Messages:
+        seats, threads = self.seats()
+        if self.workers == 0:
+            return _here(jobs, seats[0], threads, on_step)
+        return _in_processes(jobs, seats, threads, self.retries)
+
+    def close(self) -> None:
+        """Nothing outlives `map`."""
+
+
+def _all_devices() -> tuple[str, ...]:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
+
+
+def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: OnJobStep) -> Iterator[tuple[int, T]]:
+    """(position, result) of each job as it finishes, on the CPU; one worker is this process.
+
+    A job gets one thread wherever it runs: small networks gain little from more, threads that wait by spinning bring
+    each other to a halt where cores are shared, and so the numbers do not depend on how many processes there are.
+    """
+    if workers < 1:
+        raise InputError(f"workers must be an integer >= 1, got {workers}")
+    executor = LocalExecutor(0 if min(workers, len(jobs)) == 1 else workers, ("cpu",), threads=1, retries=0)
+    return _results(executor, jobs, on_step)
+
+
+def _results(executor: Executor, jobs: Sequence[Job[T]], on_step: OnJobStep) -> Iterator[tuple[int, T]]:
+    with closing(executor.map(jobs, on_step)) as messages:
+        for message in messages:
+            if message.kind == "step":
+                on_step(message.position, *message.content)
+            elif message.kind == "done":
+                yield message.position, message.content
+            else:
+                raise TransferRiskError(f"a worker process {message.content}: use fewer workers")
+
+
+def _here(jobs: Sequence[Job[Any]], device: str, threads: int, on_step: OnJobStep) -> Messages:
+    for position, job in enumerate(jobs):
+        with threads_set(threads):
+            result = job(Slot(device, threads, partial(on_step, position)))
+        yield Message(position, "done", result)
+
+
+def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, retries: int) -> Messages:
+    waiting, deaths = deque(range(len(jobs))), Counter[int]()
+    workers: dict[Connection, _Worker] = {}
+    begun = False
+
+    def next_job(worker: _Worker) -> None:
+        worker.position = waiting.popleft()
+        with suppress(OSError):  # it has just died, which is noticed when its answer is waited for
+            worker.connection.send(jobs[worker.position])
+
+    def replace(worker: _Worker) -> str:
+        how = worker.join()
+        del workers[worker.connection]
+        if waiting:
+            start(worker.device)
+        return how
+
+    def start(device: str) -> None:
+        worker = _Worker(device, threads)
+        workers[worker.connection] = worker
+        next_job(worker)
+
+    try:
+        for device in seats[: len(jobs)]:
+            start(device)
+        while busy := [connection for connection, worker in workers.items() if worker.position is not None]:
+            for connection in wait(busy):
+                worker = workers[connection]  # type: ignore[index]  # it is one of ours
+                position = worker.position
+                assert position is not None
+                try:
+                    kind, content = worker.connection.recv()
+                except (EOFError, OSError):
+                    kind, content = "died", None
+                if kind == "begun":
+                    begun = True
+                elif kind == "raised":
+                    raise content
+                elif kind == "step":
+                    yield Message(position, "step", content)
+                elif kind == "died":
+                    deaths[position] += 1
+                    again = begun and deaths[position] <= retries
+                    if again:
+                        waiting.appendleft(position)
+                    how = replace(worker)
+                    if not begun:
+                        raise TransferRiskError(
+                            f"a worker process {how} before it could work: use fewer workers, and in a script of "
+                            'your own start them below `if __name__ == "__main__":`'
+                        )
+                    attempts = f", at each of {retries + 1} attempts" if retries and not again else ""
+                    yield Message(position, "retried" if again else "lost", how + attempts)
+                else:
+                    worker.position = None
+                    if kind == "last":
+                        replace(worker)
+                    elif waiting:
+                        next_job(worker)
+                    yield Message(position, "done", content)
+    finally:
+        _end([worker.process for worker in workers.values()])
+
+
+class _Worker:
+    """A process that does jobs; `position` is that of the job it has."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        """Start it. It inherits a block on signals: what Ctrl-C means is decided in this process alone."""
+        self.device, self.position = device, None  # type: tuple[str, int | None]
+        context = get_context("spawn")
+        resource_tracker.ensure_running()  # when it starts with the first worker, it lifts the block
+        with _signals_blocked(signal.SIGINT, signal.SIGTERM), _environment(threads):
+            self.connection, theirs = context.Pipe()
+            self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads))
+            self.process.start()
+            theirs.close()
+
+    def join(self) -> str:
+        """Wait for its end, and say how it ended."""
+        self.process.join()
+        self.connection.close()
+        code = self.process.exitcode or 0
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"was ended by {name}{', perhaps because memory ran out' * (code == -9)}"
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """Let trainings finish their step and save; whoever cannot wait for that interrupts again."""
+    try:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+@contextmanager
+def _signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Hold such signals back until the end, where the system can."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Variables that libraries of a worker read as they are loaded."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _work(connection: Connection, device: str, threads: int) -> None:
+    """A worker's life: jobs come and results go through the connection, until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    torch.set_num_threads(threads)
+    abandoned = False
+
+    def on_step(done: int, total: int) -> None:
+        nonlocal abandoned
+        try:
+            connection.send(("step", (done, total)))
+        except OSError:  # the process that started us is gone: stop as it would have asked us to
+            if not abandoned:
+                abandoned = True
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        connection.send(("begun", None))
+        kind = "done"
+        while kind == "done":
+            kind, content = _answer(connection.recv(), Slot(device, threads, on_step))
+            connection.send((kind, content))
+    except (EOFError, ConnectionError, Stopped):
+        return
+
+
+def _answer(job: Job[Any], slot: Slot) -> tuple[str, Any]:
+    try:
+        result = job(slot)
+    except Stopped:
+        raise
+    except Exception as error:
+        error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+        return "raised", error
+    return "last" if slot.broken else "done", result

@@ -1,4 +1,4 @@
-"""The runs that a recipe asks for."""
+"""Plans: the runs that a recipe asks for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import get_algorithm
-from ..data.checks import did_you_mean
-from ..errors import InputError
+from ..data.fetch import verify
+from ..data.root import data_root
+from ..errors import InputError, did_you_mean
 from .recipe import Recipe
-from .tasks import PlannedRun, get
-from .tasks.base import has_needs, needs_of
-from .tasks.base import plan as planned
-from .tasks.known import absent
+from .tasks import PlannedRun, get_task, has_needs, needs_of, plan_run
 
 
 @dataclass(frozen=True)
@@ -52,27 +50,37 @@ class Plan:
         return len(self.runs) - len({cell.run.name for cell in self.cells})
 
 
-def count(recipe: Recipe) -> int:
-    """How many runs it has, those that others need among them.
+def count_runs(recipe: Recipe) -> int:
+    """How many runs a recipe has, those that others need among them.
 
     The points of grids, most of them all, are counted without resolving them, as if no two were the same run.
     """
     with_grid = {label: method for label, method in recipe.methods.items() if "grid" in method and recipe.grids}
-    if has_needs(get(recipe.task)) or not with_grid:
-        return len(recipe.seeds) * len(make(recipe, seeds=1).runs)
+    if has_needs(get_task(recipe.task)) or not with_grid:
+        return len(recipe.seeds) * len(make_plan(recipe, seeds=1).runs)
     points = len(recipe.seeds) * sum(1 for _ in _combinations(replace(recipe, methods=with_grid)))
     others = {label: method for label, method in recipe.methods.items() if label not in with_grid}
-    return points + (count(replace(recipe, methods=others)) if others else 0)
+    return points + (count_runs(replace(recipe, methods=others)) if others else 0)
 
 
 def absent_data(plan: Plan, missing: Iterable[PlannedRun], root: Path | None) -> str | None:
-    """Of which set nothing is on this machine, and what to do; None where there is none such."""
+    """Say which data set is not on this machine, and what to do; None where all are."""
     for data in sorted({run.settings["data"] for run in missing if isinstance(run.settings.get("data"), str)}):
         if folder := absent(data, root):
             return (
                 f"{data} is not there, since {folder} does not exist: see trm data fetch {data}, say where it is with "
                 f"--data-root or $TRANSFERRISK_DATA, or leave its runs out{_without(plan, data)}"
             )
+    return None
+
+
+def absent(data: str, root: Path | str | None) -> Path | None:
+    """A folder that a set has to have and that is not there; None where only reading can tell what is missing."""
+    place = data_root(root)
+    for state in verify(data, place, digests=False):
+        folder = place / state.path.relative_to(place).parts[0]
+        if state.state == "missing" and not folder.exists():
+            return folder
     return None
 
 
@@ -85,15 +93,15 @@ def _without(plan: Plan, data: str) -> str:
     return ""
 
 
-def whole(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
+def whole_plan(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
     """Every cell of the recipe, with more seeds than it has where those are asked for."""
-    return make(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds, given=given)
+    return make_plan(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds, given=given)
 
 
-def make(
+def make_plan(
     recipe: Recipe, only: Sequence[str] = (), seeds: int | None = None, given: Mapping[str, Any] | None = None
 ) -> Plan:
-    """Every problem, combination, method, point and seed, in this order.
+    """A plan of every problem, combination, method, point and seed, in this order.
 
     only   "column=value,value" leaves the others out; a value alone is a method's label
     seeds  the first so many in place of the recipe's
@@ -102,12 +110,12 @@ def make(
     """
     if recipe.task == Recipe.task and not (recipe.settings or recipe.problems or recipe.methods):
         raise InputError(
-            f'recipe {recipe.where} says nothing to run: it needs data, as data = "pacs" below [settings], and '
-            'methods, as ERM = { algorithm = "erm" } below [methods]'
+            f'recipe {recipe.where} has nothing to run: add data, as data = "pacs" below [settings], and methods, as '
+            'ERM = { algorithm = "erm" } below [methods]'
         )
     _check_rules(recipe)
     _check_varied(recipe)
-    known = {field.name for field in fields(get(recipe.task).settings_type)}
+    known = {field.name for field in fields(get_task(recipe.task).settings_type)}
     common = {key: value for key, value in (given or {}).items() if key in known}
     chosen = _chosen(recipe, only)
     numbers = recipe.seeds if seeds is None else _more(recipe.seeds, seeds)
@@ -115,7 +123,7 @@ def make(
     for columns, settings in _combinations(recipe):
         if all(_text(columns.get(column)) in values for column, values in chosen.items()):
             with _named(recipe, columns):
-                run = planned(recipe.task, {**common, **settings, "seed": numbers[0]}, recipe.keep)
+                run = plan_run(recipe.task, {**common, **settings, "seed": numbers[0]}, recipe.keep)
             for seed in numbers:
                 own = replace(run, settings={**run.settings, "seed": seed})
                 cells.append(Cell(own, {**columns, "seed": seed}))
@@ -126,7 +134,7 @@ def make(
 
 def _check_rules(recipe: Recipe) -> None:
     """A point of a grid is chosen by validation data of the training environments, where the rule is the last step."""
-    rules = get(recipe.task).rules
+    rules = get_task(recipe.task).rules
     for rule in recipe.select:
         if rule not in rules:
             raise InputError(

@@ -1,15 +1,15 @@
 """Where experiments keep their runs: a folder, or any storage that fsspec reaches.
 
-    ROOT/runs/<name>/     one folder a run: run.json (task and settings), rows.jsonl (its result), then done.json or
-                          failed.json, and what the task keeps beside them
+    ROOT/runs/<name>/     one folder for each run: run.json (task and settings), records.jsonl (its result), then
+                          done.json or failed.json, and files that the task keeps beside them
     ROOT/<experiment>/    recipe.json and records.parquet
 
 Invariant: where done.json is, the rest is whole; it is written last.
 
-In a folder, a run is held by one process at a time, by a lock that ends with the process. Object storage knows no
-locks: there, a run works in a folder of its machine (`scratch`), and is uploaded when it is finished. Two at once may
-then do the same run twice, and never damage it, because each object is replaced as a whole. What `scratch` holds of a
-run goes when the run's folder is removed from the storage.
+In a folder, a run is held by one process at a time, by a lock that ends with the process. Object storage has no locks:
+there, a run works in a folder of its machine (`scratch`), and is uploaded when it is finished. Two at once may then do
+the same run twice, and never damage it, because each object is replaced as a whole. The copy of a run in `scratch` goes
+when the run's folder is removed from the storage.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
 
 from ..errors import InputError, TransferRiskError
 from ..files import readable, write_atomically
-from ..training.plain import dumps
-from .bucket import Bucket
-from .tasks import PlannedRun, Row
+from ..results import Record
+from ..results.records import DONE, FAILED, RECORDS, RUNS
+from ..settings import dumps
+from .tasks import PlannedRun
 
-RUNS, LOCK = "runs", ".lock"
-RUN, ROWS, DONE, FAILED = "run.json", "rows.jsonl", "done.json", "failed.json"
-ASIDE = "rows.damaged.jsonl"
-MADE = ("precision", "hardware", "threads", "version", "commit", "date")
+RUN, LOCK = "run.json", ".lock"
+ASIDE = "records.damaged.jsonl"
+PROVENANCE = ("precision", "hardware", "threads", "version", "commit", "date")
 SEEN = ".seen"  # in scratch: the storage has files of the run, or had until they were removed
 
 
@@ -55,7 +58,7 @@ class Store:
         if self._bucket is None:
             self.local = Path(self.root)
             if self.local.exists() and not self.local.is_dir():
-                raise InputError(f"{readable(self.root)} is no folder: name one for the results")
+                raise InputError(f"the place of the results must be a folder, got {readable(self.root)}")
         else:
             below = Path(scratch or Path(tempfile.gettempdir()) / f"transferrisk-{getpass.getuser()}").absolute()
             self.local = below / hashlib.sha256(self.root.encode()).hexdigest()[:16]
@@ -63,128 +66,144 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
+    # Files by their path below the root
+
     def where(self, path: str) -> str:
         """The full name of a file, for a message."""
         return f"{self.root}/{path}"
 
     def read(self, path: str) -> bytes | None:
-        """None where there is no such file."""
-        try:
-            with self._reading(path):
-                return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
-        except FileNotFoundError:
-            return None
+        """The content of a file; None where there is no such file."""
+        with self._errors(path, "read"), suppress(FileNotFoundError):
+            return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
+        return None
 
     def write(self, path: str, content: bytes | str) -> None:
         data = content.encode() if isinstance(content, str) else content
-        with self._disk_errors(path):
+        with self._errors(path, "written"):
             if self._bucket:
                 self._bucket.write(path, data)
             else:
                 write_atomically(self.local / path, data)
 
     def copy(self, patterns: Iterable[str], folder: Path) -> None:
-        """Files that match, such as */recipe.json, to the same places below a folder."""
+        """Copy files that match, such as */recipe.json, to the same places below a folder."""
         for pattern in patterns:
-            parts = len(Path(pattern).parts)
-            with self._reading(pattern):
+            depth = len(Path(pattern).parts)
+            with self._errors(pattern, "read"):
                 found = self._bucket.find(pattern) if self._bucket else [*map(str, self.local.glob(pattern))]
-            for path in ("/".join(full.split("/")[-parts:]) for full in found):
+            for path in ("/".join(full.split("/")[-depth:]) for full in found):
                 content = self.read(path)
                 if content is not None:
                     write_atomically(folder / path, content)
 
+    # Finished runs
+
     def finished(self) -> set[str]:
-        """Names of the runs that are done and have their rows."""
+        """Names of the runs that are done and have their records."""
         if self._bucket:
-            with self._reading(RUNS):
-                paths = [self._bucket.find(f"{RUNS}/*/{name}") for name in (DONE, ROWS)]
+            with self._errors(RUNS, "read"):
+                paths = [self._bucket.find(f"{RUNS}/*/{name}") for name in (DONE, RECORDS)]
             return set.intersection(*({path.split("/")[-2] for path in found} for found in paths))
         done = (path.parent for path in (self.local / RUNS).glob(f"*/{DONE}"))
-        return {folder.name for folder in done if (folder / ROWS).exists()}
+        return {folder.name for folder in done if (folder / RECORDS).exists()}
 
     def done(self, name: str, keep: bool = False) -> bool:
-        """Whether the run is; with `keep`, whether its model was kept too."""
+        """Whether the run is done; with `keep`, whether its model was kept too."""
         content = self.read(f"{RUNS}/{name}/{DONE}")
-        if content is None or self.read(f"{RUNS}/{name}/{ROWS}") is None:
+        if content is None or self.read(f"{RUNS}/{name}/{RECORDS}") is None:
             return False
-        return not keep or kept(content)
+        return not keep or model_was_kept(content)
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-        """Those that are not done yet."""
+        """The runs that are not done yet."""
         finished = self.finished()
         return [run for run in runs if run.name not in finished or (run.keep and not self.done(run.name, keep=True))]
 
-    def rows(self, name: str) -> list[Row]:
+    def records(self, name: str) -> list[Record]:
         """The result of a finished run."""
-        path = f"{RUNS}/{name}/{ROWS}"
+        path = f"{RUNS}/{name}/{RECORDS}"
         content = self.read(path)
         if content is None:
             raise Lost(f"{self.where(path)} does not exist: run {name} is not done")
         with self._damage(name, DONE):
-            digest = json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"{}").get("rows", digest_of(content))
-        with self._damage(name, ROWS):
+            digest = json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"{}").get("records", digest_of(content))
+        with self._damage(name, RECORDS):
             if digest_of(content) != digest:
                 raise ValueError("it is not what was written")
-            rows: list[Row] = [json.loads(line) for line in content.splitlines()]
-            if not all(isinstance(row, dict) for row in rows):
-                raise ValueError("a line is no JSON object")
-            return rows
+            records: list[Record] = [json.loads(line) for line in content.splitlines()]
+            return records
 
     def seconds(self, name: str) -> float | None:
-        """That a finished run took, since it was last taken up; None where its files do not tell."""
+        """How long a finished run took, since it was last taken up; None where its files do not tell."""
         try:
             return float(json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")["seconds"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def made_with(self, name: str) -> dict[str, Any]:
-        """`MADE` of a finished run, as far as known; threads are told of a CPU's."""
+    def provenance(self, name: str) -> dict[str, Any]:
+        """`PROVENANCE` of a finished run, as far as it is recorded; threads only where it ran on a CPU."""
         contents = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
         done, run = (b"{}" if content is None else content for content in contents)
         with self._damage(name, DONE):
             about = json.loads(done)
             threads = about.get("threads") if about.get("device") == "cpu" else None
             version = about.get("versions", {}).get("transferrisk")
-            made = [about.get("hardware"), threads, version, about.get("commit"), about.get("date")]
+            values = [about.get("hardware"), threads, version, about.get("commit"), about.get("date")]
         with self._damage(name, RUN):
             precision = json.loads(run).get("settings", {}).get("precision")
-        return dict(zip(MADE, [precision, *made], strict=True))
+        return dict(zip(PROVENANCE, [precision, *values], strict=True))
+
+    def folder(self, name: str) -> Path:
+        """The folder of a finished run, on this machine."""
+        folder = self.local / RUNS / name
+        if self._bucket is None:
+            return folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / LOCK):
+            done = self.read(f"{RUNS}/{name}/{DONE}")
+            if not (folder / DONE).exists() or (folder / DONE).read_bytes() != done:  # it has been done again elsewhere
+                _empty(folder)
+                self._bucket.download(f"{RUNS}/{name}", folder, last=DONE)
+                (folder / SEEN).touch()
+        return folder
 
     def set_aside(self, name: str) -> None:
-        """The rows of a finished run, so that it counts as one to be done; nothing where another process does it."""
+        """Rename the records of a finished run, so that it counts as missing; not while another process does it."""
         path = f"{RUNS}/{name}"
-        with self.claim(name) as folder, self._disk_errors(path), suppress(FileNotFoundError):
+        with self.claim(name) as folder, self._errors(path, "written"), suppress(FileNotFoundError):
             if folder is not None and self._bucket:
                 _empty(folder)
-                self._bucket.move(f"{path}/{ROWS}", f"{path}/{ASIDE}")
+                self._bucket.move(f"{path}/{RECORDS}", f"{path}/{ASIDE}")
             elif folder is not None:
-                os.replace(folder / ROWS, folder / ASIDE)
+                os.replace(folder / RECORDS, folder / ASIDE)
 
     def is_aside(self, name: str) -> bool:
-        """Whether the run once had rows that turned out to be damaged."""
+        """Whether the run once had records that turned out to be damaged."""
         return self.read(f"{RUNS}/{name}/{ASIDE}") is not None
+
+    # Runs at work
 
     @contextmanager
     def claim(self, name: str) -> Iterator[Path | None]:
         """The run's folder for this process alone; None where another has it."""
         folder = self.local / RUNS / name
-        with self._disk_errors(f"{RUNS}/{name}"):
+        lock = FileLock(folder / LOCK, blocking=False)
+        with self._errors(f"{RUNS}/{name}", "written"):
             folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            with suppress(Timeout):
+                lock.acquire()
         try:
-            ours = _lock(handle)
-            if ours:
-                self._follow_removal(name)
-            yield folder if ours else None
+            if lock.is_locked and self._was_removed(name):
+                _empty(folder)  # whoever removes a run wants it done anew, not this copy uploaded
+            yield folder if lock.is_locked else None
         finally:
-            os.close(handle)
+            lock.release()
 
-    def _follow_removal(self, name: str) -> None:
-        """Who removes a run's folder from the storage wants it done anew, not its copy here uploaded again."""
-        folder = self.local / RUNS / name
-        if self._bucket and (folder / SEEN).exists() and not self._bucket.find(f"{RUNS}/{name}/*"):
-            _empty(folder)
+    def _was_removed(self, name: str) -> bool:
+        """Whether the storage had files of the run, and has none now."""
+        seen = (self.local / RUNS / name / SEEN).exists()
+        return seen and self._bucket is not None and not self._bucket.find(f"{RUNS}/{name}/*")
 
     def taken(self, name: str) -> bool:
         """Whether another process works on the run."""
@@ -196,7 +215,7 @@ class Store:
         if self._bucket is None:
             return
         folder, path = self.local / RUNS / name, f"{RUNS}/{name}"
-        with self._disk_errors(path):
+        with self._errors(path, "written"):
             self._bucket.upload(folder, path, last=DONE, but=(LOCK, SEEN))
             self._bucket.remove(f"{path}/{FAILED}")
             (folder / SEEN).touch()
@@ -210,27 +229,13 @@ class Store:
             if self._bucket:
                 (self.local / RUNS / name / SEEN).touch()
 
-    def folder(self, name: str) -> Path:
-        """Of a finished run, on this machine."""
-        folder = self.local / RUNS / name
-        if self._bucket is None:
-            return folder
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / LOCK):
-            done = self.read(f"{RUNS}/{name}/{DONE}")
-            if not (folder / DONE).exists() or (folder / DONE).read_bytes() != done:  # it has been done again elsewhere
-                _empty(folder)
-                self._bucket.download(f"{RUNS}/{name}", folder, last=DONE)
-                (folder / SEEN).touch()
-        return folder
-
     @contextmanager
     def alone(self, experiment: str) -> Iterator[None]:
         """One process at a time in an experiment's own folder; others wait."""
         if self._bucket is None:
-            with self._disk_errors(experiment):
+            with self._errors(experiment, "written"):
                 (self.local / experiment).mkdir(parents=True, exist_ok=True)
-        with nullcontext() if self._bucket else _locked(self.local / experiment / LOCK):
+        with nullcontext() if self._bucket else FileLock(self.local / experiment / LOCK):
             yield
 
     @contextmanager
@@ -242,24 +247,12 @@ class Store:
             raise Lost(f"{where} is damaged ({error}): run {name} is to be done again") from None
 
     @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise TransferRiskError(
-                f"{self.where(path)} cannot be read ({error.strerror or error}): mend that or remove it, and run the "
-                "same again"
-            ) from None
-
-    @contextmanager
-    def _disk_errors(self, path: str) -> Iterator[None]:
+    def _errors(self, path: str, how: Literal["read", "written"]) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise TransferRiskError(
-                f"{self.where(path)} cannot be written ({error.strerror or error}): mend that, and run the same again"
+                f"{self.where(path)} cannot be {how} ({error.strerror or error}): mend that, and run the same again"
             ) from None
 
 
@@ -267,8 +260,8 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def kept(content: bytes) -> bool:
-    """Whether this done.json says that the model was; a damaged one says nothing."""
+def model_was_kept(content: bytes) -> bool:
+    """Whether this done.json says so; a damaged one does not."""
     try:
         return bool(json.loads(content).get("keep"))
     except (ValueError, AttributeError):
@@ -284,26 +277,61 @@ def _empty(folder: Path) -> None:
             item.unlink()
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock(handle, wait=True)
-        yield
-    finally:
-        os.close(handle)
+@dataclass(frozen=True)
+class Bucket:
+    """Files below an address that fsspec reaches, such as s3://bucket/results."""
 
+    files: Any  # fsspec's AbstractFileSystem
+    base: str
 
-def _lock(handle: int, wait: bool = False) -> bool:
-    """Whether the file, open for writing as network file systems want it, is ours until the handle is closed."""
-    try:
-        import fcntl
-    except ImportError:  # a platform without them: two processes are then not kept apart
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a network file system may know no locks
-        return True
-    return True
+    @classmethod
+    def of(cls, address: str) -> Bucket:
+        from fsspec.core import url_to_fs
+
+        try:
+            return cls(*url_to_fs(address))
+        except Exception as error:  # whatever the package behind it makes of an address
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{address} cannot be used for results ({why}): name a folder, or other storage") from None
+
+    def read(self, path: str) -> bytes:
+        content: bytes = self.files.cat_file(f"{self.base}/{path}")
+        return content
+
+    def write(self, path: str, content: bytes) -> None:
+        self._make_folder(path)
+        self.files.pipe_file(f"{self.base}/{path}", content)
+
+    def find(self, pattern: str) -> list[str]:
+        self.files.invalidate_cache()
+        found: list[str] = self.files.glob(f"{self.base}/{pattern}")
+        return found
+
+    def remove(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self.files.rm_file(f"{self.base}/{path}")
+
+    def move(self, path: str, to: str) -> None:
+        self.files.mv(f"{self.base}/{path}", f"{self.base}/{to}")
+
+    def upload(self, folder: Path, path: str, last: str, but: Sequence[str]) -> None:
+        """Upload all files of the folder but some; `last` is the one whose presence says that the others are there."""
+        files = (file for file in folder.rglob("*") if file.is_file() and file.name not in but)
+        inside = [str(file.relative_to(folder)) for file in files]
+        for name in sorted(inside, key=lambda name: (name == last, name)):
+            self._make_folder(f"{path}/{name}")
+            self.files.put_file(str(folder / name), f"{self.base}/{path}/{name}")
+
+    def download(self, path: str, folder: Path, last: str) -> None:
+        self.files.invalidate_cache()
+        start = self.files.info(f"{self.base}/{path}")["name"].rstrip("/")
+        for full in self.files.find(start):
+            name = full[len(start) + 1 :]
+            if name != last:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                self.files.get_file(full, str(folder / name))
+        write_atomically(folder / last, self.read(f"{path}/{last}"))
+
+    def _make_folder(self, path: str) -> None:
+        """Create the folder of a file, where the storage has folders."""
+        self.files.makedirs(f"{self.base}/{path}".rpartition("/")[0], exist_ok=True)

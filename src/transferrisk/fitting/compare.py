@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from ..data import EnvironmentSet
 from ..data.splits import VALIDATION, hold_out
-from ..experiments.executors import run_jobs
+from ..experiments.executors import Slot, run_jobs
 from ..training import OnStep
 from .source import Source
 from .trial import Outcome, Recipe, correct, fit_rows
@@ -231,10 +231,14 @@ def _run(
 ) -> Iterator[tuple[int, Tried]]:
     """Images in this process with all its threads; vectors, where one is enough, in several processes."""
     if trials[0].source.kind != "images":
-        yield from run_jobs(trials, workers, on_step)
+        yield from run_jobs([partial(_in_slot, trial) for trial in trials], workers, on_step)
         return
     for position, trial in enumerate(trials):
         yield position, trial(partial(on_step, position))
+
+
+def _in_slot(job: Callable[[OnStep], Any], slot: Slot) -> Any:
+    return job(slot.on_step)
 
 
 def final(trial: Trial, on_step: Callable[[int, int, int], None]) -> Outcome:
@@ -246,5 +250,6 @@ def final(trial: Trial, on_step: Callable[[int, int, int], None]) -> Outcome:
 
     if trial.source.kind == "images":
         return job(lambda done, total: on_step(0, done, total))
-    ((_, outcome),) = run_jobs([job], 1, on_step)
+    outcome: Outcome
+    ((_, outcome),) = run_jobs([partial(_in_slot, job)], 1, on_step)
     return outcome

@@ -13,7 +13,7 @@ from ..algorithms import get_algorithm, parse_settings, setting_names
 from ..data import Options
 from ..data.checks import listed
 from ..errors import InputError, WeightsWarning, warn
-from ..experiments.executors import cores
+from ..experiments.executors import count_cores
 from ..models import Classifier, at_hand, build, is_registered
 from ..training.digests import of_inputs
 from ..training.engine import device_of
@@ -213,7 +213,7 @@ def recipe_for(source: Source, plan: Plan) -> Recipe:
 
 def usual_workers(source: Source, recipe: Recipe) -> int:
     on_gpu = device_of(recipe.device).type == "cuda"
-    return 1 if on_gpu or source.kind == "images" or len(source.samples) < SMALL else cores()
+    return 1 if on_gpu or source.kind == "images" or len(source.samples) < SMALL else count_cores()
 
 
 def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:

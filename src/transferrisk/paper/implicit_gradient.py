@@ -15,7 +15,7 @@ against any batch, at the same ridge:
     deviation  sqrt(mean over batches of |g - mean g|^2) / |g*|
     error      sqrt(bias^2 + deviation^2)
 
-The paper names the variance of H^-1 v on small batches as its limitation. Rows "part" compare the two parts of the
+The paper names the variance of H^-1 v on small batches as its limitation. Records "part" compare the two parts of the
 exact gradient, each with its own pool's norm. The bias is no fault of the solver: a batch of n samples has another
 optimal predictor than the population, and the smaller the ridge the more so, as small batches are separable.
 
@@ -27,17 +27,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ...data.sets.gaussian import Gaussian
-from ...errors import InputError
-from ...functional import Transfer, given_weights, transfer_risk
-from ...solvers import CG, Cholesky, LinearSolver, Neumann, Newton
-from .fields import OnStep, above_zero, at_least, check_settings, finite, seed, several, silent
+from ..data.sets.gaussian import Gaussian
+from ..errors import InputError
+from ..experiments.tasks import OnStep, ignore_steps
+from ..functional import Transfer, given_weights, transfer_risk
+from ..results import Record
+from ..settings import Bound, Count, Length, Positive, Seed, Settings
+from ..solvers import CG, Cholesky, LinearSolver, Neumann, Newton
 
 _TOGETHER = 32  # most batches that are solved at once
 _PAIRS = 2**18  # most rows of all pairs of their environments
@@ -47,8 +49,8 @@ _STREAMS = ("means", "map", "pool", "batches", "directions")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is drawn, and how it is compared.
+class ImplicitGradientSettings(Settings):
+    """The batches, and how their gradients are compared.
 
     batch_sizes  samples of each environment
     terms        k of each Neumann series
@@ -60,44 +62,27 @@ class Settings:
     features     d; the rows of A are `scale` times orthonormal ones, drawn by the seed
     """
 
-    batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    ridges: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
-    terms: tuple[int, ...] = (1, 10, 100)
-    batches: int = 48
-    checked: int = 2
-    directions: int = 8
-    pool: int = 50_000
-    environments: int = 2
-    causal_width: int = 5
-    environment_width: int = 10
+    batch_sizes: Annotated[tuple[Annotated[int, Bound(least=2)], ...], Length(1)] = (16, 32, 64, 128, 256, 512)
+    ridges: Annotated[tuple[Positive, ...], Length(1)] = (1e-4, 1e-3, 1e-2, 1e-1)
+    terms: Annotated[tuple[Count, ...], Length(1)] = (1, 10, 100)
+    batches: Annotated[int, Bound(least=2)] = 48
+    checked: Count = 2
+    directions: Count = 8
+    pool: Annotated[int, Bound(least=2)] = 50_000
+    environments: Annotated[int, Bound(least=2)] = 2
+    causal_width: Count = 5
+    environment_width: Count = 10
     causal: float = 0.3
-    spread: float = 0.5
-    features: int = 8
-    scale: float = 1.0
-    seed: int = 0
+    spread: Positive = 0.5
+    features: Count = 8
+    scale: Positive = 1.0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_settings(
-            self,
-            batch_sizes=several(at_least(2)),
-            ridges=several(above_zero),
-            terms=several(at_least(1)),
-            batches=at_least(2),
-            checked=at_least(1),
-            directions=at_least(1),
-            pool=at_least(2),
-            environments=at_least(2),
-            causal_width=at_least(1),
-            environment_width=at_least(1),
-            causal=finite,
-            spread=above_zero,
-            features=at_least(1),
-            scale=above_zero,
-            seed=seed,
-        )
+        super().__post_init__()
         if self.features >= self.width:
             raise InputError(
-                f"features={self.features} are not fewer than the {self.width} inputs: predictors would undo any map"
+                f"features must be < {self.width}, the inputs, got {self.features}: predictors would undo any map"
             )
 
     @property
@@ -213,15 +198,17 @@ def finite_difference(batch: Batches, map: Tensor, directions: Tensor, ridge: fl
     return factors @ risks / _STEP
 
 
-def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
-    """what = "error"     of each method on a batch, against finite differences: the mean over the checked batches
-    "variance"  bias, deviation and error of each method, against the pool
-    "part"      the same for the direct and the implicit part of the exact gradient, against the pool's part
+def implicit_gradient_records(settings: ImplicitGradientSettings, on_step: OnStep = ignore_steps) -> list[Record]:
+    """Records by their column "what".
+
+    error     error of each method on a batch, against finite differences: the mean over the checked batches
+    variance  bias, deviation and error of each method, against the pool
+    part      the same for the direct and the implicit part of the exact gradient, against the pool's part
     """
     family, methods, map = settings.family(), settings.methods, settings.map()
     directions = _orthonormal(min(settings.directions, map.numel()), map.numel(), settings.stream("directions"))
     pool = Batches.draw(family, 1, settings.pool, settings.stream("pool"))
-    found: list[dict[str, Any]] = []
+    found: list[Record] = []
     done, total = 0, len(settings.ridges) * len(settings.batch_sizes)
     for ridge in settings.ridges:
         truth = {name: pool.gradients(map, ridge, methods[name])[0] for name in ("none", "exact")}
@@ -251,7 +238,7 @@ def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
 
 
 def _spread(gradients: Tensor, truth: Tensor) -> dict[str, float]:
-    """Of (K, D) around (D,), relative to its norm."""
+    """Bias and deviation of gradients (K, D) around the truth (D,), relative to its norm."""
     centre, norm = gradients.mean(0), truth.norm()
     bias = float((centre - truth).norm() / norm)
     deviation = float((gradients - centre).square().sum(1).mean().sqrt() / norm)

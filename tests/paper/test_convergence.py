@@ -11,11 +11,11 @@ from scipy.optimize import minimize
 from torch import Generator
 
 from transferrisk.data.sets.gaussian import Gaussian
-from transferrisk.experiments.theory.convergence import Problem, Settings, algorithm_1, regrets, rows
 from transferrisk.functional import optimal_predictor
 from transferrisk.functional.linear_loss import with_bias
+from transferrisk.paper.convergence import ConvergenceSettings, Problem, algorithm_1, convergence_records, regrets
 
-SETTINGS = Settings(samples=30, causal_width=2, environment_width=3)
+SETTINGS = ConvergenceSettings(samples=30, causal_width=2, environment_width=3)
 PROBLEM = Problem.draw(SETTINGS)
 
 
@@ -54,7 +54,7 @@ def test_gradient_against_autograd():
 @pytest.mark.parametrize("radius", [0.3, 50.0])
 def test_the_minimum_is_bounded_from_below_and_closely(radius):
     """The ball's edge is where the small one has its minimum, the large one has it inside."""
-    problem = Problem.draw(Settings(samples=30, causal_width=2, environment_width=3, radius=radius))
+    problem = Problem.draw(ConvergenceSettings(samples=30, causal_width=2, environment_width=3, radius=radius))
     weights = random_weights(1)
     bound, gap = problem.minimum(weights)
 
@@ -156,7 +156,10 @@ def test_steps_against_plain_loops(query):
 def test_regret_is_zero_at_a_saddle_point_and_not_elsewhere():
     """With a single alternative of equal loss everywhere: rows of 0 leave log 2, whatever phi and alpha."""
     zero = Problem(
-        *(torch.zeros_like(t) for t in (PROBLEM.rows, PROBLEM.offsets)), PROBLEM.all_rows, PROBLEM.all_offsets, 4.0
+        *(torch.zeros_like(t) for t in (PROBLEM.rows, PROBLEM.offsets)),
+        PROBLEM.all_rows,
+        PROBLEM.all_offsets,
+        4.0,
     )
     weights = (PROBLEM.others / 3.0).double()[None]
     start = torch.zeros(1, 5, dtype=torch.float64)
@@ -170,7 +173,9 @@ def test_regret_is_zero_at_a_saddle_point_and_not_elsewhere():
 
 @pytest.fixture(scope="module")
 def found():
-    return rows(Settings(steps=(30, 300, 3000), factors=(10.0, 100.0), repeats=4, samples=40, environment_width=3))
+    return convergence_records(
+        ConvergenceSettings(steps=(30, 300, 3000), factors=(10.0, 100.0), repeats=4, samples=40, environment_width=3)
+    )
 
 
 def test_the_bound_holds_and_the_regret_falls_like_it(found):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.special import expit, ndtr
 
-from transferrisk.experiments.theory.quadrature import expected_loss, expected_slope, normal_cdf, normal_nodes
+from transferrisk.paper.quadrature import expected_loss, expected_slope, normal_cdf, normal_nodes
 
 
 def expectation(f, mean, scale):

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from scipy.stats import chi2
 
 from transferrisk.data.sets.gaussian import Gaussian
-from transferrisk.experiments.theory.quadrature import expected_loss
-from transferrisk.experiments.theory.theorem_1 import Settings, broken_assumptions, construct, rows
-from transferrisk.experiments.theory.theorem_1_bounds import tail_bound
 from transferrisk.functional import irm_predictor_penalty
+from transferrisk.paper.quadrature import expected_loss
+from transferrisk.paper.theorem_1 import Theorem1Settings, broken_assumptions, construct, theorem_1_records
+from transferrisk.paper.theorem_1_classifier import tail_bound
 
-SETTINGS = Settings(sigma_c=1.1)
+SETTINGS = Theorem1Settings(sigma_c=1.1)
 SAMPLES = 200_000
 
 
@@ -37,7 +37,7 @@ def sample(built, means=None, seed=0):
 
 @pytest.mark.parametrize(("name", "sigma_c"), [("separated", 1.1), ("opposite", 1.1), ("separated", 1000.0)])
 def test_matrix_and_gradients_agree_with_a_sample(name, sigma_c):
-    built = construct(Settings(sigma_c=sigma_c), name, 5)
+    built = construct(Theorem1Settings(sigma_c=sigma_c), name, 5)
     data = sample(built)
     features, sign = built.features(data.inputs[:]), (2 * data.labels - 1).double()
     for k in range(len(built.means)):
@@ -99,7 +99,7 @@ def test_the_tails_that_the_bounds_use():
 
 @pytest.fixture(scope="module")
 def found():
-    return rows(Settings(dimensions=(4, 16, 64, 128), samples=500, sampled=64))
+    return theorem_1_records(Theorem1Settings(dimensions=(4, 16, 64, 128), samples=500, sampled=64))
 
 
 def test_the_theorems_inequalities(found):
@@ -120,7 +120,7 @@ def test_the_theorems_inequalities(found):
 
 
 def test_without_separation_on_both_sides_the_transfer_risk_goes_to_zero(found):
-    means = Settings().constructions["opposite"]
+    means = Theorem1Settings().constructions["opposite"]
     assert broken_assumptions(means, 1.0, 1.0) == []
     last = next(r for r in found if r.get("construction") == "opposite" and r["dimension"] == 128)
     assert not last["separated_both_signs"]

@@ -6,9 +6,9 @@
     w_k    = (2 mu_c / sigma_c^2, 2 mu_k),  the classifier is w_i o Phi
     n      = |mu_c|^2 / sigma_c^2
 
-Everything is a population's (`theorem_1_classifier`), beside its bounds (`theorem_1_bounds`). For d of some tens a
-sample of any feasible size shows none of this: no point of environment k != i lies outside B, so its predictor ignores
-z_e. The rows "sample" show it, with the library's own transfer matrix.
+All values are those of the population, beside their bounds (`theorem_1_classifier`). For d of some tens a sample of any
+feasible size shows none of this: no point of environment k != i lies outside B, so its predictor ignores z_e. The
+records "sample" show it, with the library's own transfer matrix.
 
 Where the paper's statement needs care:
 
@@ -29,16 +29,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from ...data.sets.gaussian import Gaussian
-from ...errors import InputError
-from ...functional import transfer_matrix
-from .fields import OnStep, above_zero, at_least, check_settings, finite, from_zero, seed, several, silent
-from .theorem_1_bounds import (
+from ..data.sets.gaussian import Gaussian
+from ..errors import InputError
+from ..experiments.tasks import OnStep, ignore_steps
+from ..functional import transfer_matrix
+from ..results import Record
+from ..settings import Bound, Count, Length, NonNegative, Positive, Seed, Settings
+from .theorem_1_classifier import (
+    Construction,
     differs_bound,
     penalty_bound,
     printed_differs_bound,
@@ -47,53 +50,35 @@ from .theorem_1_bounds import (
     risk_bound,
     transfer_bound,
 )
-from .theorem_1_classifier import Construction
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the theorem leaves open.
+class Theorem1Settings(Settings):
+    """Values that the theorem leaves open.
 
     dimensions   d = d_e
     causal       |mu_c| / sqrt(d), from 1 to 8
-    means        mu_k / sqrt(d) in their plane, |.| <= 8: i first, j second, then the others
+    means        mu_k / sqrt(d) in their plane, two numbers each, |.| <= 8: i first, j second, then the others
     deltas       how far test environments are: (sqrt 2 + delta) sqrt(d) beyond -mu_i, or from mu_j in that direction
     penalty      lambda of IRMv1
     samples      of each environment, for the transfer risk that a sample shows, at `ridge` and d up to `sampled`
     """
 
-    dimensions: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512)
-    causal: float = 1.0
-    sigma_c: float = 1.0
-    means: tuple[tuple[float, float], ...] = ((2.5, 0.0), (-0.4, 2.5), (1.5, 3.0))
-    deltas: tuple[float, ...] = (0.5, 1.0, 2.0)
-    penalty: float = 1.0
-    samples: int = 2000
-    sampled: int = 128
-    ridge: float = 1e-3
-    seed: int = 0
+    dimensions: Annotated[tuple[Annotated[int, Bound(least=3)], ...], Length(1)] = (4, 8, 16, 32, 64, 128, 256, 512)
+    causal: Annotated[float, Bound(least=1, most=8)] = 1.0
+    sigma_c: Positive = 1.0
+    means: Annotated[tuple[tuple[float, float], ...], Length(2)] = ((2.5, 0.0), (-0.4, 2.5), (1.5, 3.0))
+    deltas: Annotated[tuple[Positive, ...], Length(1)] = (0.5, 1.0, 2.0)
+    penalty: NonNegative = 1.0
+    samples: Annotated[int, Bound(least=2)] = 2000
+    sampled: Count = 128
+    ridge: Positive = 1e-3
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_settings(
-            self,
-            dimensions=several(at_least(3)),
-            causal=above_zero,
-            sigma_c=above_zero,
-            means=several(several(finite, 2), 2),
-            deltas=several(above_zero),
-            penalty=from_zero,
-            samples=at_least(2),
-            sampled=at_least(1),
-            ridge=above_zero,
-            seed=seed,
-        )
-        if any(len(mean) != 2 for mean in self.means):
-            raise InputError(f"means={self.means} are not in a plane: give two numbers for each environment")
-        if not 1 <= self.causal <= 8:
-            raise InputError(f"causal={self.causal:g} is outside the theorem's assumption: give 1 to 8")
-        missing = broken_assumptions(self.means, self.causal, self.sigma_c)
-        if missing:
-            raise InputError(f"means={self.means} break the theorem's assumption {missing[0]}: choose others")
+        super().__post_init__()
+        if broken := broken_assumptions(self.means, self.causal, self.sigma_c):
+            raise InputError(f"means must meet the theorem's assumption {broken[0]}, got {self.means}: choose others")
 
     @property
     def constructions(self) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -103,7 +88,7 @@ class Settings:
 
 
 def broken_assumptions(means: tuple[tuple[float, float], ...], causal: float, sigma_c: float) -> list[str]:
-    """Of the theorem as it is printed, in units of sqrt(d); the bounds of `causal` are checked elsewhere."""
+    """Assumptions of the theorem, as printed, that do not hold, in units of sqrt(d); `causal` has its own bounds."""
     first, *others = torch.tensor(means, dtype=torch.float64)
     broken = [f"|mu_{k + 1}| <= 8 sqrt(d)" for k, mean in enumerate([first, *others]) if mean.norm() > 8]
     for k, mean in enumerate(others, start=2):
@@ -114,19 +99,21 @@ def broken_assumptions(means: tuple[tuple[float, float], ...], causal: float, si
     return broken
 
 
-def construct(settings: Settings, name: str, dimension: int) -> Construction:
+def construct(settings: Theorem1Settings, name: str, dimension: int) -> Construction:
     root = math.sqrt(dimension)
     means = root * torch.tensor(settings.constructions[name], dtype=torch.float64)
     return Construction(dimension, settings.causal * root, settings.sigma_c, means)
 
 
-def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
-    """what = "classifier"  its IRMv1 loss, penalty and transfer risk, beside their bounds
-    "far"         test environments at each delta, for the separated construction; "differs" is the part on
-                  which the classifier is not w_i on (z_c, z_e)
-    "sample"      what a sample of the training environments shows of the transfer risk, for that one too
+def theorem_1_records(settings: Theorem1Settings, on_step: OnStep = ignore_steps) -> list[Record]:
+    """Records by their column "what".
+
+    classifier  its IRMv1 loss, penalty and transfer risk, beside their bounds
+    far         test environments at each delta, for the separated construction; "differs" is the share on which the
+                classifier is not w_i on (z_c, z_e)
+    sample      the transfer risk that a sample of the training environments shows, for the separated construction too
     """
-    found: list[dict[str, Any]] = []
+    found: list[Record] = []
     jobs = [(name, d) for name in settings.constructions for d in settings.dimensions]
     for done, (name, d) in enumerate(jobs, start=1):
         built = construct(settings, name, d)
@@ -184,7 +171,7 @@ def _far(built: Construction, delta: float, mean: Tensor) -> dict[str, Any]:
     }
 
 
-def _sample(built: Construction, settings: Settings) -> dict[str, Any]:
+def _sample(built: Construction, settings: Theorem1Settings) -> dict[str, Any]:
     d, E = built.dimension, len(built.means)
     means = torch.nn.functional.pad(built.means, (0, d - 2))
     causal = torch.tensor([built.causal], dtype=torch.float64)

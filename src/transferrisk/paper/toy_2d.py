@@ -42,16 +42,18 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ...errors import InputError
-from ...functional import solve_predictor, transfer_risk, uniform_weights, worst_weights
-from ...functional.linear_loss import cross_entropy, one_hot, with_bias
-from ...solvers import Cholesky, Newton
-from .fields import OnStep, above_zero, at_least, check_settings, finite, from_zero, seed, several, silent
+from ..errors import InputError
+from ..experiments.tasks import OnStep, ignore_steps
+from ..functional import solve_predictor, transfer_risk, uniform_weights, worst_weights
+from ..functional.linear_loss import cross_entropy, one_hot, with_bias
+from ..results import Record
+from ..settings import Bound, Count, Length, NonNegative, Positive, Seed, Settings
+from ..solvers import Cholesky, Newton
 from .quadrature import normal_nodes
 
 _LONGEST = 10.0  # degrees that a step of the descent may go
@@ -64,7 +66,7 @@ Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Toy2DSettings(Settings):
     """The example's numbers, which the paper does not give.
 
     causal      mu_c
@@ -76,35 +78,24 @@ class Settings:
     seed        changes nothing: there is no chance in this experiment
     """
 
-    causal: float = 1.0
-    deviations: tuple[float, ...] = (-2.0, 0.5, 1.5)
-    offsets: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
-    spreads: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0)
-    angles: int = 91
+    causal: Positive = 1.0
+    deviations: Annotated[tuple[float, ...], Length(2)] = (-2.0, 0.5, 1.5)
+    offsets: Annotated[tuple[float, ...], Length(1)] = (0.0, 0.25, 0.5, 1.0, 2.0)
+    spreads: Annotated[tuple[NonNegative, ...], Length(1)] = (0.0, 0.5, 1.0, 2.0)
+    angles: Annotated[int, Bound(least=5)] = 91
     start: float = 75.0
-    steps: int = 150
-    rate: float = 0.3
-    ridge: float = 1e-6
-    node_step: float = 0.2
-    seed: int = 0
+    steps: Count = 150
+    rate: Positive = 0.3
+    ridge: Positive = 1e-6
+    node_step: Positive = 0.2
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_settings(
-            self,
-            causal=above_zero,
-            deviations=several(finite, 2),
-            offsets=several(finite),
-            spreads=several(from_zero),
-            angles=at_least(5),
-            start=finite,
-            steps=at_least(1),
-            rate=above_zero,
-            ridge=above_zero,
-            node_step=above_zero,
-            seed=seed,
-        )
+        super().__post_init__()
         if abs(sum(self.deviations)) > 1e-9:
-            raise InputError(f"deviations={self.deviations} sum to {sum(self.deviations):g}: take their mean off them")
+            raise InputError(
+                f"deviations must sum to 0, got {self.deviations} of sum {sum(self.deviations):g}: subtract the mean"
+            )
 
 
 @dataclass(frozen=True)
@@ -175,11 +166,13 @@ class Toy:
         return risks.detach(), slopes
 
 
-def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
-    """what = "curve"      risk at each angle, in degrees from -90 to 90; Phi and -Phi have the same
-    "path"       gradient descent on the angle, from Phi_1; "direct" takes the predictors as constant
-    "minimiser"  the best angle of each risk, and the slopes on both sides of (1, 0), also in closed form
-    "spread"     the best angle at every offset and spread; `no_spread` is that of (mu_c, mean)
+def toy_2d_records(settings: Toy2DSettings, on_step: OnStep = ignore_steps) -> list[Record]:
+    """Records by their column "what".
+
+    curve      risk at each angle, in degrees from -90 to 90; Phi and -Phi have the same
+    path       gradient descent on the angle, from Phi_1; "direct" takes the predictors as constant
+    minimiser  the best angle of each risk, and the slopes on both sides of (1, 0), also in closed form
+    spread     the best angle at every offset and spread; `no_spread` is that of (mu_c, mean)
     """
     toy = Toy(settings.causal, settings.ridge, settings.node_step)
     deviations = torch.tensor(settings.deviations, dtype=torch.float64)
@@ -191,7 +184,7 @@ def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
     cases = [(offset, spread) for offset in settings.offsets for spread in settings.spreads]
     others = torch.stack([offset + spread * deviations for offset, spread in cases])
     done, total = 0, 2 * len(toy.objectives) + len(paths)
-    found: list[dict[str, Any]] = []
+    found: list[Record] = []
     for name, risk in toy.objectives.items():
         curves = _curves(risk, means, settings.angles)
         for offset, curve in zip(settings.offsets, curves[1].tolist(), strict=True):
@@ -280,7 +273,7 @@ def _minimisers(toy: Toy, name: str, means: Tensor, curves: tuple[Tensor, Tensor
         }
 
 
-def _paths(settings: Settings, risk: Objective, means: Tensor) -> Iterator[dict[str, float]]:
+def _paths(settings: Toy2DSettings, risk: Objective, means: Tensor) -> Iterator[dict[str, float]]:
     degrees = torch.full((len(means),), settings.start, dtype=torch.float64)
     for step in range(settings.steps + 1):
         values, slopes = _evaluate(risk, degrees, means)

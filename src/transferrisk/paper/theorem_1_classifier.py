@@ -1,4 +1,4 @@
-"""The classifier of theorem 1 in a population: losses, gradients and accuracies. Letters are those of `theorem_1`.
+"""The classifier of theorem 1 in a population: losses, gradients, accuracies and bounds. Letters as in `theorem_1`.
 
 B = -B, so w_k is exactly the optimal predictor of environment k, for every k. y w_k o Phi = A + 1[z_e not in B]
 2 mu_k . z_e, where A ~ N(2 n, 4 n) is what z_c says. All means lie in a plane. Let p (2,) be z_e's part in it and D(p)
@@ -43,7 +43,7 @@ class Construction:
 
     @property
     def centres(self) -> Tensor:
-        """Of the balls, (2 (E - 1), 2)."""
+        """Centres of the balls, (2 (E - 1), 2)."""
         return torch.cat([self.means[1:], -self.means[1:]])
 
     @property
@@ -110,7 +110,7 @@ class Construction:
 
     @cached_property
     def gradients(self) -> Tensor:
-        """Of each environment's risk by w, at w_i, (E, 3): along mu_c, and in the plane."""
+        """Gradient of each environment's risk by w, at w_i, (E, 3): along mu_c, and in the plane."""
         found, n, own = [], self.information, self.means[0]
         for mean in self.means:
             plane, weights = self._plane(mean, own)
@@ -140,7 +140,7 @@ class Construction:
         return float(((weights.unsqueeze(1) * weights).flatten() * self.inside(plane)).sum())
 
     def accuracy(self, mean: Tensor) -> tuple[float, float, float]:
-        """In an environment of this mean: of the classifier, of w_i on (z_c, z_e), and of z_c alone."""
+        """Accuracies in an environment of this mean: the classifier's, those of w_i on (z_c, z_e), and of z_c alone."""
         plane, weights = self._plane(mean, self.means[0])
         root = math.sqrt(self.information)
         outside = self.outside(plane)
@@ -157,3 +157,59 @@ class Construction:
         squares = (z_e[:, None, :2] - self.centres).square().sum(-1) + rest.unsqueeze(-1)
         z_e[squares.amin(1) <= 2 * self.dimension] = 0
         return kept
+
+
+# The bounds on it: ours, and those of the paper as they are printed.
+# Ours use only P(chi^2_d >= 2 d) <= e^{-d/8} and E[chi^2_d | chi^2_d >= 2 d] <= 2 d + 4 (the density's logarithm is
+# concave and falls by more than 1/4 there). A ball at distance (sqrt 2 + delta) sqrt d lies beyond a plane at distance
+# delta sqrt d, which bounds how much of a far environment it holds.
+
+
+def tail_bound(built: Construction, k: int, l: int) -> float:
+    """Upper bound of E_{P_l} [loss of w_k on (z_c, z_e); |z_e - y mu_l| >= r]."""
+    n, d, own = built.information, built.dimension, built.means[k]
+    size = math.log(2) + 2 * n + 2 * math.sqrt(2 * n / math.pi) + 2 * abs(float(own @ built.means[l]))
+    return math.exp(-d / 8) * (size + 2 * float(own.norm()) * math.sqrt(2 + 4 / d))
+
+
+def risk_bound(built: Construction) -> float:
+    """Upper bound of the sum over environments of the classifier's risk."""
+    others = range(1, len(built.means))
+    return len(built.means) * built.invariant_loss + sum(tail_bound(built, 0, k) for k in others)
+
+
+def printed_risk_bound(built: Construction) -> float:
+    """Eq. 9 as printed."""
+    d, E = built.dimension, len(built.means)
+    size = 1 + math.log(2) + 4 * E * d / math.sqrt(2 * math.pi) * math.exp(-d / (2 * built.sigma_c**4))
+    size += d / built.sigma_c**2 + 64 * d + 8 * E * math.sqrt(d) * (math.sqrt(d) + math.sqrt(d + 2))
+    return math.exp(-d / 8) * size
+
+
+def penalty_bound(built: Construction) -> float:
+    """Upper bound of the sum of the penalties."""
+    d = built.dimension
+    lengths = built.means[1:].norm(dim=1) + math.sqrt(2 * d + 4)
+    each = built.causal**2 + built.sigma_c**2 + lengths.square()
+    return float(math.exp(-d / 4) * each.sum())
+
+
+def printed_penalty_bound(built: Construction) -> float:
+    """The paper's O(.) hides a constant: here 1."""
+    mean_square = float(built.means.square().sum(1).mean())
+    return math.exp(-built.dimension / 4) * (2 * built.dimension * math.exp(4) + mean_square)
+
+
+def transfer_bound(built: Construction) -> float:
+    """Lower bound of the loss of w_j on environment i, where the balls keep away from environment i."""
+    return math.log(2) - tail_bound(built, 1, 0)
+
+
+def differs_bound(built: Construction, delta: float) -> float:
+    """Upper bound of the share of a far environment on which the classifier is not w_i on (z_c, z_e)."""
+    return (len(built.means) - 1) * math.erfc(delta * math.sqrt(built.dimension) / math.sqrt(2))
+
+
+def printed_differs_bound(built: Construction, delta: float) -> float:
+    """The paper's bound of the same, which lacks d."""
+    return 2 * len(built.means) * math.exp(-(delta**2)) / (math.sqrt(math.pi) * delta)

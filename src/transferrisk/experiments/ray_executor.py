@@ -1,4 +1,4 @@
-"""Runs as tasks of a Ray cluster, which places them, and tries them again when a worker or a machine dies."""
+"""Jobs as tasks of a Ray cluster, which places them, and tries them again when a worker or a machine dies."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 from ..errors import InputError, TransferRiskError
 from ..extras import require
+from ..settings import Bound, Count, NonNegative, Settings
 from ..training import Stopped
-from .execute import OnEvent, Outcome, execute, in_a_line
-from .executors import cores
-from .local import known_task
-from .store import Store
-from .tasks import PlannedRun, get
+from .executors import Job, Message, Messages, OnJobStep, Slot, count_cores, threads_set
 
 LOOPBACK = "127.0.0.1"
 # Ray replaces a loopback address by one that other machines reach, unless this is 0, as it is by default on macOS and
@@ -33,77 +29,69 @@ GRACE = 60.0  # seconds in which trainings that are asked to stop finish their s
 
 
 class Cut(Exception):
-    """A worker was asked to stop and has saved its run, which goes on elsewhere."""
+    """A worker was asked to stop and has saved its job, which goes on elsewhere."""
 
 
-@dataclass
-class RayExecutor:
+@dataclass(frozen=True)
+class RayExecutor(Settings):
     """Needs the extra `ray`, and on every machine this package, the data, and a store that all of them reach.
 
-    address       of a cluster, such as auto or host:6379; None: one on this machine, started for the purpose, which
-                  only this machine reaches. Where Ray is connected already, that is used
-    gpus_per_run  0.25: four runs share one; None: one each where the cluster has any
-    cpus_per_run  a run is given as many threads
-    threads       of a run, where they are not as many
-    retries       how often a run is tried again after its worker died
-    data_root     where data sets are on each machine; None: the usual place
+    address       address of a cluster, such as auto or host:6379; None: one on this machine, started for the purpose,
+                  which only this machine reaches. Where Ray is connected already, that connection is used
+    gpus_per_run  0.25: four jobs share one; None: one each where the cluster has any
+    cpus_per_run  a job is given as many threads
+    threads       threads of a job, where they are not as many
+    retries       how often a job is tried again after its worker died
     options       more for `ray.init`
 
-    Only outcomes are told, no steps.
+    Only the end of a job is told, not its steps.
     """
 
     address: str | None = None
-    gpus_per_run: float | None = None
-    cpus_per_run: float = 1.0
-    threads: int | None = None
-    retries: int = 2
-    data_root: Path | None = None
+    gpus_per_run: NonNegative | None = None
+    cpus_per_run: NonNegative = 1.0
+    threads: Count | None = None
+    retries: Annotated[int, Bound(least=0)] = 2
     options: Mapping[str, Any] = field(default_factory=dict)
-    _started: bool = field(default=False, init=False, repr=False)
-    _undo: ExitStack = field(default_factory=ExitStack, init=False, repr=False)
+    _session: ExitStack = field(default_factory=ExitStack, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, value in (("gpus_per_run", self.gpus_per_run or 0.0), ("cpus_per_run", self.cpus_per_run)):
-            if not (0 <= value < float("inf")) or (value > 1 and value != int(value)):
-                raise InputError(f"{name}={value:g} is no share of one and no whole number of them: use 0.5 or 2")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"threads={self.threads} is no number of threads: use 1 or more")
-        if self.retries < 0:
-            raise InputError(f"retries={self.retries} is no number of attempts: use 0 or more")
+            if value > 1 and value != int(value):
+                raise InputError(f"{name} must be a whole number where it is above 1, got {value:g}: use 0.5 or 2")
         ray = require("ray", "ray")
         if self.address is not None and not ray.is_initialized():
             _check_reachable(self.address)
 
-    def map(self, runs: Sequence[PlannedRun], store: Store, on_event: OnEvent) -> Iterator[Outcome]:
-        """Outcomes as they come. When the iteration is ended early, runs have saved what they had."""
+    def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep = lambda position, done, total: None) -> Messages:
         ray = require("ray", "ray")
-        self._connect(ray)
-        there = ray.cluster_resources()
-        gpus = self.gpus_per_run if self.gpus_per_run is not None else float(there.get("GPU", 0) > 0)
-        self._check(there, gpus)
+        ours = not ray.is_initialized() and self.address is None
+        self.connect(ray)
+        found = ray.cluster_resources()
+        gpus = self.gpus_per_run if self.gpus_per_run is not None else float(found.get("GPU", 0) > 0)
+        if ours:  # a cluster of others may grow
+            _check_room(found, {"CPU": self.cpus_per_run, "GPU": gpus})
         remote = ray.remote(
             num_cpus=self.cpus_per_run, num_gpus=gpus, max_retries=self.retries, retry_exceptions=[Cut]
-        )(_execute)
+        )(_work)
         threads = self.threads or max(1, int(self.cpus_per_run))
-        data_root = None if self.data_root is None else self.data_root.absolute()
-        waiting = {}
+        waiting: dict[Any, int] = {}
         try:
-            for run in runs:
-                module = type(get(run.task)).__module__
-                waiting[remote.remote(run, module, store, gpus > 0, threads, data_root)] = run
+            for position, job in enumerate(jobs):
+                waiting[remote.remote(job, "cuda" if gpus > 0 else "cpu", threads)] = position
             while waiting:
-                (done, *_), _ = ray.wait(list(waiting))
-                yield _outcome(ray, done, waiting.pop(done), store, self.retries)
+                (reference, *_), _ = ray.wait(list(waiting))
+                yield _message(ray, reference, waiting.pop(reference), self.retries)
         finally:
             _stop(ray, waiting)
 
     def close(self) -> None:
-        """End the cluster, or the connection to it, if this began it."""
-        if self._started:
-            self._undo.close()
-            self._started = False
+        """End the cluster, or the connection to it, if this executor began it."""
+        self._session.close()
 
-    def _connect(self, ray: ModuleType) -> None:
+    def connect(self, ray: ModuleType) -> None:
+        """Start a cluster on this machine, or connect to that of the address; `close` undoes it."""
         if ray.is_initialized():
             return
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -111,7 +99,7 @@ class RayExecutor:
         with ExitStack() as undo:
             if self.address is None:
                 undo.enter_context(_for_this_machine(ray))
-                here = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
+                here = {"address": "local", "num_cpus": count_cores(), "include_dashboard": False}
                 here["_node_ip_address"] = LOOPBACK
             try:
                 with nullcontext() if self.address is None else _silence():
@@ -123,25 +111,25 @@ class RayExecutor:
                         "for one that ends with the experiment"
                     ) from None
                 where = f" at {self.address}" if self.address else ""
-                raise TransferRiskError(f"no Ray cluster{where}: {in_a_line(error)}") from None
+                why = " ".join(str(error).split()) or type(error).__name__
+                raise TransferRiskError(f"no Ray cluster{where}: {why}") from None
             undo.callback(ray.shutdown)
             if self.address is None and "_node_ip_address" not in self.options:
                 _check_loopback(ray)
-            self._undo = undo.pop_all()
-        self._started = True
+            self._session.callback(undo.pop_all().close)
 
-    def _check(self, there: Mapping[str, float], gpus: float) -> None:
-        """A cluster of others may grow; one of ours has what it has."""
-        for what, asked in (("CPU", self.cpus_per_run), ("GPU", gpus)):
-            if self._started and self.address is None and asked > there.get(what, 0):
-                raise InputError(
-                    f"a run is to have {asked:g} {what}s, and this machine has {there.get(what, 0):g}: use fewer"
-                )
+
+def _check_room(found: Mapping[str, float], asked: Mapping[str, float]) -> None:
+    for what, count in asked.items():
+        if count > found.get(what, 0):
+            raise InputError(
+                f"{what}s of a run must be <= {found.get(what, 0):g}, which this machine has, got {count:g}"
+            )
 
 
 @contextmanager
 def _for_this_machine(ray: ModuleType) -> Iterator[None]:
-    """A cluster that is started within is reached from this machine only, and with a token that nobody else has.
+    """Within this block, a cluster is started so that only this machine reaches it, with a token that nobody else has.
 
     The token is in the environment, which Ray's processes inherit, and not in the file that Ray would write for it.
     """
@@ -167,14 +155,14 @@ def _for_this_machine(ray: ModuleType) -> Iterator[None]:
 
 
 def _read_authentication(ray: ModuleType) -> None:
-    """Ray keeps what it has read of the environment. The mode is first: a token is looked for where it asks for one."""
+    """Let Ray read the environment again. The mode is first: a token is looked for where it asks for one."""
     if hasattr(ray._raylet, "AuthenticationTokenLoader"):
         ray._raylet.Config.initialize("")
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _check_loopback(ray: ModuleType) -> None:
-    """What makes Ray listen there is no documented part of it."""
+    """Make sure that Ray listens there, since no documented setting of Ray says so."""
     address = ray.util.get_node_ip_address()
     if not ip_address(address).is_loopback:
         raise TransferRiskError(
@@ -185,7 +173,7 @@ def _check_loopback(ray: ModuleType) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Of what Ray's compiled parts write about each attempt to connect, whatever its levels of logging."""
+    """Hide what Ray's compiled code writes about each attempt to connect, whatever its levels of logging."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -199,13 +187,13 @@ def _silence() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself would try for long, and write about each attempt."""
+    """Refuse an address where nothing answers; Ray itself would try for long, and write about each attempt."""
     scheme, _, place = address.rpartition("://")
     if address in ("auto", "local") or scheme not in ("", "ray"):
         return
     host, _, port = place.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise InputError(f"address {address!r} is none of a Ray cluster: use auto, HOST:6379 or ray://HOST:10001")
+        raise InputError(f"address must be auto, HOST:6379 or ray://HOST:10001, got {address!r}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH).close()
     except OSError as error:
@@ -215,38 +203,30 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def _execute(run: PlannedRun, module: str, store: Store, gpu: bool, threads: int, data_root: Path | None) -> Outcome:
-    """On a worker, to which Ray shows the GPU it may use as the only one."""
-    known_task(module)
+def _work(job: Job[Any], device: str, threads: int) -> Any:
+    """Do a job on a worker, to which Ray shows the GPU it may use as the only one."""
     try:
-        return execute(run, store, "cuda" if gpu else "cpu", threads, data_root)
+        with threads_set(threads):
+            return job(Slot(device, threads))
     except Stopped as stopped:
         raise Cut(str(stopped)) from None
 
 
-def _outcome(ray: ModuleType, reference: Any, run: PlannedRun, store: Store, retries: int) -> Outcome:
+def _message(ray: ModuleType, reference: Any, position: int, retries: int) -> Message:
+    attempts = f", at each of {retries + 1} attempts" if retries else ""
     try:
-        outcome: Outcome = ray.get(reference)
-        return outcome
+        return Message(position, "done", ray.get(reference))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, TransferRiskError):
             raise error.cause from None
-        if not isinstance(error.cause, Cut):  # `execute` raises nothing: it could not be called
+        if not isinstance(error.cause, Cut):  # jobs tell their errors by their results: this one could not be called
             first = str(error.cause).partition("\n")[0]
             raise TransferRiskError(
                 f"a machine of the cluster cannot do runs ({first}): install the same version of this package there"
             ) from error
-        lost: Exception = error.cause
+        return Message(position, "lost", f"was asked to stop{attempts}")
     except ray.exceptions.RayError as error:  # its worker or its machine died, each time
-        lost = error
-    how = (
-        "was asked to stop" if isinstance(lost, Cut) else f"died ({type(lost).__name__}), perhaps of too little memory"
-    )
-    message = f"its worker {how}" + f", at each of {retries + 1} attempts" * bool(retries)
-    with suppress(TransferRiskError), store.claim(run.name) as folder:
-        if folder is not None and not store.done(run.name):
-            store.fail(run.name, message, str(lost))
-    return Outcome(run.name, "failed", error=message)
+        return Message(position, "lost", f"died ({type(error).__name__}), perhaps because memory ran out{attempts}")
 
 
 def _stop(ray: ModuleType, waiting: Iterable[Any]) -> None:

@@ -38,21 +38,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ...data.sets.gaussian import Gaussian
-from ...errors import InputError
-from ...functional import exponentiated_gradient, optimal_predictor
-from .fields import OnStep, above_zero, at_least, check_settings, finite, one_of, seed, several, silent
+from ..data.sets.gaussian import Gaussian
+from ..errors import InputError
+from ..experiments.tasks import OnStep, ignore_steps
+from ..functional import exponentiated_gradient, optimal_predictor
+from ..results import Record
+from ..settings import Bound, Count, Length, Positive, Seed, Settings
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is run, and on what.
+class ConvergenceSettings(Settings):
+    """The runs and their problem.
 
     steps    T of each run
     factors  q, of the rate that the bound is for
@@ -62,39 +64,24 @@ class Settings:
     radius   B
     """
 
-    steps: tuple[int, ...] = (30, 100, 300, 1000, 3000, 10_000)
-    factors: tuple[float, ...] = (1.0, 10.0, 100.0)
-    queries: tuple[str, ...] = ("all", "random")
-    repeats: int = 8
-    environments: int = 4
-    samples: int = 100
-    batch_size: int = 8
-    causal_width: int = 5
-    environment_width: int = 5
+    steps: Annotated[tuple[Count, ...], Length(1)] = (30, 100, 300, 1000, 3000, 10_000)
+    factors: Annotated[tuple[Positive, ...], Length(1)] = (1.0, 10.0, 100.0)
+    queries: Annotated[tuple[Literal["all", "random"], ...], Length(1)] = ("all", "random")
+    repeats: Count = 8
+    environments: Annotated[int, Bound(least=3)] = 4
+    samples: Annotated[int, Bound(least=2)] = 100
+    batch_size: Count = 8
+    causal_width: Count = 5
+    environment_width: Count = 5
     causal: float = 0.5
-    radius: float = 4.0
-    ridge: float = 0.1
-    seed: int = 0
+    radius: Positive = 4.0
+    ridge: Positive = 0.1
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_settings(
-            self,
-            steps=several(at_least(1)),
-            factors=several(above_zero),
-            queries=several(one_of("all", "random")),
-            repeats=at_least(1),
-            environments=at_least(3),
-            samples=at_least(2),
-            batch_size=at_least(1),
-            causal_width=at_least(1),
-            environment_width=at_least(1),
-            causal=finite,
-            radius=above_zero,
-            ridge=above_zero,
-            seed=seed,
-        )
+        super().__post_init__()
         if self.batch_size > self.samples:
-            raise InputError(f"batch_size={self.batch_size} is more than the {self.samples} samples: give fewer")
+            raise InputError(f"batch_size must be <= samples, {self.samples}, got {self.batch_size}")
 
 
 @dataclass(frozen=True)
@@ -112,7 +99,7 @@ class Problem:
     radius: float
 
     @classmethod
-    def draw(cls, settings: Settings) -> Problem:
+    def draw(cls, settings: ConvergenceSettings) -> Problem:
         E, n = settings.environments, settings.samples
         generator = Generator().manual_seed(settings.seed)
         means = torch.randn(E, settings.environment_width, generator=generator, dtype=torch.float64)
@@ -147,7 +134,7 @@ class Problem:
         return own.unsqueeze(-1) + F.softplus(-_score(self.rows, phi, self.offsets)).mean(-1)
 
     def gradient(self, phi: Tensor, weights: Tensor) -> Tensor:
-        """Of the sum of weights (..., E, E) times f_{Q,P}, (..., D)."""
+        """Gradient of the sum of weights (..., E, E) times f_{Q,P}, (..., D)."""
         n = self.rows.shape[-2]
         own = -torch.sigmoid(-_score(self.all_rows, phi, self.all_offsets)) * weights.sum(-1, keepdim=True) / n
         cross = -torch.sigmoid(-_score(self.rows, phi, self.offsets)) * weights.unsqueeze(-1) / n
@@ -186,7 +173,7 @@ class Problem:
         return value(phi) - gap, gap
 
     def project(self, phi: Tensor) -> Tensor:
-        """To the ball."""
+        """The nearest point of the ball."""
         lengths: Tensor = phi.norm(dim=-1, keepdim=True)
         return phi * (self.radius / lengths.clamp(min=self.radius))
 
@@ -272,13 +259,15 @@ def regrets(problem: Problem, phi: Tensor, alpha: Tensor) -> tuple[Tensor, Tenso
     return highest.mean(-1) - lowest, single, max(float(gap.max()), float(gap_alone.max()))
 
 
-def rows(settings: Settings, on_step: OnStep = silent) -> list[dict[str, Any]]:
-    """what = "regret"   mean and largest over the runs, beside the bound, and the largest of a single Q
-    "rate"     the exponent of T in a power law through the mean regrets of a query and factor
-    "problem"  its constants
+def convergence_records(settings: ConvergenceSettings, on_step: OnStep = ignore_steps) -> list[Record]:
+    """Records by their column "what".
+
+    regret   mean and largest over the runs, beside the bound, and the largest of a single Q
+    rate     the exponent of T in a power law through the mean regrets of a query and factor
+    problem  the constants of the problem
     """
     problem = Problem.draw(settings)
-    found: list[dict[str, Any]] = [
+    found: list[Record] = [
         {
             "what": "problem",
             "environments": problem.environments,

@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from transferrisk.experiments.theory.implicit_gradient import Batches, Settings, _spread, finite_difference, rows
 from transferrisk.functional import transfer_risk, uniform_weights
+from transferrisk.paper.implicit_gradient import (
+    Batches,
+    ImplicitGradientSettings,
+    _spread,
+    finite_difference,
+    implicit_gradient_records,
+)
 from transferrisk.solvers import CG, Cholesky
 
-SETTINGS = Settings(environments=3, causal_width=2, environment_width=4, features=3)
+SETTINGS = ImplicitGradientSettings(environments=3, causal_width=2, environment_width=4, features=3)
 
 
 def drawn(count=5, samples=20):
@@ -62,9 +68,9 @@ def test_the_exact_gradient_is_the_finite_difference():
 
 def test_what_is_drawn_shares_no_draws():
     names = ("means", "map", "pool", "batches", "directions")
-    streams = [Settings(seed=seed).stream(name) for seed in range(50) for name in names]
+    streams = [ImplicitGradientSettings(seed=seed).stream(name) for seed in range(50) for name in names]
     assert len(set(streams)) == len(streams)
-    settings = Settings()
+    settings = ImplicitGradientSettings()
     generator = torch.Generator().manual_seed(settings.stream("map"))
     draws = torch.randn(settings.width, settings.features, generator=generator, dtype=torch.float64)
     assert torch.equal(settings.map(), settings.scale * torch.linalg.qr(draws).Q.mT)
@@ -81,7 +87,9 @@ def test_the_pool_and_the_batches_are_drawn_apart(monkeypatch):
 
     monkeypatch.setattr(Batches, "draw", noted)
     for seed in range(2):
-        rows(Settings(batch_sizes=(4,), ridges=(0.1,), terms=(1,), batches=2, pool=8, seed=seed))
+        implicit_gradient_records(
+            ImplicitGradientSettings(batch_sizes=(4,), ridges=(0.1,), terms=(1,), batches=2, pool=8, seed=seed)
+        )
     assert len(set(seeds)) == 4
 
 
@@ -93,19 +101,21 @@ def test_spread_is_bias_and_deviation_of_gradients_around_the_truth():
 
 
 def test_rows_hold_the_spread_of_the_batches_taken_one_by_one():
-    settings = Settings(batch_sizes=(20,), ridges=(0.05,), terms=(1,), batches=4, pool=300)
+    settings = ImplicitGradientSettings(batch_sizes=(20,), ridges=(0.05,), terms=(1,), batches=4, pool=300)
     family, map = settings.family(), settings.map()
     batches = Batches.draw(family, 4, 20, settings.stream("batches"))
     each = torch.stack([alone(batches[k], map, 0.05)[1] for k in range(4)])
     truth = alone(Batches.draw(family, 1, 300, settings.stream("pool")), map, 0.05)[1]
-    (row,) = [r for r in rows(settings) if (r["what"], r.get("method")) == ("variance", "exact")]
+    (row,) = [r for r in implicit_gradient_records(settings) if (r["what"], r.get("method")) == ("variance", "exact")]
     assert row["bias"] == pytest.approx(float((each.mean(0) - truth).norm() / truth.norm()), rel=1e-6)
     assert row["deviation"] == pytest.approx(float(each.var(0, correction=0).sum().sqrt() / truth.norm()), rel=1e-6)
 
 
 @pytest.fixture(scope="module")
 def found():
-    return rows(Settings(batch_sizes=(16, 256), ridges=(1e-3, 0.1), terms=(1, 10, 100), batches=24, pool=10_000))
+    return implicit_gradient_records(
+        ImplicitGradientSettings(batch_sizes=(16, 256), ridges=(1e-3, 0.1), terms=(1, 10, 100), batches=24, pool=10_000)
+    )
 
 
 def test_errors_fall_from_none_to_exact(found):
@@ -142,8 +152,10 @@ def test_exact_wins_on_large_batches_and_loses_on_small_ones(found):
 
 def test_a_series_that_diverges_is_counted_and_left_out():
     """Features that say little of the labels and are large: H has eigenvalues above 2."""
-    settings = Settings(batch_sizes=(64,), ridges=(0.1,), terms=(10,), batches=4, pool=500, scale=20.0, spread=0.01)
-    found = {r["method"]: r for r in rows(settings) if r["what"] == "variance"}
+    settings = ImplicitGradientSettings(
+        batch_sizes=(64,), ridges=(0.1,), terms=(10,), batches=4, pool=500, scale=20.0, spread=0.01
+    )
+    found = {r["method"]: r for r in implicit_gradient_records(settings) if r["what"] == "variance"}
     assert found["neumann-10"]["diverged"] == 1
     assert found["none"]["diverged"] == found["exact"]["diverged"] == 0
     assert found["neumann-10"]["error"] == found["none"]["error"]

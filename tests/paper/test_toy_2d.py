@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from transferrisk.experiments.theory.quadrature import normal_nodes
-from transferrisk.experiments.theory.toy_2d import Settings, Toy, invariant_slopes, rows
+from transferrisk.paper.quadrature import normal_nodes
+from transferrisk.paper.toy_2d import Toy, Toy2DSettings, invariant_slopes, toy_2d_records
 
 DEVIATIONS = torch.tensor([-2.0, 0.5, 1.5], dtype=torch.float64)
 TOY = Toy(causal=1.2, ridge=1e-8)
@@ -81,7 +81,7 @@ def test_slopes_beside_the_invariant_feature(objective):
 
 
 def test_where_the_minimisers_are():
-    found = rows(Settings(offsets=(0.0, 1.0, 2.0), spreads=(0.0,), angles=19, steps=1, node_step=0.4))
+    found = toy_2d_records(Toy2DSettings(offsets=(0.0, 1.0, 2.0), spreads=(0.0,), angles=19, steps=1, node_step=0.4))
     best = {(r["objective"], r["offset"]): r["angle"] for r in found if r["what"] == "minimiser"}
     for objective in ("sum-sum", "sum-sup", "pooled"):
         assert best[objective, 0.0] == pytest.approx(0, abs=1e-4)
@@ -96,7 +96,7 @@ def test_where_the_minimisers_are():
 
 
 def test_trm_drives_phi_1_to_phi_2():
-    found = rows(Settings(offsets=(0.0,), spreads=(0.0,), angles=5, steps=30, node_step=0.4))
+    found = toy_2d_records(Toy2DSettings(offsets=(0.0,), spreads=(0.0,), angles=5, steps=30, node_step=0.4))
     paths = {r["objective"]: r for r in found if r["what"] == "path" and r["step"] == 30}  # where each ends
     starts = [r for r in found if r["what"] == "path" and r["step"] == 0]
     assert {r["angle"] for r in starts} == {75.0}

@@ -1,0 +1,292 @@
+"""Carrying out a plan: what is missing is run, what failed is tried again, what is done is left alone."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from ..errors import TransferRiskError
+from ..results.records import RUNS
+from ..training import Stopped
+from .execute import Outcome, RunJob
+from .executors import Executor
+from .plan import Plan
+from .store import Store
+from .table import ExperimentTable
+from .tasks import PlannedRun, needs_of
+
+WRITE_EVERY = 60.0  # seconds between two writings of the records
+LOOK_EVERY = (0.2, 5.0)  # seconds between two looks at runs of other processes, at first and at most
+SEEN_WITHIN = 120.0  # seconds after which a network file system has shown what another machine wrote
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens to a run on the way.
+
+    kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
+          be read; changed: the experiment of this name was of another recipe; else how it ended
+    """
+
+    name: str
+    kind: Literal["step", "died", "lost", "changed", "done", "failed", "busy"]
+    step: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    message: str = ""
+
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """
+    total   runs of the experiment
+    done    runs that are done by now
+    ran     runs that were done here, this time
+    failed  name -> why
+    """
+
+    total: int
+    done: int
+    ran: int
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class Interrupted(TransferRiskError):
+    """A signal ended it; what was done is kept."""
+
+    def __init__(self, signum: int, done: int, total: int) -> None:
+        super().__init__(
+            f"interrupted: {done} of {total} runs are done, and what others had is kept; the same command goes on"
+        )
+        self.exit_code = 128 + signum
+
+
+def run_experiment(
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    on_event: OnEvent = lambda event: None,
+    whole: Plan | None = None,
+    data_root: Path | None = None,
+) -> Summary:
+    """Do all that is missing of a plan; see `Sweep`."""
+    sweep = Sweep(plan, store, executor, whole, data_root, on_event)
+    for event in sweep:
+        on_event(event)
+    return sweep.summary
+
+
+class Sweep:
+    """Iterate over it, and every run is done, or has failed here; then all that is done is in the experiment's table.
+
+    Several of these at once share the work: each waits for runs that another has, and takes over those that another
+    left. A run that failed is tried again by the next sweep. SIGINT and SIGTERM end the work as `executor` does, and
+    raise `Interrupted`.
+
+    whole      the plan of which `plan` is a part: the table is of all its runs that are done
+    data_root  where data sets are; None: the usual place
+    on_step    takes the steps of runs in this process, during which the iteration cannot tell anything
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        executor: Executor,
+        whole: Plan | None = None,
+        data_root: Path | None = None,
+        on_step: OnEvent = lambda event: None,
+    ) -> None:
+        self.store, self.executor, self.data_root, self.on_step = store, executor, data_root, on_step
+        self.runs = plan.runs
+        self.table = ExperimentTable(whole or plan, store)
+        self.failed: dict[str, str] = {}
+        self.ran = 0
+        self._name = plan.recipe.name
+        self._needs = {run.name: [need.name for need in needs_of(run)] for run in self.runs}
+        self._waited_for: set[str] = set()
+        self._reported: dict[str, float] = {}  # runs that a worker says are done, and when it did
+        self._written = -math.inf  # the first run that is done is in the table at once
+
+    @property
+    def summary(self) -> Summary:
+        done = len(self.runs) - len(self.store.missing(self.runs))
+        return Summary(len(self.runs), done, self.ran, self.failed)
+
+    def __iter__(self) -> Iterator[Event]:
+        if self.table.replaces():
+            where = self.store.where(self._name)
+            yield Event(self._name, "changed", message=f"{where} is of another recipe of that name until now")
+        yield from self._lost_runs()
+        with closing(self.executor), _signals_raised() as signals:
+            try:
+                for event in self._events():
+                    with signals.held_back():
+                        yield event
+            except (KeyboardInterrupt, Stopped) as stopped:
+                signum = stopped.signum if isinstance(stopped, Stopped) else signals.number or signal.SIGINT
+                self.table.write()
+                raise Interrupted(signum, self.summary.done, len(self.runs)) from None
+        yield from self._collected()
+
+    def _events(self) -> Iterator[Event]:
+        while True:
+            ready = yield from self._ready()
+            if ready is None:
+                return
+            jobs = [RunJob.of(run, self.store, self.data_root) for run in ready]
+
+            def on_step(position: int, done: int, total: int, ready: list[PlannedRun] = ready) -> None:
+                self.on_step(Event(ready[position].name, "step", done, total))
+
+            with closing(self.executor.map(jobs, on_step)) as messages:
+                for message in messages:
+                    run, content = ready[message.position], message.content
+                    if message.kind == "step":
+                        yield Event(run.name, "step", *content)
+                    elif message.kind == "retried":
+                        yield Event(run.name, "died", message=f"its worker process {content}; it is tried again")
+                    elif message.kind == "lost":
+                        yield from self._ended(self._given_up(run, f"its worker process {content}"))
+                    else:
+                        yield from self._ended(content)
+
+    def _ready(self) -> Any:
+        """Runs that can be done now, waited for where other processes have them all; None: nothing is left to do."""
+        pause, longest = LOOK_EVERY
+        while True:
+            missing = {run.name: run for run in self.store.missing(self.runs)}
+            for name in self._waited_for - missing.keys():
+                yield self._end(Event(name, "done"))
+            for name in missing:
+                if why := self._why_given_up(name):
+                    self.failed[name] = why
+                    yield self._end(Event(name, "failed", message=why))
+            ready = [
+                run
+                for name, run in missing.items()
+                if name not in self.failed and not any(need in missing for need in self._needs[name])
+            ]
+            if not ready:
+                return None
+            others = [run for run in ready if run.name not in self._reported]
+            free = [run for run in others if not self.store.taken(run.name)]
+            if free:
+                return free
+            for run in others:
+                yield from self._tell_busy(run.name)
+            time.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    def _why_given_up(self, name: str) -> str | None:
+        """Why a run that is missing is not done here, if so: it would be tried again and again, or needs a failed one.
+
+        Runs come after those they need, so that a failure reaches the last of a chain.
+        """
+        if name in self.failed:
+            return None
+        if time.monotonic() - self._reported.get(name, math.inf) > SEEN_WITHIN:
+            return (
+                f"a worker has done it, and {self.store.where(f'{RUNS}/{name}')} does not show it: use a folder or an "
+                "address that all workers share"
+            )
+        broken = next((need for need in self._needs[name] if need in self.failed), None)
+        return None if broken is None else f"it needs run {broken}, which failed: {self.failed[broken]}"
+
+    def _ended(self, outcome: Outcome) -> Iterator[Event]:
+        if outcome.state == "busy":
+            yield from self._tell_busy(outcome.name)
+            return
+        if outcome.state == "failed":
+            self.failed[outcome.name] = outcome.error or ""
+        else:
+            self._reported[outcome.name] = time.monotonic()
+            self.ran += outcome.seconds > 0
+        yield self._end(Event(outcome.name, outcome.state, seconds=outcome.seconds, message=outcome.error or ""))
+        if time.monotonic() - self._written > WRITE_EVERY:
+            yield from self._collected()
+            self._written = time.monotonic()
+
+    def _given_up(self, run: PlannedRun, why: str) -> Outcome:
+        with suppress(TransferRiskError), self.store.claim(run.name) as folder:
+            if folder is not None and not self.store.done(run.name):
+                self.store.fail(run.name, why)
+        return Outcome(run.name, "failed", error=why)
+
+    def _collected(self) -> Iterator[Event]:
+        """Write the table; a run that was done and is lost has failed, so that the next sweep does it again."""
+        for event in self._lost_runs():
+            if event.name in self._needs:
+                self.failed[event.name] = event.message
+            yield event
+
+    def _lost_runs(self) -> Iterator[Event]:
+        for name, why in self.table.write().items():
+            yield Event(name, "lost", message=why)
+
+    def _end(self, event: Event) -> Event:
+        """The last event of a run, which nobody waits for any longer."""
+        self._waited_for.discard(event.name)
+        return event
+
+    def _tell_busy(self, name: str) -> Iterator[Event]:
+        if name not in self._waited_for:
+            self._waited_for.add(name)
+            yield Event(name, "busy", message="another process has it")
+
+
+@dataclass
+class _Signals:
+    """The last signal that came, and whether one is raised as soon as it comes."""
+
+    number: int | None = None
+    raises: bool = True
+
+    def act(self, signum: int, frame: FrameType | None) -> None:
+        self.number = signum
+        if self.raises:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Within this block a signal is only noted; it is raised at the end of the block."""
+        self.raises = False
+        try:
+            yield
+        finally:
+            self.raises = True
+        if self.number is not None:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _signals_raised() -> Iterator[_Signals]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, each time; a training in this process takes the first for itself.
+
+    In a thread other than the main one nothing is changed, because Python allows it there alone.
+    """
+    signals = _Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.getsignal(number) or signal.SIG_DFL
+            if before[number] is not signal.SIG_IGN:
+                signal.signal(number, signals.act)
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

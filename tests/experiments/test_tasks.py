@@ -1,0 +1,105 @@
+"""Each task once, in small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from transferrisk.errors import InputError
+from transferrisk.experiments.tasks import Place, get_task, plan_run
+from transferrisk.training import Request, train
+
+GAUSSIAN = {
+    "data": "gaussian",
+    "algorithm": "trm",
+    "backbone": "mlp:4",
+    "training": {"epochs": 1, "evaluations": 2, "record": ["irm", "transfer"]},
+}
+
+
+def carried_out(run, place):
+    task = get_task(run.task)
+    settings = task.read(run.settings)
+    rows = task.run(settings, place)
+    task.tidy(place)
+    return rows
+
+
+def test_a_training_gives_a_row_for_each_evaluation_and_environment(tmp_path):
+    run = plan_run("train", GAUSSIAN)
+    rows = carried_out(run, Place(tmp_path, device="cpu"))
+    request = get_task("train").read(run.settings).request()
+    records = train(replace(request, device="cpu").run())
+    assert {row["step"] for row in rows} == {record.step for record in records}
+    last = {(row["part"], row["environment"]): row for row in rows if row["step"] == records[-1].step}
+    for part in ("train", "training_domain", "test_domain", "test"):
+        for environment, scores in getattr(records[-1], part).items():
+            assert last[part, environment]["accuracy"] == scores.accuracy
+            assert last[part, environment]["loss"] == scores.loss
+    for environment, penalty in records[-1].irm.items():
+        own = last["training_domain", environment]
+        assert (own["irm"], own["irm_loss"]) == (penalty, own["loss"] + penalty)
+        assert last["training_domain", environment]["transfer_risk"] == records[-1].transfer_risk
+    assert isinstance(request, Request)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_training_that_was_cut_off_after_its_last_step_gives_its_rows_again(tmp_path):
+    run, place = plan_run("train", GAUSSIAN), Place(tmp_path, device="cpu")
+    task = get_task("train")
+    settings = task.read(run.settings)
+    assert task.run(settings, place) == task.run(settings, place)
+
+
+def test_a_training_that_began_with_other_data_begins_again(tmp_path):
+    run, place = plan_run("train", GAUSSIAN), Place(tmp_path, device="cpu")
+    other = plan_run("train", {**GAUSSIAN, "seed": 1})
+    task = get_task("train")
+    task.run(task.read(other.settings), place)
+    rows = task.run(task.read(run.settings), place)
+    fresh = carried_out(run, Place(tmp_path / "fresh", device="cpu"))
+    assert [row | {"seconds": 0} for row in rows] == [row | {"seconds": 0} for row in fresh]
+
+
+@pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors", "records.jsonl"])
+def test_a_training_whose_checkpoint_is_damaged_begins_again(tmp_path, name):
+    run, place = plan_run("train", GAUSSIAN), Place(tmp_path, device="cpu")
+    task = get_task("train")
+    settings = task.read(run.settings)
+    rows = task.run(settings, place)
+    path = tmp_path / "training" / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    again = task.run(settings, place)
+    assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in rows]
+
+
+def test_a_model_that_was_not_kept_is_trained_again(tmp_path):
+    run, place = plan_run("train", GAUSSIAN), Place(tmp_path, device="cpu")
+    rows = carried_out(run, place)
+    again = carried_out(run, replace(place, keep=True))
+    assert [row | {"seconds": 0} for row in again] == [row | {"seconds": 0} for row in rows]
+    assert [path.name for path in tmp_path.rglob("*.safetensors")] == ["best.safetensors"]
+
+
+def test_a_model_is_fine_tuned_from_the_run_that_trained_it(tmp_path):
+    tuned = plan_run("finetune", {**GAUSSIAN, "samples": 20, "tuning": {"evaluations": 1}})
+    task = get_task("finetune")
+    (before,) = task.needs(task.read(tuned.settings))
+    carried_out(before, Place(tmp_path / before.name, device="cpu", keep=True))
+    place = Place(tmp_path / tuned.name, device="cpu", other=lambda name: tmp_path / name)
+    rows = carried_out(tuned, place)
+    assert {row["part"] for row in rows} == {"train", "test_domain", "test"}
+    assert [path.parent.parent.name for path in tmp_path.rglob("*.safetensors")] == [before.name]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("finetune", {**GAUSSIAN, "samples": 0}, "samples must be .* got 0"),
+        ("train", {**GAUSSIAN, "seed": True}, "seed must be .* got True"),
+    ],
+)
+def test_settings_are_checked_before_anything_runs(task, settings, message):
+    with pytest.raises(InputError, match=message):
+        plan_run(task, settings)
