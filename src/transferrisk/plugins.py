@@ -8,7 +8,8 @@ package's thing is not used. A name that two packages add is an error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -58,7 +59,8 @@ class Plugins:
         elif len(added) > 1 and not is_own(added[0]):
             raise ambiguous(what, [package_of(entry) for entry in added])
         else:
-            load_entry(added[0], what, lambda found: self.register(name, found))
+            with failures_named(added[0], what):
+                self.register(name, added[0].load())
             unused = list(added[1:])
         for entry in unused:
             warn_unused(entry, what)
@@ -99,10 +101,11 @@ def forget_packages() -> None:
     _warn_once.cache_clear()
 
 
-def load_entry(entry: EntryPoint, what: str, use: Callable[[Any], Any]) -> Any:
-    """Call `use` with the object that an entry point leads to; any failure is an InputError that names the package."""
+@contextmanager
+def failures_named(entry: EntryPoint, what: str) -> Iterator[None]:
+    """Turn any failure in this block, which uses an entry point, into an InputError that names the package."""
     try:
-        return use(entry.load())
+        yield
     except (Exception, SystemExit) as error:
         first = (str(error).splitlines() or [""])[0]
         kind = "" if isinstance(error, InputError) else type(error).__name__

@@ -16,6 +16,7 @@ number of NumPy becomes one of Python. True is never taken for 1. A float that i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import types
@@ -86,14 +87,21 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
 def from_mapping(cls: type[S], values: Mapping[str, Any], owner: str = "") -> S:
     """Settings of this class from TOML, JSON or keywords; `owner` is what a message calls what they belong to."""
-    check_names(cls, values, owner)
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every settings class is a dataclass
-        if field.default is MISSING and field.default_factory is MISSING and field.name not in values:
-            raise InputError(f"{_of(owner)}{field.name} is missing: add it")
+    checked = checked_values(cls, values, owner)
     try:
-        return cls(**values)
+        return cls(**checked)
     except InputError as error:
         raise InputError(f"{_of(owner)}{error}") from None
+
+
+def checked_values(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+    """Values by which the class can be called: names are fields, none is missing, each value fits its annotation."""
+    check_names(cls, values, owner)
+    kinds = _kinds(cls)
+    for field in dataclasses.fields(cls):
+        if field.default is MISSING and field.default_factory is MISSING and field.name not in values:
+            raise InputError(f"{_of(owner)}{field.name} is missing: add it")
+    return {name: convert(f"{_of(owner)}{name}", value, kinds[name]) for name, value in values.items()}
 
 
 def check_names(cls: type[Any], names: Mapping[str, Any] | Sequence[str], owner: str = "") -> None:
@@ -163,6 +171,17 @@ def as_json(value: Any) -> Any:
 def dumps(value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
     """JSON that every reader accepts: nan and infinity are null."""
     return json.dumps(as_json(value), allow_nan=False, indent=indent, sort_keys=sort_keys)
+
+
+def digest(value: Any) -> str:
+    """A short name for the value, as JSON has it, that no other has; a table's entry that is None does not count."""
+    return hashlib.sha256(dumps(_without_none(as_json(value)), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
 
 
 class _Unfit(Exception):

@@ -37,7 +37,7 @@ from .. import plugins
 from ..errors import InputError, choices
 from ..files import readable
 from ..results import Rule
-from ..settings import Bound, Length, Settings, dumps, from_mapping
+from ..settings import Bound, Length, Settings, checked_values, dumps
 
 SUFFIX = ".toml"
 GROUP = "transferrisk.recipes"
@@ -67,17 +67,6 @@ class Recipe(Settings):
     show: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[str, Any] = field(default_factory=dict)
     given: tuple[str, ...] = field(default=(), compare=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds must differ, got {list(self.seeds)}")
-        for key, values in self.vary.items():
-            if len({(type(value) is bool, value) for value in values}) < len(values):
-                raise InputError(f"vary.{key} must not name a value twice, got {list(values)}")
-        tables = (self.settings, self.vary, *self.methods.values(), *self.problems.values())
-        if any("seed" in table for table in tables):
-            raise InputError("seed is not a setting of one run: write seeds = [7], above all tables")
 
     @property
     def where(self) -> str:
@@ -144,7 +133,8 @@ def _sources() -> Iterator[_Source]:
     own: set[str] = set()
     for entry in (entry for same in plugins.entries(GROUP).values() for entry in same):
         try:
-            folder, names = plugins.load_entry(entry, f"recipes {entry.value!r}", _opened)
+            with plugins.failures_named(entry, f"recipes {entry.value!r}"):
+                folder, names = _opened(entry.load())
         except InputError as error:
             plugins.warn_left_out(error)
             continue
@@ -280,4 +270,13 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
         if not 0 < seeds <= MOST_SEEDS:
             raise InputError(f"{where}: seeds must be a list, or a number from 1 to {MOST_SEEDS}, got {seeds}")
         seeds = list(range(seeds))
-    return from_mapping(Recipe, {"name": name, **table, "seeds": seeds, "given": given}, where)
+    recipe = Recipe(**checked_values(Recipe, {"name": name, **table, "seeds": seeds, "given": given}, where))
+    if len(set(recipe.seeds)) < len(recipe.seeds):
+        raise InputError(f"{where}: seeds must differ, got {list(recipe.seeds)}")
+    for key, values in recipe.vary.items():
+        if len({(type(value) is bool, value) for value in values}) < len(values):
+            raise InputError(f"{where}: vary.{key} must not name a value twice, got {list(values)}")
+    for settings in (recipe.settings, recipe.vary, *recipe.methods.values(), *recipe.problems.values()):
+        if "seed" in settings:
+            raise InputError(f"{where}: seed is not a setting of one run: write seeds = [7], above all tables")
+    return recipe

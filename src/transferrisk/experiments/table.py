@@ -44,7 +44,11 @@ class ExperimentTable:
             lost = self._read_runs(finished & {run for run, _ in cells})
             found = {run: content for run, content in (recorded | self._runs).items() if run not in lost}
             table = records_table(
-                ({**columns, RUN_COLUMN: run, **found[run][0]}, found[run][1]) for run, columns in cells if run in found
+                [
+                    ({**columns, RUN_COLUMN: run, **found[run][0]}, found[run][1])
+                    for run, columns in cells
+                    if run in found
+                ]
             )
             if len(table):
                 self.store.write(f"{name}/{TABLE}", table_bytes(table))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from ..errors import InputError
 from ..registry import Registry
 from ..results import Record
 from ..results.selection import RULES
-from ..settings import Settings, as_json, dumps, from_mapping
+from ..settings import Settings, as_json, checked_values, digest
 
 if TYPE_CHECKING:
     from .estimate import Cost
@@ -43,9 +42,7 @@ class PlannedRun:
     @cached_property
     def name(self) -> str:
         """A digest of the task and its settings; one that is None does not count, so that new ones rename no run."""
-        return hashlib.sha256(dumps([self.task, _without_none(self.settings)], sort_keys=True).encode()).hexdigest()[
-            :16
-        ]
+        return digest([self.task, self.settings])
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Task(ABC, Generic[S]):
         return resolved
 
     def read(self, settings: Mapping[str, Any]) -> S:
-        found: S = from_mapping(self.settings_type, settings, f"task {self.name!r}")
+        found: S = self.settings_type(**checked_values(self.settings_type, settings, f"task {self.name!r}"))
         return found
 
     def complete(self, settings: S) -> S:
@@ -142,9 +139,3 @@ def needs_of(run: PlannedRun) -> list[PlannedRun]:
 
 def has_needs(task: Task[Any]) -> bool:
     return type(task).needs is not Task.needs
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
