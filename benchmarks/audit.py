@@ -27,9 +27,8 @@ import torch
 from numpy.typing import NDArray
 
 from transferrisk import audit
-from transferrisk.auditing.folds import assign_folds
-from transferrisk.auditing.matrix import fit_folds, held_out
-from transferrisk.auditing.samples import prepare
+from transferrisk.auditing.run import fit, fold_loss, held_out_scores
+from transferrisk.auditing.samples import arrange_samples, assign_folds
 
 Floats = NDArray[np.float32]
 
@@ -53,13 +52,14 @@ def make(n: int, d: int, E: int, C: int, decay: float, seed: int) -> tuple[Float
 def ours(data: tuple[Any, ...], held: NDArray[np.int64], ridge: float) -> dict[str, Any]:
     E = len(np.unique(data[2]))
     begin, busy = time.perf_counter(), time.process_time()
-    samples = prepare(*data, held, 0, False)
+    samples = arrange_samples(*data, held, 0, False)
     with torch.no_grad():
-        fits = [fit_folds(samples, [e], ridge) for e in range(E)]
-        scores = held_out(samples, torch.stack([f.value for f in fits]), range(E))
+        losses = [fold_loss(samples, [e], ridge) for e in range(E)]
+        fits = [fit(loss) for loss in losses]
+        scores = held_out_scores(samples, torch.stack([f.value for f in fits]), range(E))
         matrix = torch.stack([scores.loss[:, samples.environment(e)].double().mean(1) for e in range(E)], 1)
-    seconds, cpu = time.perf_counter() - begin, time.process_time() - busy
-    objectives = torch.stack([f.objective for f in fits]).numpy()
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - busy
+        objectives = torch.stack([loss.evaluate(f.value)[0] for loss, f in zip(losses, fits, strict=True)]).numpy()
     return {"seconds": seconds, "cpu": cpu, "objectives": objectives, "matrix": matrix.numpy(),
             "iterations": [f.iterations for f in fits]}  # fmt: skip
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from transferrisk.functional import given_weights, transfer_risk
-from transferrisk.functional.linear_loss import one_hot, with_bias
+from transferrisk.functional import SoftmaxLoss, given_weights, transfer_risk
+from transferrisk.functional.linear_loss import with_bias
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,18 @@ def overlapping_batch(seed: int) -> Batch:
     return replace(batch, features=5 * batch.features, labels=batch.labels.flip(0))
 
 
-def rows_of(seed: int, batch: int, n: int, classes: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """rows (B, n, D), targets (B, n, C) and weights (B, n) in the conventions of linear_loss, with padding."""
+def padded_loss(seed: int, batch: int, n: int, classes: int, width: int, ridge: float = 0.05) -> SoftmaxLoss:
+    """A batch of problems in the conventions of linear_loss, in which environment b lacks b of its n rows."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(batch, n, width, generator=generator, dtype=torch.float64)
     labels = torch.randint(classes, (batch, n), generator=generator)
-    real = torch.arange(n) < torch.arange(n, n - batch, -1).unsqueeze(-1)  # environment b lacks b rows
+    real = torch.arange(n) < torch.arange(n, n - batch, -1).unsqueeze(-1)
     weights = real / real.sum(-1, keepdim=True).to(torch.float64)
-    rows = with_bias(features) * real.unsqueeze(-1)
-    return rows, one_hot(labels, classes, torch.float64) * real.unsqueeze(-1), weights
+    return SoftmaxLoss(with_bias(features) * real.unsqueeze(-1), torch.where(real, labels, -1), weights, classes, ridge)
+
+
+def random_predictors(loss: SoftmaxLoss, seed: int = 1) -> Tensor:
+    return torch.randn(loss.zero.shape, dtype=loss.rows.dtype, generator=torch.Generator().manual_seed(seed))
 
 
 def relative(a: Tensor, b: Tensor) -> float:

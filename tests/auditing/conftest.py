@@ -6,7 +6,7 @@ import pytest
 from audited import RIDGE, problem
 
 from transferrisk import audit
-from transferrisk.auditing.folds import assign_folds
+from transferrisk.auditing.samples import assign_folds
 
 
 @pytest.fixture(scope="session")

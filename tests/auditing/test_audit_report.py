@@ -10,10 +10,8 @@ from audited import RIDGE, problem
 
 import transferrisk
 from transferrisk import audit
-from transferrisk.auditing.bootstrap import Estimate
+from transferrisk.auditing import Estimate, WorstPair
 from transferrisk.auditing.page import page_of
-from transferrisk.auditing.report import WorstPair
-from transferrisk.auditing.sentences import sentences
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def test_the_worst_pair_by_loss_is_told_by_its_loss(case, points, told):
     found = replace(
         found, worst=by_loss, worst_by_accuracy=by_accuracy, accuracy=Estimate(accuracy, accuracy, accuracy)
     )
-    first, second, *_ = sentences(found)
+    first, second, *_ = found.sentences
     assert first.startswith(
         "No predictor fitted elsewhere gets fewer right than one fitted there; the nearest to it is "
     )

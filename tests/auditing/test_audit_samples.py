@@ -9,7 +9,7 @@ import torch
 from audited import RIDGE, problem
 
 from transferrisk import audit
-from transferrisk.auditing.samples import prepare
+from transferrisk.auditing.samples import arrange_samples
 from transferrisk.errors import InputError
 
 
@@ -45,21 +45,21 @@ def test_constant_columns_and_scales_do_not_matter():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"environments": np.zeros(60)}, "two environments"),
-        ({"labels": np.zeros(60)}, "nothing to predict"),
+        ({"environments": np.zeros(60)}, "environments must hold two"),
+        ({"labels": np.zeros(60)}, "labels must hold two"),
         ({"labels": np.zeros(59)}, "60 rows"),
         ({"labels": 3}, "one int"),
-        ({"labels": [None] * 60}, "missing, first in row 1"),
-        ({"features": np.full((60, 5), np.nan)}, "first in row 1"),
-        ({"features": np.zeros(60)}, r"give \(n, d\)"),
-        ({"features": np.full((60, 2), "x")}, "not all numbers"),
-        ({"folds": 1}, "folds=1"),
-        ({"folds": np.zeros(60, int)}, "one fold alone"),
-        ({"folds": np.zeros(3)}, "neither"),
-        ({"ridge": 0.0}, "ridge=0.0"),
-        ({"bootstrap": 0}, "bootstrap=0"),
-        ({"confidence": 1.0}, "confidence=1.0"),
-        ({"seed": -1}, "seed=-1"),
+        ({"labels": [None] * 60}, "labels are missing, first in row 1"),
+        ({"features": np.full((60, 5), np.nan)}, "features.* first in row 1"),
+        ({"features": np.zeros(60)}, r"features.* got \(60,\)"),
+        ({"features": np.full((60, 2), "x")}, "features must be numbers"),
+        ({"folds": 1}, "folds must be .* got 1"),
+        ({"folds": np.zeros(60, int)}, "folds must name two"),
+        ({"folds": np.zeros(3)}, r"folds must be .* got float64 of shape \(3,\)"),
+        ({"ridge": 0.0}, "ridge must be .* got 0.0"),
+        ({"bootstrap": 0}, "bootstrap must be .* got 0"),
+        ({"confidence": 1.0}, "confidence must be .* got 1.0"),
+        ({"seed": -1}, "seed must be .* got -1"),
     ],
 )
 def test_what_cannot_be_audited_is_told_in_one_line(change, message):
@@ -72,16 +72,19 @@ def test_what_cannot_be_audited_is_told_in_one_line(change, message):
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint32])
 def test_large_whole_numbers_keep_their_digits(kind):
     given = (1_700_000_000 + np.arange(40)[:, None]).astype(kind)
-    kept = prepare(given, np.arange(40) % 2, np.repeat([0, 1], 20), 2, 0, False).rows
+    kept = arrange_samples(given, np.arange(40) % 2, np.repeat([0, 1], 20), 2, 0, False).rows[:, :-1]
     np.testing.assert_array_equal(np.sort(kept.numpy(), 0), given)
 
 
 def test_texts_that_are_numbers_are_in_the_order_of_numbers():
     features, labels, environments = problem(n=120)
     names = np.array([1, 2, 10])
-    texts = [prepare(features, names[labels].astype(t), names[environments].astype(t), 3, 0, True) for t in (str, int)]
+    texts = [
+        arrange_samples(features, names[labels].astype(t), names[environments].astype(t), 3, 0, True)
+        for t in (str, int)
+    ]
     assert texts[0].environments == texts[0].classes == ("1", "2", "10")
     assert torch.equal(texts[0].rows, texts[1].rows)
     assert torch.equal(texts[0].labels, texts[1].labels)
-    words = prepare(features, labels, np.array(["1", "10", "b"])[environments], 3, 0, True)
+    words = arrange_samples(features, labels, np.array(["1", "10", "b"])[environments], 3, 0, True)
     assert words.environments == ("1", "10", "b")

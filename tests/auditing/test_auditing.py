@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from transferrisk import audit
-from transferrisk.auditing.folds import assign_folds
+from transferrisk.auditing.samples import assign_folds
 from transferrisk.functional import irm_penalty, optimal_predictor
 
 

@@ -9,24 +9,26 @@ import torch
 from audited import RIDGE
 
 from transferrisk import audit
-from transferrisk.auditing.bootstrap import Estimate, after_choice, largest_deviations, resampled_means
+from transferrisk.auditing.intervals import Drawn, draw_means
 
 
 def test_intervals_cover_as_often_as_they_say():
     """Of 400 samples of known mean, about nine in ten 90 % intervals hold it: within four standard errors."""
     generator = torch.Generator().manual_seed(0)
     values = torch.empty(400, 150, dtype=torch.float64).exponential_(generator=generator)  # mean 1
-    draws = np.stack([resampled_means(row[None], 200, generator)[:, 0] for row in values], 1)
-    found = Estimate.of(values.mean(1).numpy(), draws, 0.9)
+    drawn = [draw_means(row[None], 200, generator) for row in values]
+    found = Drawn(*(np.stack([getattr(one, name)[..., 0] for one in drawn], -1) for name in ("value", "draws")))
+    found = found.estimate(0.9)
     covered = np.mean((found.low <= 1) & (found.high >= 1))
     assert abs(covered - 0.9) < 4 * math.sqrt(0.9 * 0.1 / 400)
 
 
 def test_draws_have_the_variance_of_a_mean():
     values = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 300)))
-    draws = resampled_means(values, 4000, torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(draws.std(0), values.std(1, correction=0) / math.sqrt(300), rtol=0.06)
-    np.testing.assert_allclose(draws.mean(0), values.mean(1), atol=0.01)
+    found = draw_means(values, 4000, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(found.value, values.mean(1))
+    np.testing.assert_allclose(found.draws.std(0), values.std(1, correction=0) / math.sqrt(300), rtol=0.06)
+    np.testing.assert_allclose(found.draws.mean(0), values.mean(1), atol=0.01)
 
 
 def test_the_interval_of_the_risk_holds_the_risk_where_many_environments_compete():
@@ -39,15 +41,15 @@ def test_the_interval_of_the_risk_holds_the_risk_where_many_environments_compete
 
 
 def test_the_interval_of_the_largest_of_many_holds_its_truth():
-    """Of 30 means whose truth is 0, the largest is named: nine in ten of its intervals hold 0; plain ones rarely do."""
-    generator, plain, chosen = torch.Generator().manual_seed(0), [], []
+    """The largest of 30 means is named, all with truth 0: nine in ten of its intervals hold 0, usual ones rarely."""
+    generator, usual, chosen = torch.Generator().manual_seed(0), [], []
     for _ in range(100):
         values = torch.randn(30, 100, generator=generator, dtype=torch.float64)
-        means, draws = values.mean(1).numpy(), resampled_means(values, 200, generator)
-        best = int(means.argmax())
-        plain.append(Estimate.of(means[best], draws[:, best], 0.9).low > 0)
-        chosen.append(after_choice(means[best], draws[:, best], largest_deviations(means, draws), 0.9).low > 0)
-    assert np.mean(plain) > 0.5
+        means = draw_means(values, 200, generator)
+        best = int(means.value.argmax())
+        usual.append(means[best].estimate(0.9).low > 0)
+        chosen.append(means[best].estimate_chosen(means.largest_deviations(), 0.9).low > 0)
+    assert np.mean(usual) > 0.5
     assert np.mean(chosen) < 0.1 + 3 * math.sqrt(0.9 * 0.1 / 100)
 
 

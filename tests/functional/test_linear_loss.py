@@ -9,47 +9,38 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import rows_of
+from problems import padded_loss, random_predictors
 
-from transferrisk.functional.linear_loss import (
-    Hessian,
-    cross_entropy,
-    gradient,
-    loss,
-    softmax_jacobian,
-    softmax_residual,
-)
+from transferrisk.functional import BlockLoss
+from transferrisk.functional.linear_loss import cross_entropy, softmax_jacobian, softmax_residual, with_bias
 
 sizes = st.fixed_dictionaries(
     {"batch": st.integers(1, 3), "n": st.integers(4, 12), "classes": st.integers(2, 6), "width": st.integers(1, 9)}
 )
 
 
-def predictor_like(rows, targets):
-    return torch.randn(
-        len(rows), targets.shape[-1], rows.shape[-1], dtype=rows.dtype, generator=torch.Generator().manual_seed(1)
-    )
-
-
 @given(sizes, st.integers(0, 10**6))
 def test_loss_and_its_derivatives_agree_with_autograd(shape, seed):
-    rows, targets, weights = rows_of(seed, **shape)
-    W = predictor_like(rows, targets).requires_grad_()
-    value = loss(W, rows, targets, weights, 0.05)
-    for b in range(len(rows)):
-        real = weights[b] > 0
-        plain = F.cross_entropy(rows[b, real] @ W[b].T, targets[b, real].argmax(-1)) + 0.025 * W[b].square().sum()
-        torch.testing.assert_close(value[b], plain)
+    loss = padded_loss(seed, **shape)
+    W = random_predictors(loss).requires_grad_()
+    value = loss.value(W)
+    for b in range(len(W)):
+        real = loss.weights[b] > 0
+        entropy = F.cross_entropy(loss.rows[b, real] @ W[b].T, loss.labels[b, real])
+        torch.testing.assert_close(value[b], entropy + 0.025 * W[b].square().sum())
     (by_autograd,) = torch.autograd.grad(value.sum(), W)
-    torch.testing.assert_close(gradient(W.detach(), rows, targets, weights, 0.05), by_autograd)
+    torch.testing.assert_close(loss.linearise(W.detach()).gradient, by_autograd)
+    evaluated, gradient = loss.evaluate(W.detach())
+    torch.testing.assert_close(evaluated, value.detach())
+    torch.testing.assert_close(gradient, by_autograd)
 
 
 @given(sizes, st.integers(0, 10**6))
 def test_hessian_product_dense_and_factor_agree_with_autograd(shape, seed):
-    rows, targets, weights = rows_of(seed, **shape)
-    W, V = predictor_like(rows, targets), predictor_like(rows, targets).flip(0) + 0.3
-    _, by_autograd = torch.autograd.functional.hvp(lambda w: loss(w, rows, targets, weights, 0.05).sum(), W, V)
-    hessian = Hessian.at(W, rows, weights, 0.05)
+    loss = padded_loss(seed, **shape)
+    W, V = random_predictors(loss), random_predictors(loss).flip(0) + 0.3
+    _, by_autograd = torch.autograd.functional.hvp(lambda w: loss.value(w).sum(), W, V)
+    hessian = loss.hessian(W)
     torch.testing.assert_close(hessian.product(V), by_autograd)
     dense = torch.einsum("bij,bj->bi", hessian.dense(), V.flatten(1)).reshape(V.shape)
     torch.testing.assert_close(dense, by_autograd)
@@ -58,6 +49,45 @@ def test_hessian_product_dense_and_factor_agree_with_autograd(shape, seed):
     u = hessian.factor(V)
     gram = torch.einsum("bij,bj->bi", hessian.factor_gram(), u)
     torch.testing.assert_close(gram, hessian.factor(hessian.factor_adjoint(u)))
+
+
+@given(sizes, st.integers(0, 10**6))
+def test_the_hessian_along_directions_is_the_dense_one_there(shape, seed):
+    loss = padded_loss(seed, **shape)
+    W = random_predictors(loss)
+    directions, found = loss.curvature(W)
+    dense = loss.hessian(W).dense().unflatten(1, W.shape[1:]).unflatten(3, W.shape[1:])
+    expected = torch.einsum("bcdke,bid,bje->bcikj", dense, directions, directions)
+    torch.testing.assert_close(found, expected.reshape(found.shape))
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 20], ids=["whole blocks", "chunks"])
+def test_the_loss_of_blocks_is_that_of_the_rows_they_hold(chunk):
+    generator = torch.Generator().manual_seed(0)
+    rows = with_bias(torch.randn(30, 4, generator=generator, dtype=torch.float64))
+    labels = torch.randint(3, (30,), generator=generator)
+    blocks = [slice(0, 9), slice(9, 9), slice(9, 21), slice(21, 30)]
+    included = torch.tensor([[1, 1, 0, 1], [0, 0, 1, 0]]).bool()
+    loss = BlockLoss(rows, labels, blocks, included, 3, 0.1, rows.new_ones(1, 1, 5), chunk)
+    W = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
+    W -= W.mean(1, keepdim=True)
+    values, gradients = loss.evaluate(W)
+    directions, curvatures = loss.curvature(W)
+    for k in range(2):
+        those = torch.cat([torch.arange(30)[block] for block, taken in zip(blocks, included[k], strict=True) if taken])
+
+        def alone(w, those=those):
+            return F.cross_entropy(rows[those] @ w.T, labels[those]) + 0.05 * w.square().sum()
+
+        def along(a, k=k, alone=alone):
+            return alone(W[k] + a @ directions[k])
+
+        w = W[k].clone().requires_grad_()
+        value = alone(w)
+        torch.testing.assert_close(values[k], value.detach())
+        torch.testing.assert_close(gradients[k], torch.autograd.grad(value, w)[0])
+        hessian = torch.autograd.functional.hessian(along, W.new_zeros(3, directions.shape[1]))
+        torch.testing.assert_close(curvatures[k], hessian.view_as(curvatures[k]))
 
 
 def test_near_certain_predictions_keep_their_digits_in_float32():

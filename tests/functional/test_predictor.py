@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import relative, rows_of
+from problems import padded_loss, random_predictors, relative
 from sklearn.linear_model import LogisticRegression
 
 from transferrisk.errors import ConvergenceWarning, InputError
-from transferrisk.functional import inverse_hessian_product, optimal_predictor, solve_predictor
-from transferrisk.functional.linear_loss import Hessian, gradient, loss, one_hot, with_bias
-from transferrisk.solvers import CG, Cholesky, GradientDescent, Newton, Woodbury
+from transferrisk.functional import SoftmaxLoss, fit_rows, implicit_vjp, optimal_predictor, solve_predictor
+from transferrisk.functional.linear_loss import with_bias
+from transferrisk.solvers import CG, LBFGS, Cholesky, GradientDescent, Newton, Woodbury
 
 
 def problem(seed, n, d, classes, batch=None):
@@ -26,10 +26,13 @@ def problem(seed, n, d, classes, batch=None):
     return torch.randn(*shape, d, generator=generator, dtype=torch.float64) + centres[labels], labels
 
 
-def value(predictor, features, labels, classes, ridge):
-    rows = with_bias(features)[None]
-    weights = torch.full(rows.shape[:2], 1 / len(features), dtype=rows.dtype)
-    return float(loss(predictor[None], rows, one_hot(labels, classes, rows.dtype)[None], weights, ridge))
+def loss_of(features, labels, classes, ridge):
+    weights = torch.full((1, len(labels)), 1 / len(labels), dtype=features.dtype)
+    return SoftmaxLoss(with_bias(features)[None], labels[None], weights, classes, ridge)
+
+
+def value(predictor, *problem):
+    return float(loss_of(*problem).value(predictor[None]))
 
 
 @pytest.mark.parametrize("ridge", [1e-1, 1e-3, 1e-4])
@@ -63,12 +66,10 @@ def test_two_classes_are_sigmoid_regression_at_half_the_ridge():
 def test_gradient_vanishes_and_both_spaces_agree(seed, n, d, classes, ridge):
     features, labels = problem(seed, n, d, classes)
     by_space = [solve_predictor(features, labels, classes, ridge, space=s) for s in ("predictor", "sample")]
-    rows = with_bias(features)[None]
-    targets = one_hot(labels, classes, rows.dtype)[None]
-    weights = torch.full((1, n), 1 / n, dtype=rows.dtype)
+    loss = loss_of(features, labels, classes, ridge)
     for solution in by_space:
         assert solution.all_converged
-        assert float(gradient(solution.value[None], rows, targets, weights, ridge).norm()) < 1e-10
+        assert float(loss.linearise(solution.value[None]).gradient.norm()) < 1e-10
     torch.testing.assert_close(by_space[0].value, by_space[1].value, rtol=1e-8, atol=1e-8)
 
 
@@ -171,17 +172,42 @@ def test_bad_input_says_what_to_do(change, message):
 
 @given(st.integers(0, 10**6), st.integers(2, 10), st.integers(1, 10), st.integers(2, 5))
 def test_all_inverse_hessian_routes_agree_with_the_dense_solve(seed, n, width, classes):
-    rows, _, weights = rows_of(seed, 2, n, classes, width)
-    generator = torch.Generator().manual_seed(seed)
-    W, v = (torch.randn(2, classes, width + 1, generator=generator, dtype=torch.float64) for _ in range(2))
-    hessian = Hessian.at(W, rows, weights, 1e-2)
-    dense = torch.linalg.solve(hessian.dense(), v.flatten(1)).reshape(v.shape)
-    for solver in (CG(), Cholesky(), Woodbury()):
-        for space in ("predictor", "sample"):
-            solution = inverse_hessian_product(hessian, v, solver=solver, space=space)
+    loss = padded_loss(seed, 2, n, classes, width, ridge=1e-2)
+    v = random_predictors(loss, seed)
+    for space in ("predictor", "sample"):
+        fit = fit_rows(loss.rows, loss.labels, loss.weights, classes, 1e-2, space=space)
+        hessian = loss.hessian(fit.solution.value)
+        dense = torch.linalg.solve(hessian.dense(), v.flatten(1)).reshape(v.shape)
+        for solver in (CG(), Cholesky(), Woodbury()):
+            _, solution = implicit_vjp(fit, v, solver)
             assert relative(solution.value, dense) < 1e-8
             error = (hessian.product(solution.value) - v).flatten(1).norm(dim=1)
             torch.testing.assert_close(solution.residual, error, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("space", ["predictor", "sample"])
+@pytest.mark.parametrize(("n", "width"), [(7, 15), (15, 4)], ids=["n<d", "n>d"])
+def test_the_implicit_vjp_is_the_derivative_of_the_predictor(n, width, space):
+    loss = padded_loss(3, 2, n, classes=3, width=width, ridge=1e-2)
+    v = random_predictors(loss)
+
+    def predictors(rows):
+        return fit_rows(rows, loss.labels, loss.weights, 3, 1e-2, space=space)
+
+    gradient, _ = implicit_vjp(predictors(loss.rows), v)
+    direction = random_predictors(loss)[:, :1] * (loss.weights > 0).unsqueeze(-1)
+    ahead, back = (predictors(loss.rows + t * direction).solution.value for t in (1e-5, -1e-5))
+    expected = (v * (ahead - back)).sum() / 2e-5
+    assert float((gradient * direction).sum()) == pytest.approx(float(expected), rel=1e-7)
+
+
+def test_rows_are_factored_once_for_the_predictors_and_their_derivative(monkeypatch):
+    loss, factored = padded_loss(4, 2, 6, classes=3, width=20), []
+    factor = torch.linalg.qr
+    monkeypatch.setattr(torch.linalg, "qr", lambda rows: factored.append(rows.shape) or factor(rows))
+    fit = fit_rows(loss.rows, loss.labels, loss.weights, 3, 1e-2)
+    implicit_vjp(fit, random_predictors(loss))
+    assert factored == [(2, 21, 6)]
 
 
 @given(
@@ -222,3 +248,12 @@ def test_factoring_the_hessian_finds_the_same_predictor(ridge, dtype):
     assert bool(by_factors.converged.all())
     tolerance = 1e-9 if dtype == torch.float64 else 1e-3
     torch.testing.assert_close(by_factors.value, by_products.value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 7), (20, 60)])
+@pytest.mark.parametrize("ridge", [1e-1, 1e-3])
+def test_lbfgs_finds_the_same_predictor(ridge, n, d):
+    features, labels = problem(11, n, d, 3, batch=2)
+    found = solve_predictor(features, labels, 3, ridge, solver=LBFGS())
+    assert found.all_converged
+    torch.testing.assert_close(found.value, solve_predictor(features, labels, 3, ridge).value, rtol=1e-4, atol=1e-4)

@@ -1,6 +1,6 @@
 """Whether features will transfer, told before a model is trained on them or put to use."""
 
-from .bootstrap import Estimate
+from .intervals import Estimate
 from .report import Audit, WorstPair
 from .run import audit
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Sentences, Shown, Table, write_page
 from ..reports.sections import Entry
-from .bootstrap import Estimate
+from .intervals import Estimate
 from .report import NOT_JUDGED, Audit
 
 _PAIRS = 10  # listed, of the worst

@@ -1,29 +1,36 @@
-"""`audit`: will predictors fitted on these features in one environment work in another?"""
+"""`audit`: will predictors fitted on these features in one environment work in another?
+
+`training.evaluate` has the transfer matrix of a model in training, from one split in halves.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError
-from ..functional import uniform_weights, worst_weights
-from ..functional.checks import check_count, check_number, check_ridge
-from .bootstrap import Estimate, Floats, after_choice, largest_deviations, resampled_means
-from .matrix import GRID, Scores, fit_chosen, fit_folds, fit_without, held_out, scores
-from .report import Audit, WorstPair
-from .samples import Samples, prepare
-from .sentences import remarks_of, sentences
+from ..errors import ConvergenceWarning, warn
+from ..functional import BlockLoss, uniform_weights, worst_weights
+from ..functional.linear_loss import logits_of, one_hot, row_losses
+from ..functional.penalties import scale_slopes
+from ..settings import Bound, Count, Positive, Seed, convert
+from ..solvers import LBFGS, Solution
+from .intervals import Drawn, Estimate, Floats, draw_means
+from .report import Audit, WorstPair, remarks_of
+from .samples import Folds, Samples, arrange_samples
 
 Progress = Callable[[str, int, int], None]
 
+GRID = (1e-1, 1e-2, 1e-3, 1e-4)
+"""Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
 _HELPERS = 5  # environments tried as an addition to the worst pair's training, those first that do best there
+_CHUNK = 1 << 20  # numbers of rows that are tested at once
 
 
 def audit(
@@ -32,14 +39,14 @@ def audit(
     environments: Any,
     *,
     ridge: float | None = None,
-    folds: int | Sequence[int] | NDArray[np.int64] = 5,
+    folds: Folds = 5,
     bootstrap: int = 200,
     seed: int = 0,
     confidence: float = 0.95,
     standardise: bool = True,
     progress: Progress | None = None,
 ) -> Audit:
-    """How well linear predictors on these features transfer between environments, on held-out samples.
+    """Tell how well linear predictors on these features transfer between environments, on held-out samples.
 
     features      (n, d) array, tensor or table of numbers
     labels        (n,) numbers, texts or anything else that can be told apart; environments likewise
@@ -58,65 +65,189 @@ def audit(
     samples in it. Losses are cross-entropies. See `Audit` for what comes back.
     """
     begun = time.perf_counter()
-    _check(ridge, bootstrap, seed, confidence)
-    samples = prepare(features, labels, environments, folds, seed, standardise)
+    ridge, bootstrap = convert("ridge", ridge, Positive | None), convert("bootstrap", bootstrap, Count)
+    seed, standardise = convert("seed", seed, Seed), convert("standardise", standardise, bool)
+    confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
+    samples = arrange_samples(features, labels, environments, folds, seed, standardise)
     E = len(samples.environments)
-    tell = _Steps(progress, E + 3)
+    tell = progress or _tell_nobody
     with torch.no_grad():
         fitted = []
         for e in range(E):
-            fitted.append(fit_chosen(samples, e, ridge))
-            tell(f"fitted on {samples.environments[e]}")
+            fitted.append(fit_home(samples, e, ridge))
+            tell(f"fitted on {samples.environments[e]}", e + 1, E + 3)
         own = torch.stack([value for value, _ in fitted])  # (E, folds, C, D)
         ridges = np.array([chosen for _, chosen in fitted])
-        single = held_out(samples, own, range(E))
+        single = held_out_scores(samples, own, range(E))
         matrix_seconds = time.perf_counter() - begun
-        shared = _shared_ridge(samples, ridges)
-        pooled = fit_folds(samples, range(E), shared, own.nanmean(0)).value
-        tell("fitted on all")
-        without = fit_without(samples, shared, pooled.nanmean(0).expand(E, -1, -1)).value
-        tell("fitted on all but one")
+        counts = samples.counts()
+        remarks, judged = remarks_of(samples.environments, samples.classes, counts)
+        shared = _shared_ridge(ridges, judged)
+        pooled = fit(fold_loss(samples, range(E), shared), own.nanmean(0)).value
+        tell("fitted on all", E + 1, E + 3)
+        without = fit(without_loss(samples, shared), pooled.nanmean(0).expand(E, -1, -1)).value
+        tell("fitted on all but one", E + 2, E + 3)
         several = scores(samples, lambda e, k: torch.stack([pooled[k], without[e]]), 2, range(E))
-        judge = _Judge(samples, single, several, bootstrap, seed, confidence)
-        worst, by_accuracy = judge.worst_pairs(shared, own)
-        tell("tested")
-    found = judge.audit(worst, by_accuracy, ridges, shared)
-    settings = {
-        "folds": samples.folds, "bootstrap": bootstrap, "seed": seed, "confidence": confidence,
-        "standardise": standardise, "ridge": ridge,
-    }  # fmt: skip
-    seconds = {"matrix": matrix_seconds, "all": time.perf_counter() - begun}
-    found = replace(found, settings=settings, seconds=seconds)
-    return replace(found, sentences=sentences(found))
+        judge = _Judge(samples, judged, bootstrap, seed, confidence)
+        tested = judge.means(torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]]))
+        loss, right, rest = tested[:E], tested[E : 2 * E], tested[2 * E :]
+        worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
+        tell("tested", E + 3, E + 3)
+    return Audit(
+        environments=samples.environments,
+        classes=samples.classes,
+        loss=loss.estimate(confidence),
+        accuracy=right.estimate(confidence),
+        pooled_loss=rest[0].estimate(confidence),
+        pooled_accuracy=rest[2].estimate(confidence),
+        left_out_loss=rest[1].estimate(confidence),
+        left_out_accuracy=rest[3].estimate(confidence),
+        unseen=judge.unseen(right, rest[3]),
+        transfer_risk=judge.risk(loss, worst_weights),
+        mean_transfer_risk=judge.risk(loss, uniform_weights),
+        irm=rest[4].map(np.square).estimate(confidence),
+        worst=worst,
+        worst_by_accuracy=by_accuracy,
+        counts=counts.sum(1),
+        ridges=ridges,
+        pooled_ridge=shared,
+        judged=judged,
+        remarks=remarks,
+        settings={
+            "folds": samples.folds, "bootstrap": bootstrap, "seed": seed, "confidence": confidence,
+            "standardise": standardise, "ridge": ridge,
+        },
+        seconds={"matrix": matrix_seconds, "all": time.perf_counter() - begun},
+    )  # fmt: skip
 
 
+def _tell_nobody(what: str, done: int, total: int) -> None:
+    pass
+
+
+def fold_loss(samples: Samples, environments: Sequence[int], ridge: float) -> BlockLoss:
+    """For each fold the loss on these environments' samples outside of it."""
+    blocks = [samples.block(e, k) for e in environments for k in range(samples.folds)]
+    included = ~torch.eye(samples.folds, dtype=torch.bool).repeat(1, len(environments))
+    return _loss(samples, blocks, included, environments, ridge)
+
+
+def without_loss(samples: Samples, ridge: float) -> BlockLoss:
+    """For each environment the loss on all samples of the others."""
+    E = len(samples.environments)
+    blocks = [samples.environment(e) for e in range(E)]
+    return _loss(samples, blocks, ~torch.eye(E, dtype=torch.bool), range(E), ridge)
+
+
+def _loss(
+    samples: Samples, blocks: Sequence[slice], included: Tensor, environments: Sequence[int], ridge: float
+) -> BlockLoss:
+    gram = samples.gram(environments)
+    return BlockLoss(samples.rows, samples.labels, blocks, included, len(samples.classes), ridge, gram)
+
+
+def fit(loss: BlockLoss, start: Tensor | None = None) -> Solution:
+    """Minimise every problem of the loss, from a start (K, C, D) or from zero; nan answers one that has no row."""
+    there = loss.sizes > 0
+    shape = (len(there), loss.num_classes, loss.rows.shape[1])
+    start = loss.rows.new_zeros(shape) if start is None else start.nan_to_num(0)
+    value = torch.full_like(start, torch.nan)
+    if not bool(there.any()):
+        return Solution(value, ~there, 0, value[:, 0, 0])
+    solution = LBFGS().minimise(loss.only(there), start[there])
+    if not solution.all_converged:
+        warn(
+            f"a predictor of the audit was not fitted to tolerance after {solution.iterations} iterations: raise "
+            "ridge, or standardise the features",
+            ConvergenceWarning,
+        )
+    value[there] = solution.value
+    residual, converged = value[:, 0, 0].clone(), ~there
+    residual[there], converged[there] = solution.residual, solution.converged
+    return Solution(value, converged, solution.iterations, residual)
+
+
+def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[Tensor, float]:
+    """Predictors of one environment, (folds, C, D), and their ridge.
+
+    Unless it is given, the ridge is that of the least held-out loss there; nan where that cannot be known, as in an
+    environment whose samples all lie in one fold.
+    """
+    if ridge is not None:
+        return fit(fold_loss(samples, [environment], ridge)).value, ridge
+    best, start, chosen = torch.inf, None, None
+    for candidate in GRID:
+        start = fit(fold_loss(samples, [environment], candidate), start).value
+        own = held_out_scores(samples, start.unsqueeze(0), [environment]).loss
+        mean = float(own[:, samples.environment(environment)].nanmean())
+        if mean < best:
+            best, chosen = mean, (start, candidate)
+    if chosen is None:
+        assert start is not None
+        return start, torch.nan
+    return chosen
+
+
+def _shared_ridge(ridges: Floats, judged: NDArray[np.bool_]) -> float:
+    """The geometric mean of the judged environments' ridges; of all that have one where none is judged."""
+    there = np.isfinite(ridges)
+    chosen = ridges[judged & there] if (judged & there).any() else ridges[there]
+    return float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What R predictors do on n samples, (R, n) each; nan where a predictor does not exist."""
+
+    loss: Tensor
+    correct: Tensor  # 1 or 0
+    slope: Tensor  # derivative of the loss by a scale of the logits, whose mean, squared, is IRMv1's penalty
+
+
+def held_out_scores(samples: Samples, predictors: Tensor, environments: Sequence[int]) -> Scores:
+    """Predictors (R, folds, C, D) on the samples of the fold they belong to; nan outside the environments named."""
+    return scores(samples, lambda environment, fold: predictors[:, fold], len(predictors), environments)
+
+
+def scores(
+    samples: Samples, of_block: Callable[[int, int], Tensor], number: int, environments: Sequence[int]
+) -> Scores:
+    """`of_block` gives the predictors (R, C, D) to test on a block (environment, fold)."""
+    loss, correct, slope = samples.rows.new_full((3, number, len(samples.labels)), torch.nan)
+    step = max(1, _CHUNK // samples.rows.shape[1])
+    for e in environments:
+        for k in range(samples.folds):
+            predictors, block = of_block(e, k), samples.block(e, k)
+            for begin in range(block.start, block.stop, step):
+                part = slice(begin, min(begin + step, block.stop))
+                logits = logits_of(predictors, samples.rows[part])  # (R, m, C)
+                targets = one_hot(samples.labels[part], logits.shape[-1], logits.dtype)
+                right = (logits.argmax(-1) == samples.labels[part]).to(logits.dtype)
+                loss[:, part], slope[:, part] = row_losses(logits, targets), scale_slopes(logits, targets)
+                correct[:, part] = torch.where(loss[:, part].isnan(), torch.nan, right)
+    return Scores(loss, correct, slope)
+
+
+@dataclass(frozen=True, eq=False)
 class _Judge:
-    """Means over held-out samples, of the environments one by one, and in every draw."""
+    """What means over held-out samples say, in the data and in every draw of them."""
 
-    def __init__(
-        self, samples: Samples, single: Scores, several: Scores, bootstrap: int, seed: int, confidence: float
-    ) -> None:
-        self.samples, self.confidence, self.seed, self.bootstrap = samples, confidence, seed, bootstrap
-        self.counts = samples.counts()
-        self.remarks, self.judged = remarks_of(samples.environments, samples.classes, self.counts)
-        E = len(samples.environments)
-        every = torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]])
-        means, draws = self._means(every)  # (2E + 5, E), (B, 2E + 5, E)
-        self.loss, self.losses = means[:E], draws[:, :E]
-        self.right, self.rights = means[E : 2 * E], draws[:, E : 2 * E]
-        self.rest, self.rests = means[2 * E :], draws[:, 2 * E :]
+    samples: Samples
+    judged: NDArray[np.bool_]
+    bootstrap: int
+    seed: int
+    confidence: float
 
-    def _means(self, values: Tensor) -> tuple[Floats, Floats]:
-        """Of values (R, n) by environment, (R, E), and of their draws, (B, R, E)."""
+    def means(self, values: Tensor) -> Drawn:
+        """Of values (R, n) by environment, (R, E); draws are the same in every call."""
         generator = torch.Generator().manual_seed(self.seed)
-        parts = [values[:, self.samples.environment(e)] for e in range(len(self.samples.environments))]
-        means = np.stack([part.double().mean(1).numpy() for part in parts], -1)
-        return means, np.stack([resampled_means(part, self.bootstrap, generator) for part in parts], -1)
+        found = [
+            draw_means(values[:, self.samples.environment(e)], self.bootstrap, generator)
+            for e in range(len(self.samples.environments))
+        ]
+        return Drawn(np.stack([one.value for one in found], -1), np.stack([one.draws for one in found], -1))
 
-    def _estimate(self, value: Any, draws: Floats) -> Estimate:
-        return Estimate.of(value, draws, self.confidence)
-
-    def _risk(self, rule: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
+    def risk(self, loss: Drawn, rule: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
         """Mean over judged Q of M[Q, P] weighted by the rule over judged P != Q.
 
         Weights stay in every draw what they are without drawing: a maximum taken anew in each would be larger, not less
@@ -125,118 +256,65 @@ class _Judge:
         those = np.flatnonzero(self.judged)
         if len(those) < 2:
             return Estimate(np.nan, np.nan, np.nan)
-        matrix = self.loss[np.ix_(those, those)]
-        weights = rule(torch.from_numpy(matrix), ~torch.eye(len(those), dtype=torch.bool)).numpy()
+        matrix = loss.map(lambda values: values[..., those[:, None], those])
+        weights = rule(torch.from_numpy(matrix.value), ~torch.eye(len(those), dtype=torch.bool)).numpy()
+        return matrix.map(lambda values: (weights * values).sum(-1).mean(-1)).estimate(self.confidence)
 
-        def of(matrix: Floats) -> Floats:
-            return np.asarray((weights * matrix).sum(-1).mean(-1))
+    def unseen(self, right: Drawn, left_out: Drawn) -> Estimate:
+        """Accuracy that environments lose by not being trained on, (E,): they are compared, so all hold at once."""
+        lost = right.map(_diagonal) - left_out
+        deviations = lost[self.judged].largest_deviations()
+        return lost.map(lambda values: np.where(self.judged, values, np.nan)).estimate_chosen(
+            deviations, self.confidence
+        )
 
-        return self._estimate(of(matrix), of(self.losses[:, those][:, :, those]))
-
-    def worst_pairs(self, ridge: float, own: Tensor) -> tuple[WorstPair | None, WorstPair | None]:
+    def worst_pairs(
+        self, loss: Drawn, right: Drawn, own: Tensor, ridge: float
+    ) -> tuple[WorstPair | None, WorstPair | None]:
         """By loss and by accuracy, which need not be the same."""
         both = np.outer(self.judged, self.judged) & ~np.eye(len(self.judged), dtype=bool)
         if not both.any():
             return None, None
-        losses, rights = _above_own(self.losses), -_above_own(self.rights)
-        lost, missed = np.where(both, _above_own(self.loss), -np.inf), np.where(both, -_above_own(self.right), -np.inf)
-        places = [np.unravel_index(int(by.argmax()), by.shape) for by in (lost, missed)]
-        first, second = ((int(q), int(p)) for q, p in places)
-        by_loss = largest_deviations(lost[both], losses[:, both])
-        by_accuracy = largest_deviations(missed[both], rights[:, both])
-
-        def pair(q: int, p: int) -> WorstPair:
-            excess = after_choice(lost[q, p], losses[:, q, p], by_loss, self.confidence)
-            points = after_choice(missed[q, p], rights[:, q, p], by_accuracy, self.confidence)
-            return WorstPair(q, p, excess, points, *self._helper(q, p, by_accuracy, ridge, own))
-
-        worst = pair(*first)
-        return worst, worst if second == first else pair(*second)
+        lost, missed = loss.map(_above_own), right.map(lambda values: -_above_own(values))
+        by_loss, by_accuracy = lost[both].largest_deviations(), missed[both].largest_deviations()
+        pairs: dict[tuple[int, int], WorstPair] = {}
+        found = []
+        for by in (lost, missed):
+            place = int(np.where(both, by.value, -np.inf).argmax())
+            q, p = divmod(place, len(both))
+            if (q, p) not in pairs:
+                others = [int(r) for r in np.argsort(loss.value[:, p], kind="stable") if r not in (q, p)]
+                excess = lost[q, p].estimate_chosen(by_loss, self.confidence)
+                points = missed[q, p].estimate_chosen(by_accuracy, self.confidence)
+                helper = self._helper(q, p, [r for r in others if self.judged[r]], own, ridge, by_accuracy)
+                pairs[q, p] = WorstPair(q, p, excess, points, *helper)
+            found.append(pairs[q, p])
+        return found[0], found[1]
 
     def _helper(
-        self, q: int, p: int, deviations: Floats, ridge: float, own: Tensor
+        self, q: int, p: int, others: Sequence[int], own: Tensor, ridge: float, deviations: Floats
     ) -> tuple[int | None, Estimate | None]:
         """The environment that, added to q's training samples, helps most at p, and what it brings there.
 
         It is chosen among several, at a pair chosen among many, by whose deviations (B,) its interval is widened too.
         """
-        others = [int(r) for r in np.argsort(self.loss[:, p], kind="stable") if r not in (q, p) and self.judged[r]]
         others = others[:_HELPERS]
         if not others:
             return None, None
-        together = [fit_folds(self.samples, [q, r], ridge, (own[q] + own[r]) / 2).value for r in others]
-        tested = held_out(self.samples, torch.stack([*together, own[q]]), [p]).correct
-        means, draws = (found[..., p] for found in self._means(tested))  # (R + 1,), (B, R + 1)
-        brought, drawn = means[:-1] - means[-1], draws[:, :-1] - draws[:, -1:]
-        deviations = np.maximum(deviations, largest_deviations(brought, drawn))
-        best = int(brought.argmax())
-        return others[best], after_choice(brought[best], drawn[:, best], deviations, self.confidence)
-
-    def _unseen(self) -> Estimate:
-        """Accuracy that environments lose by not being trained on, (E,): they are compared, so all hold at once."""
-        value = np.diag(self.right) - self.rest[3]
-        draws = np.diagonal(self.rights, axis1=1, axis2=2) - self.rests[:, 3]
-        value, draws = np.where(self.judged, value, np.nan), np.where(self.judged, draws, np.nan)
-        deviations = largest_deviations(value[self.judged], draws[:, self.judged])
-        return after_choice(value, draws, deviations, self.confidence)
-
-    def audit(
-        self, worst: WorstPair | None, by_accuracy: WorstPair | None, ridges: Floats, pooled_ridge: float
-    ) -> Audit:
-        pooled, left_out = ([self._estimate(self.rest[i], self.rests[:, i]) for i in rows] for rows in ((0, 2), (1, 3)))
-        return Audit(
-            environments=self.samples.environments,
-            classes=self.samples.classes,
-            loss=self._estimate(self.loss, self.losses),
-            accuracy=self._estimate(self.right, self.rights),
-            pooled_loss=pooled[0],
-            pooled_accuracy=pooled[1],
-            left_out_loss=left_out[0],
-            left_out_accuracy=left_out[1],
-            unseen=self._unseen(),
-            transfer_risk=self._risk(worst_weights),
-            mean_transfer_risk=self._risk(uniform_weights),
-            irm=self._estimate(self.rest[4] ** 2, self.rests[:, 4] ** 2),
-            worst=worst,
-            worst_by_accuracy=by_accuracy,
-            counts=self.counts.sum(1),
-            ridges=ridges,
-            pooled_ridge=pooled_ridge,
-            judged=self.judged,
-            remarks=self.remarks,
-            settings={},
-            seconds={},
-        )
+        together = [fit(fold_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value for r in others]
+        tested = held_out_scores(self.samples, torch.stack([*together, own[q]]), [p]).correct
+        right = self.means(tested)[:, p]  # (R + 1,)
+        brought = right[:-1] - right[-1:]
+        best = int(brought.value.argmax())
+        deviations = np.maximum(deviations, brought.largest_deviations())
+        return others[best], brought[best].estimate_chosen(deviations, self.confidence)
 
 
-def _shared_ridge(samples: Samples, ridges: Floats) -> float:
-    """The geometric mean of the judged environments' ridges; of all that have one where none is judged."""
-    _, judged = remarks_of(samples.environments, samples.classes, samples.counts())
-    known = np.isfinite(ridges)
-    chosen = ridges[judged & known] if (judged & known).any() else ridges[known]
-    return float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
+def _diagonal(matrix: Floats) -> Floats:
+    """M[P, P] of (..., E, E)."""
+    return np.diagonal(matrix, axis1=-2, axis2=-1)
 
 
 def _above_own(matrix: Floats) -> Floats:
     """M[Q, P] - M[P, P] of (..., E, E)."""
-    return matrix - np.diagonal(matrix, axis1=-2, axis2=-1)[..., None, :]
-
-
-class _Steps:
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def __call__(self, what: str) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(what, self.done, self.total)
-
-
-def _check(ridge: float | None, bootstrap: int, seed: int, confidence: float) -> None:
-    if ridge is not None:
-        check_ridge(ridge)
-    check_count("bootstrap", bootstrap)
-    if not 0 < check_number("confidence", confidence) < 1:
-        raise InputError(f"confidence={confidence} is not between 0 and 1: give a share such as 0.95")
-    if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
-        raise InputError(f"seed={seed!r} is out of range: give a whole number from 0 to 2^63 - 1")
+    return matrix - _diagonal(matrix)[..., None, :]

@@ -1,10 +1,10 @@
-"""What is audited, checked and laid out so that every fit and every test reads whole blocks of rows."""
+"""What is audited: checked, and laid out so that every fit and every test reads whole blocks of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -12,18 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError
-from .folds import Codes, assign_folds
+from ..settings import Bound, convert
+
+Codes = NDArray[np.int64]
+Folds = int | Sequence[int] | Codes
 
 _SMALL = 1_000_000  # numbers; up to here float64 costs nothing, and all digits are exact
 _CHUNK = 1 << 22  # numbers looked at at once
 _ROWS_PER_COLUMN = 4  # rows that second moments are estimated from
+_LARGEST_GRAM = 4096  # columns; above, only the diagonal of second moments is used
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Rows in the order of environment and fold; block (e, k) holds environment e's samples of fold k.
 
-    rows    (n, d), the constant column not appended
+    rows    (n, D), the constant last
     labels  (n,) index into classes
     bounds  (E * folds + 1,) where blocks begin and end
     """
@@ -34,7 +38,7 @@ class Samples:
     folds: int
     environments: tuple[Any, ...]
     classes: tuple[Any, ...]
-    grams: dict[int, Tensor] = field(default_factory=dict)
+    moments: dict[int, Tensor] = field(default_factory=dict)  # kept by `gram`
 
     def block(self, environment: int, fold: int) -> slice:
         place = environment * self.folds + fold
@@ -43,40 +47,75 @@ class Samples:
     def environment(self, environment: int) -> slice:
         return slice(self.bounds[environment * self.folds], self.bounds[(environment + 1) * self.folds])
 
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Codes:
         """Samples of each environment, fold and class, (E, folds, C)."""
         E, C = len(self.environments), len(self.classes)
         place = np.repeat(np.arange(E * self.folds), np.diff(self.bounds))
         found = np.bincount(place * C + self.labels.numpy(), minlength=E * self.folds * C)
         return found.reshape(E, self.folds, C)
 
-    def gram(self, environment: int) -> Tensor:
-        """About the sum of z z^T over an environment's rows z with the constant appended, (D, D); kept once known."""
-        if environment not in self.grams:
-            self.grams[environment] = _gram(self.rows[self.environment(environment)])
-        return self.grams[environment]
+    def gram(self, environments: Sequence[int]) -> Tensor:
+        """About the mean of z z^T over the rows z of these environments, as `functional.BlockLoss` takes it."""
+        for e in environments:
+            if e not in self.moments:
+                self.moments[e] = second_moments(self.rows[self.environment(e)])
+        total = torch.stack([self.moments[e] for e in environments]).sum(0)
+        return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
 
 
-def prepare(
-    features: Any, labels: Any, environments: Any, folds: int | Sequence[int] | Codes, seed: int, standardise: bool
+def arrange_samples(
+    features: Any, labels: Any, environments: Any, folds: Folds, seed: int, standardise: bool
 ) -> Samples:
+    """Check what `audit` was given, and order it by environment and fold."""
     vectors = _vectors(features)
     coded, classes = _codes(labels, len(vectors), "labels")
     places, names = _codes(environments, len(vectors), "environments")
     if len(names) < 2:
-        raise InputError(f"environments hold {names[0]!r} alone: transfer needs at least two environments")
+        raise InputError(f"environments must hold two values or more, got {names[0]!r} alone: transfer needs two")
     if len(classes) < 2:
-        raise InputError(f"labels hold {classes[0]!r} alone: there is nothing to predict; give two classes or more")
-    held, number = _folds(folds, places, coded, seed)
+        raise InputError(f"labels must hold two classes or more, got {classes[0]!r} alone: there is nothing to predict")
+    held, number = _held_out_in(folds, places, coded, seed)
     order = np.lexsort((held, places))
-    rows = torch.from_numpy(vectors)[torch.from_numpy(order)]
-    if rows.dtype == torch.float32 and rows.numel() <= _SMALL:
-        rows = rows.double()
-    if standardise:
-        _standardise(rows)
-    sizes = np.bincount(places * number + held, minlength=len(names) * number)
-    bounds = (0, *np.cumsum(sizes).tolist())
+    bounds = (0, *np.cumsum(np.bincount(places * number + held, minlength=len(names) * number)).tolist())
+    rows = _rows(vectors, order, standardise)
     return Samples(rows, torch.from_numpy(coded[order]), bounds, number, names, classes)
+
+
+def assign_folds(environments: Codes, labels: Codes, folds: int, seed: int) -> Codes:
+    """The fold 0..folds-1 that each sample is held out in, (n,), at random from `seed`.
+
+    Classes of an environment are dealt out one after the other, as cards are: a class differs between two folds by at
+    most one sample, and so does the environment.
+    """
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    order = shuffled[np.lexsort((labels[shuffled], environments[shuffled]))]
+    places = environments[order]
+    first = np.r_[True, places[1:] != places[:-1]]
+    begin = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+    assigned = np.empty(len(order), np.int64)
+    # An environment begins where the one before would have gone on, so that small ones do not all fill fold 0.
+    assigned[order] = (np.arange(len(order)) - begin + places) % folds
+    return assigned
+
+
+def _held_out_in(folds: Folds, places: Codes, labels: Codes, seed: int) -> tuple[Codes, int]:
+    """The fold of each sample, and how many there are."""
+    if np.ndim(folds) == 0:
+        number: int = convert("folds", folds, FoldCount)
+        return assign_folds(places, labels, number, seed), number
+    given = np.asarray(folds)
+    if given.shape != labels.shape or given.dtype.kind not in "iu":
+        raise InputError(
+            f"folds must be a number of folds or one integer for each of {len(labels)} samples, got {given.dtype} of "
+            f"shape {given.shape}"
+        )
+    distinct, held = np.unique(given, return_inverse=True)
+    if len(distinct) < 2:
+        raise InputError(f"folds must name two folds or more, got {distinct[0]} alone: nothing is left to fit on")
+    return held.astype(np.int64), len(distinct)
+
+
+FoldCount = Annotated[int, Bound(least=2)]
 
 
 def _vectors(features: Any) -> NDArray[Any]:
@@ -93,16 +132,16 @@ def _vectors(features: Any) -> NDArray[Any]:
             exact = array.dtype.kind != "f" and np.can_cast(array.dtype, np.float32)
             array = array.astype(np.float32 if exact or array.dtype == np.float16 else np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"features are not all numbers ({error}): encode texts as numbers first") from None
+        raise InputError(f"features must be numbers, got others ({error}): encode texts as numbers first") from None
     if array.ndim != 2 or not array.size:
-        raise InputError(f"features of shape {array.shape} cannot be used: give (n, d), a row a sample")
+        raise InputError(f"features must have the shape (n, d), a row for each sample, got {array.shape}")
     step = max(1, _CHUNK // array.shape[1])
     for start in range(0, len(array), step):
         bad = ~np.isfinite(array[start : start + step]).all(1)
         if bad.any():
             raise InputError(
-                f"features hold nan or infinity, first in row {start + int(bad.argmax()) + 1}: leave such rows out, or "
-                "fill them in"
+                f"features must be finite, got nan or infinity, first in row {start + int(bad.argmax()) + 1}: leave "
+                "such rows out, or fill them in"
             )
     return np.ascontiguousarray(array)
 
@@ -118,64 +157,57 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
         try:
             listed = list(given)
         except TypeError:
-            raise InputError(f"{noun} are one {type(given).__name__}, not several: give one for each row") from None
+            raise InputError(f"{noun} must be one for each row, got one {type(given).__name__} in all") from None
         given = np.empty(len(listed), dtype=object)
         given[:] = listed
     if getattr(given, "ndim", 1) != 1 or len(given) != expected:
-        raise InputError(
-            f"{noun} of shape {np.shape(given)} do not go with {expected} rows of features: give one for each row"
-        )
+        raise InputError(f"{noun} must be one for each of {expected} rows of features, got shape {np.shape(given)}")
     try:
         found, distinct = pd.factorize(given)
     except TypeError as error:
-        raise InputError(f"{noun} cannot be told apart ({error}): give numbers or texts") from None
+        raise InputError(f"{noun} must be numbers or texts, got values that cannot be compared ({error})") from None
     if (found < 0).any():
         raise InputError(f"{noun} are missing, first in row {int((found < 0).argmax()) + 1}: leave such rows out")
     names = [value.item() if isinstance(value, np.generic) else value for value in distinct]
-    texts = in_order(names) if all(isinstance(name, str) for name in names) else []
-    rank = {text: i for i, text in enumerate(texts)}
-    try:
-        ranked = sorted(range(len(names)), key=lambda i: rank[names[i]] if rank else names[i])
-    except TypeError:
-        ranked = sorted(range(len(names)), key=lambda i: (type(names[i]).__name__, str(names[i])))
-    position = np.empty(len(names), np.int64)
-    position[ranked] = np.arange(len(names))
-    return position[found], tuple(names[i] for i in ranked)
+    if all(isinstance(name, str) for name in names):
+        ordered = in_order(names)
+    else:
+        try:
+            ordered = sorted(names)
+        except TypeError:
+            ordered = sorted(names, key=lambda name: (type(name).__name__, str(name)))
+    rank = {name: i for i, name in enumerate(ordered)}
+    return np.array([rank[name] for name in names])[found], tuple(ordered)
 
 
-def _folds(folds: int | Sequence[int] | Codes, places: Codes, labels: Codes, seed: int) -> tuple[Codes, int]:
-    if isinstance(folds, int | np.integer) and not isinstance(folds, bool):
-        if folds < 2:
-            raise InputError(f"folds={folds} hold nothing out: give 2 or more")
-        return assign_folds(places, labels, int(folds), seed), int(folds)
-    given = np.asarray(folds)
-    if given.shape != labels.shape or given.dtype.kind not in "iu":
-        raise InputError("folds are neither a number of folds nor one whole number for each sample: give either")
-    distinct, held = np.unique(given, return_inverse=True)
-    if len(distinct) < 2:
-        raise InputError("folds name one fold alone, so that nothing is left to fit on: give two folds or more")
-    return held.astype(np.int64), len(distinct)
-
-
-def _standardise(rows: Tensor) -> None:
-    """Mean 0 and standard deviation 1 of every column over all samples, in place; constant columns become 0."""
+def _rows(vectors: NDArray[Any], order: Codes, standardise: bool) -> Tensor:
+    """The vectors in this order, with the constant; where they are standardised, columns that do not vary become 0."""
     from ..data.moments import moments
 
-    mean, scale = map(torch.from_numpy, moments(rows.numpy()))
-    factor = torch.where(scale > 0, 1 / scale, 0).to(rows.dtype)
-    for part in rows.split(max(1, _CHUNK // rows.shape[1])):
-        part.sub_(mean.to(rows.dtype)).mul_(factor)
+    n, d = vectors.shape
+    rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)
+    mean, scale = moments(vectors) if standardise else (np.zeros(d), np.ones(d))
+    shift = torch.from_numpy(mean).to(rows.dtype)
+    factor = torch.from_numpy(np.divide(1, scale, out=np.zeros(d), where=scale > 0)).to(rows.dtype)
+    step = max(1, _CHUNK // d)
+    for begin in range(0, n, step):
+        some = torch.from_numpy(vectors[order[begin : begin + step]]).to(rows.dtype)
+        rows[begin : begin + step, :-1] = some.sub_(shift).mul_(factor) if standardise else some
+    return rows
 
 
-def _gram(rows: Tensor) -> Tensor:
+def second_moments(rows: Tensor) -> Tensor:
     """n times an estimate of the mean z z^T from a few rows for each column, shrunk towards its diagonal.
 
     What is off the diagonal is noise in part, of variance about (s_ii s_jj + s_ij^2) / m, and is scaled down by the
-    share of it that is not (Schaefer and Strimmer, 2005): features without correlation keep the diagonal alone.
+    share of it that is not (Schaefer and Strimmer, 2005): features without correlation keep the diagonal alone. Where
+    there are very many columns, that diagonal is all that comes back, (1, D).
     """
-    n, d = rows.shape
-    some = torch.nn.functional.pad(rows[:: max(1, n // (_ROWS_PER_COLUMN * d))], (0, 1), value=1.0)
+    n, D = rows.shape
+    some = rows[:: max(1, n // (_ROWS_PER_COLUMN * D))]
     m = max(1, len(some))
+    if D > _LARGEST_GRAM:
+        return some.square().sum(0, keepdim=True) * (n / m)
     mean = some.mT @ some / m
     diagonal = mean.diagonal().clone()
     square = float(mean.square().sum() - diagonal.square().sum())

@@ -1,6 +1,6 @@
 """The paper's equations as pure functions on tensors."""
 
-from .linear_loss import Hessian
+from .linear_loss import BlockLoss, Hessian, SoftmaxLoss
 from .penalties import (
     environment_means,
     exponentiated_gradient,
@@ -8,7 +8,7 @@ from .penalties import (
     irm_predictor_penalty,
     risk_variance,
 )
-from .predictor import inverse_hessian_product, optimal_predictor, solve_predictor
+from .predictor import Fit, fit_rows, implicit_vjp, optimal_predictor, solve_predictor
 from .transfer import (
     Transfer,
     given_weights,
@@ -19,12 +19,16 @@ from .transfer import (
 )
 
 __all__ = [
+    "BlockLoss",
+    "Fit",
     "Hessian",
+    "SoftmaxLoss",
     "Transfer",
     "environment_means",
     "exponentiated_gradient",
+    "fit_rows",
     "given_weights",
-    "inverse_hessian_product",
+    "implicit_vjp",
     "irm_penalty",
     "irm_predictor_penalty",
     "optimal_predictor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .linear_loss import one_hot
+from .linear_loss import one_hot, probabilities_of
 from .precision import full_precision, working_dtype
 
 _SMALLEST = 1e-30
@@ -27,16 +27,20 @@ def environment_means(
     return total / torch.where(counts > 0, counts, 1), counts > 0
 
 
+def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
+    """d/ds CE(s L, y) at s = 1 of each row, sum_c (S - Y)_c L_c: (..., n, C), (..., n, C) -> (..., n)."""
+    return ((probabilities_of(logits) - targets) * logits).sum(-1)
+
+
 def irm_penalty(
     logits: Tensor, labels: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
 ) -> Tensor:
     """IRMv1: per environment, the squared derivative of its risk by a scale s of the logits, at s = 1, (E,).
 
-    d/ds CE(s L, y) = sum_c (S - Y)_c L_c at s = 1, so no double backward is needed.
+    It is written out, so that no double backward is needed.
     """
-    residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
-    slopes, _ = environment_means((residual * logits).sum(-1), index, num_environments, sample_weights)
-    return slopes.square()
+    slopes = scale_slopes(logits, one_hot(labels, logits.shape[-1], logits.dtype))
+    return environment_means(slopes, index, num_environments, sample_weights)[0].square()
 
 
 def irm_predictor_penalty(

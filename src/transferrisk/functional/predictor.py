@@ -1,15 +1,16 @@
-"""w(Q; Phi): the exact ridge-regularised minimiser, and products with its inverse Hessian."""
+"""w(Q; Phi): the exact ridge-regularised minimiser, and its derivative by the rows that it is fitted on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..errors import ConvergenceWarning, InputError, warn
-from ..solvers import CG, Linearisation, LinearSolver, Minimiser, Newton, Solution, euclidean
+from ..settings import convert
+from ..solvers import CG, LinearSolver, Minimiser, Newton, Solution
 from .checks import (
     check_count,
     check_finite,
@@ -19,109 +20,105 @@ from .checks import (
     check_start,
     check_tensors,
 )
-from .linear_loss import Hessian, cross_entropy, logits_of, loss, one_hot, softmax_residual, with_bias
+from .linear_loss import SoftmaxLoss, logits_of, softmax_jacobian, softmax_residual, with_bias
 from .precision import full_precision, in_enough_precision, working_dtype
-from .reduction import SpaceName, choose_reduction
+
+SpaceName = Literal["auto", "predictor", "sample"]
 
 
 @dataclass(frozen=True)
-class SoftmaxProblem:
-    """l(W) of `linear_loss` as a `solvers.Problem`."""
+class Span:
+    """Rows Z = rows basis^T in an orthonormal basis of their span: the n x C space.
 
-    rows: Tensor  # (B, n, D)
-    targets: Tensor  # (B, n, C)
-    weights: Tensor  # (B, n)
-    ridge: float
+    At its optimum a predictor lies in the span of the rows it is fitted on: ridge W = -(r (S - Y))^T Z. With
+    Z = R Q^T, Q (D, k) orthonormal and k = min(n, D), it is W = X Q^T for some X of C x k numbers, and because Q
+    keeps norms the problem in X is the same one with rows R in place of Z. When there are far fewer rows than
+    columns, its products no longer depend on D.
 
-    @cached_property
-    def norms(self) -> Tensor:
-        """|Z_i|, (B, n)."""
-        return self.rows.square().sum(-1).sqrt()
+    Why not coefficients over the rows themselves, W = A^T Z, with the Gram matrix Z Z^T: where rows are nearly
+    equal and their labels are not, A is huge and cancels in A^T Z, and float32 has no digits left to give.
+    """
 
-    @cached_property
-    def unit(self) -> Tensor:
-        """The predictor that moves some logit by one, (B,)."""
-        return 1 / self.norms.amax(-1).clamp(min=torch.finfo(self.rows.dtype).tiny)
+    rows: Tensor  # (B, n, k)
+    basis: Tensor | None  # (B, D, k) orthonormal columns; None: rows are taken as they are
 
-    def linearise(self, x: Tensor) -> Linearisation:
-        probabilities = torch.softmax(logits_of(x, self.rows), -1)
-        residual = self.weights.unsqueeze(-1) * softmax_residual(probabilities, self.targets)
-        return Linearisation(
-            gradient=torch.add(residual.mT @ self.rows, x, alpha=self.ridge),
-            scale=(residual.abs().sum(-1) * self.norms).sum(-1),
-            hessian=Hessian(self.rows, probabilities, self.weights, self.ridge),
-        )
+    @classmethod
+    def of(cls, rows: Tensor, space: SpaceName = "auto") -> Span:
+        """Factor rows (B, n, D) for "sample" (n x C), keep them for "predictor" (d x C).
 
-    def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
-        logits, change = logits_of(x, self.rows), logits_of(direction, self.rows)
-        moved = logits + steps[..., None, None] * change  # (T, B, n, C)
-        square, cross, curve = euclidean(x, x), euclidean(x, direction), euclidean(direction, direction)
-        norm = square + 2 * steps * cross + steps.square() * curve
-        return cross_entropy(moved, self.targets, self.weights) + 0.5 * self.ridge * norm
-
-    def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-        """The minimiser of an upper bound of f along the direction.
-
-        With b the largest spread max_c U_ic - min_c U_ic of the logits' change over rows, the third central
-        moment is at most b times the variance, so f''' <= b f'' and f'(t) <= f'(0) + f''(0) (e^(bt) - 1) / b,
-        which is zero at t = log(1 + b |f'(0)| / f''(0)) / b.
+        "auto" factors where products with the rows are what takes the time: on a CPU, when that at least halves them.
+        On a GPU the small products cost their launch, whatever their size.
         """
-        change = logits_of(direction, self.rows)
-        spread = change.amax(-1) - change.amin(-1)  # (B, n)
-        largest = torch.where(self.weights > 0, spread, 0).amax(-1)
-        smallest = torch.finfo(slope.dtype).tiny
-        newton = slope.abs() / curvature.clamp(min=smallest)
-        bounded = torch.log1p(largest * newton) / largest.clamp(min=smallest)
-        return torch.where(largest * newton > 1e-4, bounded, newton)
+        if space == "auto":
+            space = "sample" if rows.device.type == "cpu" and 2 * rows.shape[1] <= rows.shape[2] else "predictor"
+        if convert("space", space, SpaceName) == "predictor":
+            return cls(rows, None)
+        basis, triangle = torch.linalg.qr(rows.mT)
+        return cls(triangle.mT, basis)
+
+    def project(self, vectors: Tensor) -> Tensor:
+        """The part of (B, C, D) inside the span, (B, C, k)."""
+        return vectors if self.basis is None else vectors @ self.basis
+
+    def lift(self, reduced: Tensor) -> Tensor:
+        """(B, C, k) back to (B, C, D)."""
+        return reduced if self.basis is None else reduced @ self.basis.mT
 
 
-def solve_rows(
+@dataclass(frozen=True)
+class Fit:
+    """Predictors W (B, C, D) that minimise l on rows Z (B, n, D), and the problem in the space where it was solved."""
+
+    loss: SoftmaxLoss  # on the span's rows
+    span: Span
+    reduced: Tensor  # X, (B, C, k)
+    solution: Solution  # W
+
+
+def fit_rows(
     rows: Tensor,
-    targets: Tensor,
+    labels: Tensor,
     weights: Tensor,
+    num_classes: int,
     ridge: float,
     *,
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
     start: Tensor | None = None,
-) -> Solution:
-    """The minimisers of a batch of problems in the conventions of `linear_loss`: value (B, C, D)."""
-    solver = solver or Newton()
-    reduction = choose_reduction(rows, space)
-    if reduction is None:
-        problem = SoftmaxProblem(rows, targets, weights, ridge)
-        return solver.minimise(problem, _better_start(problem, start))
-    problem = SoftmaxProblem(reduction.rows, targets, weights, ridge)
-    projected = None if start is None else reduction.project(start)
-    solution = solver.minimise(problem, _better_start(problem, projected))
-    return replace(solution, value=reduction.lift(solution.value))
+) -> Fit:
+    """Solve a batch of problems in the conventions of `linear_loss`."""
+    span = Span.of(rows, space)
+    loss = SoftmaxLoss(span.rows, labels, weights, num_classes, ridge)
+    begin = loss.zero
+    if start is not None:  # from a confident mistake it is a long way back: zero where that has the lower loss
+        projected = span.project(start)
+        begin = torch.where((loss.value(projected) < loss.value(begin))[:, None, None], projected, begin)
+    solution = (solver or Newton()).minimise(loss, begin)
+    return Fit(loss, span, solution.value, replace(solution, value=span.lift(solution.value)))
 
 
-def _better_start(problem: SoftmaxProblem, start: Tensor | None) -> Tensor:
-    """The start, but zero where zero has the lower loss: from a confident mistake it is a long way back."""
-    zero = problem.rows.new_zeros(len(problem.rows), problem.targets.shape[-1], problem.rows.shape[-1])
-    if start is None:
-        return zero
-    at_start, at_zero = (loss(x, problem.rows, problem.targets, problem.weights, problem.ridge) for x in (start, zero))
-    return torch.where((at_start < at_zero)[:, None, None], start, zero)
+def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None) -> tuple[Tensor, Solution]:
+    """Pull a cotangent v (B, C, D) of the predictors W(Z) back to their rows Z, (B, n, D), by the solution of A h = v.
 
+    The invariant: dl/dW = (r (S - Y))^T Z + ridge W = 0, whatever Z. When Z moves, A dW + d_Z(dl/dW) = 0, where A = H
+    is the Hessian, which is symmetric. So <v, dW> = -<h, d_Z(dl/dW)> with A h = v, which is <gradient, dZ> for
 
-def inverse_hessian_product(
-    hessian: Hessian, rhs: Tensor, *, solver: LinearSolver | None = None, space: SpaceName = "auto"
-) -> Solution:
-    """h = H^-1 rhs for rhs (B, C, D); `solver` is conjugate gradients unless given.
+        gradient = -r [(S - Y) h + J(U) W],    U = Z h^T                                    (proposition 1 of the paper)
 
-    In the n x C space mind that rhs, and so h, does not lie in the span of the rows. H maps the span to itself and is
-    ridge times the identity on what is orthogonal to it, so the two parts are solved apart.
+    v, and so h, need not lie in the span of the rows. A maps the span to itself and is ridge times the identity on what
+    is orthogonal to it, so the two are solved apart. `solver` is conjugate gradients unless given.
     """
-    solver = solver or CG()
-    reduction = choose_reduction(hessian.rows, space)
-    if reduction is None:
-        return solver.solve(hessian, rhs)
-    inside = reduction.project(rhs)
-    solution = solver.solve(replace(hessian, rows=reduction.rows), inside)
-    outside = rhs - reduction.lift(inside)
-    return replace(solution, value=reduction.lift(solution.value) + outside / hessian.ridge)
+    loss, span = fit.loss, fit.span
+    hessian = loss.hessian(fit.reduced)
+    inside = span.project(cotangent)
+    solution = (solver or CG()).solve(hessian, inside)
+    h = span.lift(solution.value)
+    if span.basis is not None:
+        h = h + (cotangent - span.lift(inside)) / loss.ridge
+    S = hessian.probabilities
+    curved = softmax_jacobian(S, logits_of(solution.value, loss.rows))  # U: the rows do not see what is orthogonal
+    moved = softmax_residual(S, loss.targets) @ h + curved @ fit.solution.value
+    return -loss.weights.unsqueeze(-1) * moved, replace(solution, value=h)
 
 
 def solve_predictor(
@@ -178,8 +175,8 @@ def solve_predictor(
         weights = weights / weights.sum(-1, keepdim=True)
         if start is not None:
             start = start.to(rows.dtype).expand(len(rows), -1, -1)
-        targets = one_hot(labels, num_classes, rows.dtype)
-        solution = solve_rows(rows, targets, weights, ridge, solver=solver, space=space, start=start)
+        fit = fit_rows(rows, labels, weights, num_classes, ridge, solver=solver, space=space, start=start)
+        solution = fit.solution
     if batched:
         return solution
     return Solution(solution.value[0], solution.converged[0], solution.iterations, solution.residual[0])

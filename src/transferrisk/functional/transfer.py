@@ -9,8 +9,7 @@ In the conventions of `linear_loss`, for predictors W(Q), Q one of m queries amo
     direct    dR/dZ_P =  (1/m) sum_Q a_P(Q) r_P (S_P - Y_P) W(Q)          with S_P under W(Q)
     implicit  dR/dZ_Q = -(1/m) r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)],         U = Z_Q h_Q^T
 
-The implicit part follows from the optimality of W(Q): dl_Q/dW = 0 stays true when Z_Q moves, so
-H_Q dW = -d(dl_Q/dW) (proposition 1). With W(Q) solved, direct + implicit is the total derivative.
+The implicit part is `predictor.implicit_vjp`. With W(Q) solved, direct + implicit is the total derivative.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ from .checks import (
     check_solver,
 )
 from .grouping import Grouped, group
-from .linear_loss import Hessian, cross_entropy, logits_of, softmax_jacobian, softmax_residual
+from .linear_loss import cross_entropy, softmax_residual
 from .precision import full_precision, in_enough_precision, working_dtype
-from .predictor import PREDICTOR, inverse_hessian_product, solve_rows, warn_unless_converged
-from .reduction import SpaceName
+from .predictor import PREDICTOR, Fit, SpaceName, fit_rows, implicit_vjp, warn_unless_converged
 
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
@@ -101,35 +99,24 @@ def predictor_gradient(residual: Tensor, rows: Tensor) -> Tensor:
     return torch.einsum("qpnc,pnd->qcd", residual, rows)
 
 
-def implicit_gradient(hessian: Hessian, targets: Tensor, predictors: Tensor, h: Tensor) -> Tensor:
-    """-r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)], (m, N, D)."""
-    S = hessian.probabilities
-    curved = softmax_jacobian(S, logits_of(h, hessian.rows))
-    return -hessian.weights.unsqueeze(-1) * (softmax_residual(S, targets) @ h + curved @ predictors)
-
-
 def feature_gradient(
     grouped: Grouped,
     queries: Tensor,
-    predictors: Tensor,
+    fit: Fit,
     logits: Tensor,
     share: Tensor,
-    ridge: float,
     gradient_matching: float,
     bound: float | None,
     implicit: LinearSolver | None,
-    space: SpaceName,
 ) -> tuple[Tensor, Solution | None]:
     """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M; `logits` are `cross_logits`. And h_Q."""
+    predictors = fit.solution.value
     probabilities = torch.softmax(logits, -1)
     residual = share[..., None, None] * grouped.weights.unsqueeze(-1) * softmax_residual(probabilities, grouped.targets)
     direct = direct_gradient(residual, predictors)
     if gradient_matching == 0:
         return direct, None
-    own = probabilities[torch.arange(len(queries), device=queries.device), queries]  # (m, N, C) each Q under W(Q)
-    hessian = Hessian(grouped.rows[queries], own, grouped.weights[queries], ridge)
-    h = inverse_hessian_product(hessian, predictor_gradient(residual, grouped.rows), solver=implicit, space=space)
-    moved = implicit_gradient(hessian, grouped.targets[queries], predictors, h.value)
+    moved, h = implicit_vjp(fit, predictor_gradient(residual, grouped.rows), implicit)
     through_predictor = torch.zeros_like(direct).index_copy(0, queries, gradient_matching * moved)
     if bound is not None:
         through_predictor = bounded(through_predictor, direct, bound)
@@ -216,16 +203,17 @@ def transfer_risk(
         grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity, sample_weights)
         everyone = torch.arange(num_environments, device=index.device)
         queries = everyone if queries is None else queries
-        solution = solve_rows(
+        fit = fit_rows(
             grouped.rows[queries],
-            grouped.targets[queries],
+            grouped.labels[queries],
             grouped.weights[queries],
+            num_classes,
             ridge,
             solver=solver,
             space=space,
             start=None if start is None else start.detach().to(features.dtype).expand(len(queries), -1, -1),
         )
-        logits = cross_logits(solution.value, grouped.rows)
+        logits = cross_logits(fit.solution.value, grouped.rows)
         matrix = cross_entropy(logits, grouped.targets, grouped.weights)  # (m, E)
         both = grouped.present[queries].unsqueeze(-1) & grouped.present
         counted = both & (queries.unsqueeze(-1) != everyone)
@@ -235,12 +223,12 @@ def transfer_risk(
         inverse = None
         if wants_gradient:
             gradient, inverse = feature_gradient(
-                grouped, queries, solution.value, logits, share, ridge, gradient_matching, bound, implicit, space
+                grouped, queries, fit, logits, share, gradient_matching, bound, implicit
             )
             gradient = grouped.ungroup(gradient)[:, :-1]
     if wants_gradient:
         risk = with_gradient(features, risk, gradient)
-    return Transfer(risk, torch.where(both, matrix, torch.nan), used, solution, inverse)
+    return Transfer(risk, torch.where(both, matrix, torch.nan), used, fit.solution, inverse)
 
 
 def transfer_matrix(

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .protocols import Product, System, accurate, euclidean, norms, per_problem
-from .solution import Solution
+from .protocols import Product, Solution, System, accurate, euclidean, norms, per_problem
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .protocols import System, accurate, norms
-from .solution import Solution
+from .protocols import Solution, System, accurate, norms
 
 
 def _solve(matrix: Tensor, rhs: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .protocols import Problem, accurate, norms
-from .solution import Solution
+from .protocols import Problem, Solution, accurate, norms
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DivergedError
-from .protocols import System, accurate, norms, per_problem
-from .solution import Solution
+from .protocols import Solution, System, accurate, norms, per_problem
 
 
 @dataclass(frozen=True)

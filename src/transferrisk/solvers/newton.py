@@ -20,8 +20,7 @@ from torch import Tensor
 
 from .cg import CG
 from .direct import Cholesky
-from .protocols import Problem, accurate, euclidean, norms, per_problem
-from .solution import Solution
+from .protocols import Problem, Solution, accurate, euclidean, norms, per_problem
 
 _CANDIDATES = 8  # steps that are tried at once
 _PATIENCE = 15  # iterations that may pass without halving the gradient

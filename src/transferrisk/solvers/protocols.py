@@ -1,37 +1,52 @@
-"""What solvers ask of a problem.
+"""What solvers ask of a problem, and the solution that they return.
 
-Conventions: a vector is any tensor with a leading batch dimension B; the problems of a batch are
-independent.
+Conventions: a vector is any tensor with a leading batch dimension B; the problems of a batch are independent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from .solution import Solution
-
 Product = Callable[[Tensor], Tensor]
 
 
-def euclidean(x: Tensor, y: Tensor) -> Tensor:
-    """Inner product of each pair of vectors, (B,)."""
-    return (x * y).flatten(1).sum(1)
+@dataclass(frozen=True)
+class Solution:
+    """The last iterate of a batch of B independent problems, and how far it got.
 
+    value       (B, ...)  the last iterate
+    converged   (B,) bool whether the answer is within the solver's tolerance
+    iterations  int       iterations that were run (the largest number over the batch); (B,) where they stay on a device
+    residual    (B,)      norm of the gradient (minimisers) or of rhs - A value (linear solvers)
 
-def per_problem(scalars: Tensor, like: Tensor) -> Tensor:
-    """(B,) reshaped to multiply a batch of vectors."""
-    return scalars.reshape(-1, *[1] * (like.dim() - 1))
+    Solvers report, callers decide: nothing is raised or hidden here. All fields but `iterations` are tensors on the
+    problem's device, so that reading them is the only thing that waits for the device.
+    """
+
+    value: Tensor
+    converged: Tensor
+    iterations: int | Tensor
+    residual: Tensor
+
+    @property
+    def all_converged(self) -> bool:
+        return bool(self.converged.all())
+
+    def to(self, dtype: torch.dtype) -> Solution:
+        """The same in another floating type."""
+        return replace(self, value=self.value.to(dtype), residual=self.residual.to(dtype))
 
 
 class System(Protocol):
     """A batch of self-adjoint positive definite operators A.
 
-    A = F^T F + ridge I for some factor F with `rows` rows; the direct solvers use whichever of F^T F and
-    F F^T is asked for, the iterative ones only `product`.
+    A = F^T F + ridge I for some factor F with `rows` rows; the direct solvers use whichever of F^T F and F F^T is
+    smaller, the iterative ones only `product`.
     """
 
     @property
@@ -53,24 +68,6 @@ class System(Protocol):
         """F^T rows, shaped like a vector."""
 
 
-class Solver(Protocol):
-    """What can be asked of any solver before it runs."""
-
-    @property
-    def fixed(self) -> bool:
-        """The number of iterations is set beforehand, so that arriving is not promised."""
-
-    @property
-    def captures(self) -> bool:
-        """Nothing is read from the device, so that a CUDA graph can hold it."""
-
-
-class LinearSolver(Solver, Protocol):
-    """Solves A x = rhs."""
-
-    def solve(self, system: System, rhs: Tensor) -> Solution: ...
-
-
 class Linearisation(NamedTuple):
     """A function to second order around a point."""
 
@@ -79,7 +76,29 @@ class Linearisation(NamedTuple):
     hessian: System
 
 
-class Problem(Protocol):
+class Evaluated(Protocol):
+    """A batch of smooth functions of matrices (B, C, D), known by value and gradient, and roughly by curvature."""
+
+    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Values f(x), (B,) in float64, and gradients."""
+
+    def only(self, kept: Tensor) -> Self:
+        """The problems at these places of the batch, (B,) bool."""
+
+    def rough_inverse(self) -> Tensor:
+        """About the inverse Hessian of one row of x, the same for every row.
+
+        (B, D, D), or (B, 1, D) where it is diagonal; the leading dimension is 1 where all problems share it.
+        """
+
+    def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Orthonormal directions (B, b, D) on which the rough inverse is far off, and about the Hessian on C x these.
+
+        The Hessian is (B, C b, C b). None where it would cost more than it saves.
+        """
+
+
+class Problem(Evaluated, Protocol):
     """A batch of smooth functions to minimise, each at least `ridge`/2 |x|^2 more convex than a linear one."""
 
     @property
@@ -98,8 +117,43 @@ class Problem(Protocol):
         """A step (B,) along a descent direction at which f is certain to be lower."""
 
 
+class Solver(Protocol):
+    """What can be asked of any solver before it runs."""
+
+    @property
+    def fixed(self) -> bool:
+        """The number of iterations is set beforehand, so that arriving is not promised."""
+
+    @property
+    def captures(self) -> bool:
+        """Nothing is read from the device, so that a CUDA graph can hold it."""
+
+
+class LinearSolver(Solver, Protocol):
+    """Solves A x = rhs."""
+
+    def solve(self, system: System, rhs: Tensor) -> Solution: ...
+
+
 class Minimiser(Solver, Protocol):
+    """Minimises every function of a batch."""
+
     def minimise(self, problem: Problem, start: Tensor) -> Solution: ...
+
+
+def euclidean(x: Tensor, y: Tensor) -> Tensor:
+    """Inner product of each pair of vectors, (B,)."""
+    return (x * y).flatten(1).sum(1)
+
+
+def norms(vectors: Tensor) -> Tensor:
+    """Norm of each vector, (B,)."""
+    return euclidean(vectors, vectors).sqrt()
+
+
+def per_problem(scalars: Tensor, like: Tensor) -> Tensor:
+    """(B,) reshaped to multiply a batch of vectors."""
+    return scalars.reshape(-1, *[1] * (like.dim() - 1))
 
 
 def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
@@ -110,8 +164,3 @@ def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
     """
     accuracy = 1e-6 if size.dtype == torch.float64 else 1e-3
     return residual <= accuracy * ridge * size
-
-
-def norms(vectors: Tensor) -> Tensor:
-    """Norm of each vector, (B,)."""
-    return euclidean(vectors, vectors).sqrt()

@@ -1,0 +1,176 @@
+"""Limited-memory BFGS, for functions so dear to evaluate that an iteration must do with one evaluation.
+
+Differs from the textbook routine in four ways:
+
+1. H_0 is what the problem knows of its inverse Hessian (`Evaluated.rough_inverse`), scaled as usual: the first step is
+   nearly Newton's, and correlated columns, which slow BFGS alone, cost little.
+2. After a few iterations x points about where it will end, and H_0 becomes exact on the few directions that the problem
+   names there (`Evaluated.curvature`): where a softmax is sure, its loss is flat along changes of its own logits.
+3. It stops where half of g^T H g, the decrease the quadratic model still promises, is below the tolerance, and the last
+   step's decrease below a few times that: the model alone promises too little where H has not seen enough yet.
+4. Problems of a batch that are done leave it, so that an answer does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .protocols import Evaluated, Solution, euclidean, norms, per_problem
+
+_LAST = 4  # tolerances that the last step may have brought
+_ENOUGH = 1e3  # tolerances within which a problem that could go no further counts as converged
+_PATIENCE = 4  # iterations without a decrease beyond rounding
+_HALVINGS = 30  # of a step that is too long
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """Stops when a function is about `tolerance` above its minimum (None: 1e-13 in float64, 5e-7 in float32).
+
+    memory        pairs of steps and changes of the gradient that are kept
+    refine_after  iterations after which the problem is asked for its curvature; None: never
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 1000
+    memory: int = 15
+    refine_after: int | None = 6
+
+    @property
+    def fixed(self) -> bool:
+        return False
+
+    @property
+    def captures(self) -> bool:
+        return False
+
+    def minimise(self, problem: Evaluated, start: Tensor) -> Solution:
+        default = 1e-13 if start.dtype == torch.float64 else 5e-7
+        tolerance = default if self.tolerance is None else self.tolerance
+        x = start
+        f, g = problem.evaluate(x)
+        inverse = _InverseHessian(problem.rough_inverse(), self.memory)
+        value, residual = torch.empty_like(x), torch.empty_like(norms(x))
+        converged, active = torch.zeros_like(f, dtype=torch.bool), torch.arange(len(x), device=x.device)
+        best, idle, fallen = f.clone(), torch.zeros_like(f), torch.full_like(f, torch.inf)
+        iterations = 0
+        while True:
+            direction = -inverse.product(g)
+            left = -0.5 * euclidean(g, direction).double()
+            done = ((left <= tolerance) & (fallen <= _LAST * tolerance)) | (idle >= _PATIENCE)
+            done = done | (iterations >= self.max_iterations)
+            if bool(done.any()):
+                places = active[done]
+                value[places], residual[places] = x[done], norms(g[done])
+                converged[places] = left[done] <= _ENOUGH * tolerance
+                if bool(done.all()):
+                    return Solution(value, converged, iterations, residual)
+                keep = ~done
+                active, x, f, g, direction = active[keep], x[keep], f[keep], g[keep], direction[keep]
+                best, idle, problem = best[keep], idle[keep], problem.only(keep)
+                inverse.keep(keep)
+            new, f_new, g_new = _step(problem, x, f, g, direction)
+            inverse.learn(new - x, g_new - g)
+            fallen = f - f_new
+            x, f, g = new, f_new, g_new
+            idle = torch.where(f < best - _rounding(x, f), 0, idle + 1)
+            best = torch.minimum(best, f)
+            iterations += 1
+            if iterations == self.refine_after and (curvature := problem.curvature(x)) is not None:
+                inverse.refine(*curvature)
+
+
+def _rounding(x: Tensor, f: Tensor) -> Tensor:
+    return 8 * torch.finfo(x.dtype).eps * (1 + f.abs())
+
+
+def _step(problem: Evaluated, x: Tensor, f: Tensor, g: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The whole step, or a part of it for problems where the whole is too long: x, f and g there."""
+    slope = euclidean(g, direction).double()
+    size = torch.ones_like(f)
+    new = x + direction
+    f_new, g_new = problem.evaluate(new)
+    for _ in range(_HALVINGS):
+        long = ~(f_new <= f + 1e-4 * size * slope + _rounding(x, f))
+        if not bool(long.any()):
+            break
+        size = torch.where(long, size / 2, size)
+        new[long] = x[long] + per_problem(size[long], x).to(x.dtype) * direction[long]
+        f_new[long], g_new[long] = problem.only(long).evaluate(new[long])
+    return new, f_new, g_new
+
+
+class _InverseHessian:
+    """H, the running approximation of the inverse Hessian of each problem."""
+
+    def __init__(self, rough: Tensor, memory: int) -> None:
+        self.rough, self.memory = rough, memory
+        self.scale: Tensor | None = None  # (B,) of the rough inverse
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # step, change, 1 / (step . change) or 0
+        self.refined: tuple[Tensor, Tensor] | None = None  # directions (B, b, D), inverse Hessian (B, C b, C b)
+
+    def keep(self, kept: Tensor) -> None:
+        self.rough = self.rough[kept] if len(self.rough) > 1 else self.rough
+        self.scale = None if self.scale is None else self.scale[kept]
+        self.pairs = [(s[kept], y[kept], r[kept]) for s, y, r in self.pairs]
+        self.refined = None if self.refined is None else (self.refined[0][kept], self.refined[1][kept])
+
+    def product(self, vector: Tensor) -> Tensor:
+        """H vector, (B, C, D), by the two loops of limited-memory BFGS."""
+        q, shares = vector, []
+        for s, y, r in reversed(self.pairs):
+            share = r * euclidean(s, q)
+            q = q - per_problem(share, q) * y
+            shares.append(share)
+        q = self._first(q)
+        for (s, y, r), share in zip(self.pairs, reversed(shares), strict=True):
+            q = q + per_problem(share - r * euclidean(y, q), q) * s
+        return q
+
+    def learn(self, step: Tensor, change: Tensor) -> None:
+        """Remember a pair; one whose curvature is lost in rounding says nothing and counts as zero."""
+        curvature = euclidean(step, change)
+        good = curvature > 8 * torch.finfo(step.dtype).eps * norms(step) * norms(change)
+        inverse = torch.where(good, 1 / torch.where(good, curvature, 1), 0)
+        self.pairs = [*self.pairs, (step, change, inverse)][-self.memory :]
+        step, change = self._split(step)[0], self._split(change)[0]
+        curvature, image = euclidean(step, change), euclidean(change, self._rough(change))
+        before = torch.ones_like(curvature) if self.scale is None else self.scale
+        good = good & (curvature > 0) & (image > 0)
+        self.scale = torch.where(good, curvature / torch.where(good, image, 1), before)
+
+    def refine(self, directions: Tensor, hessian: Tensor) -> None:
+        """Make H_0 the inverse of this Hessian on these directions; off them it stays as it is.
+
+        Where columns are so far apart in size that the Hessian is lost in rounding, all of H_0 stays.
+        """
+        factor, failed = torch.linalg.cholesky_ex(hessian)
+        if not bool(failed.any()) and bool(factor.isfinite().all()):
+            self.refined = directions, torch.cholesky_inverse(factor)
+
+    def _first(self, vector: Tensor) -> Tensor:
+        """H_0 vector."""
+        rest, along = self._split(vector)
+        out = self._split(self._rough(rest))[0]
+        if self.scale is not None:
+            out = out * per_problem(self.scale, out)
+        if self.refined is not None and along is not None:
+            directions, inverse = self.refined
+            out = out + (inverse @ along.flatten(1).unsqueeze(2)).view_as(along) @ directions
+        return out
+
+    def _split(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The vector without its components along the refined directions, and these components (B, C, b)."""
+        if self.refined is None:
+            return vector, None
+        directions, _ = self.refined
+        along = vector @ directions.mT
+        return torch.baddbmm(vector, along, directions, alpha=-1), along
+
+    def _rough(self, vector: Tensor) -> Tensor:
+        if self.rough.shape[1] == 1:
+            return vector * self.rough
+        return vector @ (self.rough[0] if len(self.rough) == 1 else self.rough)
