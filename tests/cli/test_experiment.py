@@ -215,7 +215,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
             "--address is not for --executor local: leave it out, or add --executor ray",
         ),
         (["small.toml", "--executor", "ray", "--workers", "2"], "--workers is not for --executor ray"),
-        (["small.toml", "--only", "TRM"], "no method 'TRM'"),
+        (["small.toml", "--only", "TRM"], "unknown method 'TRM'"),
         pytest.param(
             ["small.toml", "--device", "cuda:7"],
             "device 'cuda:7' is not there",

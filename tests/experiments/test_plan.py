@@ -142,11 +142,11 @@ def test_a_run_is_named_by_all_that_decides_it_and_nothing_else():
 @pytest.mark.parametrize(
     ("only", "message"),
     [
-        (["metod=ERM"], r"no 'metod': did you mean 'method'\?"),
-        (["GroupDR"], r"no method 'GroupDR': did you mean 'GroupDRO'\?"),
-        (["bias=0.91"], "no bias '0.91'"),
-        ([""], "--only is given nothing"),
-        (["shift=combined,bias=0.85"], "no shift 'bias=0.85': give --only once for each column"),
+        (["metod=ERM"], r"unknown column 'metod'.* did you mean 'method'\?"),
+        (["GroupDR"], r"unknown method 'GroupDR'.* did you mean 'GroupDRO'\?"),
+        (["bias=0.91"], "unknown bias '0.91'"),
+        ([""], "--only must name a method"),
+        (["shift=combined,bias=0.85"], "unknown shift 'bias=0.85'.*give --only once for each column"),
     ],
 )
 def test_only_names_what_there_is(only, message):
@@ -164,7 +164,7 @@ def test_only_takes_a_value_without_its_column_and_numbers_however_they_are_writ
     assert {cell.columns["bias"] for cell in plan.make_plan(load_recipe("cmnist"), ["0.90"], seeds=1).cells} == {0.9}
     comma = replace(load_recipe("cmnist"), methods={"TRM, own": {"algorithm": "trm"}, "ERM": {"algorithm": "erm"}})
     assert {cell.columns["method"] for cell in plan.make_plan(comma, ["TRM, own"], seeds=1).cells} == {"TRM, own"}
-    with pytest.raises(InputError, match="environments has no problem '10c-cmnist': did you mean '10C-CMNIST'"):
+    with pytest.raises(InputError, match=r"unknown problem '10c-cmnist'.* did you mean '10C-CMNIST'"):
         plan.make_plan(load_recipe("environments"), ["10c-cmnist"])
     with pytest.raises(InputError, match="toy-2d is one run for each seed, of which nothing can be left out"):
         plan.make_plan(load_recipe("toy-2d"), ["ERM"])

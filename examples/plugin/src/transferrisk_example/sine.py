@@ -20,9 +20,9 @@ class Sine(nn.Module):
 
 
 def sine(shape: tuple[int, ...], argument: str) -> nn.Module:
-    """Of one input's shape and of what stands after the colon of the name."""
+    """A network for inputs of this shape; `argument` is the text after the colon of the name."""
     if len(shape) != 1:
-        raise InputError(f"'sine' takes vectors, and the inputs have shape {shape}: use another backbone")
+        raise InputError(f"inputs of backbone 'sine' must be vectors, got shape {shape}: use another backbone")
     if argument and not (argument.isdecimal() and int(argument) > 0):
-        raise InputError(f"'sine:{argument}' has no width that is a whole number above 0: write sine:64")
+        raise InputError(f"the width of 'sine' must be an integer >= 1, got {argument!r}: write sine:64")
     return Sine(shape[0], int(argument or 64))
