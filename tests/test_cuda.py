@@ -12,7 +12,7 @@ from transferrisk import TransferRisk
 from transferrisk.data import EnvironmentSet
 from transferrisk.fitting.frozen import features_of
 from transferrisk.functional import optimal_predictor
-from transferrisk.models import Classifier, SmallCNN, build
+from transferrisk.models import Classifier, SmallCNN, build_model
 from transferrisk.solvers import CG, Newton
 
 pytestmark = pytest.mark.gpu
@@ -66,7 +66,7 @@ def test_captured_setting_never_waits_for_the_device(query, weights, without_wai
 def test_whole_training_step_in_a_cuda_graph():
     """Replays of a captured step equal the same steps taken eagerly, batch after batch."""
 
-    def build():
+    def build_model():
         torch.manual_seed(0)
         cnn = SmallCNN(width=16)
         model = Classifier(cnn, cnn.num_features, 10).cuda()
@@ -92,10 +92,10 @@ def test_whole_training_step_in_a_cuda_graph():
         for _ in range(8)
     ]
     torch.backends.cudnn.deterministic = True
-    eager = build()
+    eager = build_model()
     eager_losses = [step(*eager, *batch).item() for batch in batches]
 
-    model, criterion, optimiser = build()
+    model, criterion, optimiser = build_model()
     static = [tensor.clone() for tensor in batches[0]]
     saved = [{k: v.clone() for k, v in part.state_dict().items()} for part in (model, criterion)]
     stream = torch.cuda.Stream()
@@ -147,7 +147,7 @@ def test_features_of_a_frozen_backbone_are_those_of_the_cpu():
     nothing = torch.zeros(40, dtype=torch.int64)
     images = torch.randint(256, (40, 3, 32, 32), dtype=torch.uint8)
     data = EnvironmentSet(images, nothing, nothing, ("a",), ("x", "y"))
-    backbone, before = build("wrn-16-2", 2, (3, 32, 32)), torch.backends.cudnn.allow_tf32
+    backbone, before = build_model("wrn-16-2", 2, (3, 32, 32)), torch.backends.cudnn.allow_tf32
     on_cpu, on_gpu = (features_of(backbone, data, torch.device(kind), lambda *_: None) for kind in ("cpu", "cuda"))
     assert relative(on_gpu, on_cpu) < 1e-5
     assert torch.backends.cudnn.allow_tf32 == before

@@ -44,9 +44,9 @@ def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path):
 
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="is no regular file, and is not replaced"):
+    with pytest.raises(InputError, match="pipe is not a regular file"):
         write_atomically(tmp_path / "pipe", "one")
-    with pytest.raises(InputError, match="is no regular file, and is not replaced"):
+    with pytest.raises(InputError, match="pipe is not a regular file"):
         prepare_folder(tmp_path, "pipe")
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 

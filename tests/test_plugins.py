@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from transferrisk import algorithms, models, plugins
-from transferrisk.data import catalogue
-from transferrisk.data.fetch import needed
+from transferrisk import algorithms, models
+from transferrisk.data import available, load_data
+from transferrisk.data.catalogue import DATA_SETS, find_set
+from transferrisk.data.fetch import needed_facts
 from transferrisk.errors import InputError, PluginWarning
 from transferrisk.experiments import recipe, tasks
-from transferrisk.models import registry as model_registry
+from transferrisk.models.registry import BACKBONES
+from transferrisk.plugins import forget_packages
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "plugins.md"
@@ -30,14 +32,13 @@ class Mine(Algorithm):
 SET = """
 import torch
 from transferrisk.data import DataSet, EnvironmentSet, Facts
-from transferrisk.data.catalogue import register_source
 
-SOURCE = register_source(Facts("my-files", "", "", "", by_hand="ask me"))
 MINE = DataSet(
-    Facts("my-set", "my set", "my own", "", needs=("my-files",)),
+    Facts("my-set", "my set", "my own", ""),
     lambda argument, options: EnvironmentSet(
         torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4, ("a", "b"), ("x", "y")
     ),
+    sources=(Facts("my-files", "", "", "", by_hand="ask me"),),
 )
 """
 NETWORK = """
@@ -51,15 +52,9 @@ def flat(shape, argument):
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """package(name, entry points by group, code) installs a package of one module, for one test."""
-    for module, known in [
-        (model_registry, "_BUILDERS"),
-        (catalogue, "_SETS"), (catalogue, "_SOURCES"),
-    ]:  # fmt: skip
-        catalogue.available()
-        monkeypatch.setattr(module, known, dict(getattr(module, known)))
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
-    forget()
+    forget_packages()
 
     def install(name, entries, code):
         (tmp_path / f"{name}.py").write_text(code)
@@ -70,17 +65,17 @@ def package(tmp_path, monkeypatch):
         (facts / "entry_points.txt").write_text("".join(groups))
         return tmp_path
 
-    with algorithms.ALGORITHMS.temporary(), tasks.TASKS.temporary():
+    with (
+        algorithms.ALGORITHMS.temporary(),
+        tasks.TASKS.temporary(),
+        BACKBONES.temporary(),
+        DATA_SETS.temporary(),
+    ):
         yield install
     for name in set(sys.modules) - before:
         if name.startswith("added"):
             del sys.modules[name]
-    forget()
-
-
-def forget():
-    """Which packages there are, and what was said of them."""
-    plugins.forget_packages()
+    forget_packages()
 
 
 def test_names_are_found_when_they_are_asked_for(package):
@@ -88,15 +83,15 @@ def test_names_are_found_when_they_are_asked_for(package):
     package("added_set", {"data": "my-set = added_set:MINE"}, SET)
     package("added_network", {"backbones": "flat = added_network:flat"}, NETWORK)
     algorithms.get_algorithm("erm")
-    models.build("cnn:4", 2, (3, 8, 8))
-    catalogue.load("gaussian")
+    models.build_model("cnn:4", 2, (3, 8, 8))
+    load_data("gaussian")
     assert not {"added_method", "added_set", "added_network"} & set(sys.modules)
     assert algorithms.get_algorithm("mine").name == "mine"
     assert algorithms.get_algorithm("mine") is sys.modules["added_method"].Mine
-    assert models.build("flat", 2, (3, 8, 8)).head.in_features == 3 * 8 * 8
+    assert models.build_model("flat", 2, (3, 8, 8)).head.in_features == 3 * 8 * 8
     assert models.is_registered("flat:3")
-    assert len(catalogue.load("my-set")) == 8
-    assert [facts.name for facts in needed("my-set")] == ["my-files"]
+    assert len(load_data("my-set")) == 8
+    assert [facts.name for facts in needed_facts("my-set")] == ["my-files"]
 
 
 def test_names_are_found_when_they_are_listed(package):
@@ -105,14 +100,14 @@ def test_names_are_found_when_they_are_listed(package):
     package("added_network", {"backbones": "flat = added_network:flat"}, NETWORK)
     assert algorithms.available()[-1] == "mine"
     assert models.available()[-1] == "flat"
-    assert "my-set" in catalogue.available()
+    assert "my-set" in available()
     with pytest.raises(InputError, match=r"did you mean 'mine'\?"):
         algorithms.get_algorithm("min")
 
 
 def test_a_source_is_fetched_by_its_own_name(package):
     package("added_set", {"data": "my-set = added_set:MINE"}, SET)
-    assert [facts.name for facts in needed("my-files")] == ["my-files"]
+    assert [facts.name for facts in needed_facts("my-files")] == ["my-files"]
 
 
 def test_a_module_that_registers_by_itself(package):
@@ -137,8 +132,8 @@ def test_importing_the_library_imports_no_package(package):
 
 GROUPS = {
     "algorithms": ("algorithm", algorithms.get_algorithm, algorithms.available, "erm"),
-    "data": ("data set", catalogue.find, catalogue.available, "gaussian"),
-    "backbones": ("backbone", lambda name: models.build(name, 2, (2,)), models.available, "linear"),
+    "data": ("data set", find_set, available, "gaussian"),
+    "backbones": ("backbone", lambda name: models.build_model(name, 2, (2,)), models.available, "linear"),
     "tasks": ("task", tasks.get_task, tasks.available, "train"),
 }
 each_group = pytest.mark.parametrize("group", GROUPS)
@@ -176,20 +171,20 @@ def test_a_broken_package_is_told_and_left_out(package, group, code, cause):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("MINE = {}", "a dict is no data set: its entry point must lead to a DataSet"),
+        ("MINE = {}", "a data set must be a DataSet, got a dict"),
         (SET, "its facts call it 'my-set': give the entry point that name"),
     ],
 )
 def test_what_is_no_set_of_that_name(package, code, message):
     package("added_set", {"data": "mine = added_set:MINE"}, code)
     with pytest.raises(InputError, match=message):
-        catalogue.find("mine")
+        find_set("mine")
 
 
 def test_a_number_is_no_task_and_builds_no_network():
     with pytest.raises(InputError, match="task 'mine' must be a class derived from Task, got 3"):
         tasks.register("mine")(3)
-    with pytest.raises(InputError, match="3 builds no network to register as 'mine'"):
+    with pytest.raises(InputError, match=r"backbone 'mine' must be a function .*, got 3"):
         models.register("mine")(3)
 
 
@@ -201,7 +196,7 @@ def test_what_is_built_in_keeps_its_name(package, group, imported):
     code = METHOD + SET.replace("my-set", "gaussian") + NETWORK
     value = {"algorithms": "Mine", "data": "MINE", "backbones": "flat", "tasks": "Mine"}[group]
     package("added_taken", {group: f"{known} = added_taken:{value}"}, code)
-    forget()
+    forget_packages()
     if imported:
         __import__("added_taken")
     told = (
@@ -210,7 +205,7 @@ def test_what_is_built_in_keeps_its_name(package, group, imported):
     with pytest.warns(PluginWarning, match=told):
         assert type(get(known)) is before[0]
     get(known)  # it was said
-    forget()
+    forget_packages()
     with pytest.warns(PluginWarning, match=told):
         assert list(available()) == list(before[1])
     if group == "algorithms":
@@ -224,8 +219,8 @@ def test_timm_keeps_its_names(package, imported):
     if imported:
         __import__("added_network")
     with pytest.warns(PluginWarning, match="backbone 'resnet18' of the package added_network 1.5 is not used"):
-        assert models.build("resnet18", 2, (3, 32, 32), "none").head.in_features == 512
-    forget()
+        assert models.build_model("resnet18", 2, (3, 32, 32), "none").head.in_features == 512
+    forget_packages()
     with pytest.warns(PluginWarning, match="backbone 'resnet18'"):
         assert "resnet18" not in models.available()
 
@@ -275,7 +270,7 @@ def test_recipes_that_cannot_be_found_leave_the_others(package):
     told = r"recipes 'added:RECIPES' of the package added 1.5 cannot be used \(FileNotFoundError: .*; it is left out"
     with pytest.warns(PluginWarning, match=told):
         assert "cmnist" in recipe.recipe_names()
-    forget()
+    forget_packages()
     with pytest.warns(PluginWarning, match=told):
         recipe.load_recipe("cmnist")
 
@@ -288,7 +283,7 @@ def test_our_recipes_keep_their_names_and_two_of_one_name_are_refused(package):
     with pytest.raises(InputError, match=r"recipe 'mine' comes with added_one 1\.5 and with added_two 1\.5: uninst"):
         recipe.load_recipe("mine")
     package("added_three", {"recipes": "anything = added_cmnist"}, "")
-    forget()
+    forget_packages()
     with pytest.warns(PluginWarning, match="recipe 'cmnist' of the package added_three 1.5 is not used"):
         assert recipe.load_recipe("cmnist").title != "mine"
 

@@ -75,8 +75,25 @@ def choices(word: str, known: Iterable[str], most: int = 30) -> str:
     known = list(known)
     if not known:
         return ": there is none to choose from"
-    rest = f" and {len(known) - most} more" if len(known) > most else ""
-    return f": {did_you_mean(word, known)}choose from {', '.join(known[:most])}{rest}"
+    return f": {did_you_mean(word, known)}choose from {listed(known, most)}"
+
+
+def listed(things: Iterable[object], most: int = 10) -> str:
+    """The first few things, separated by commas, and how many more there are."""
+    things = list(things)
+    rest = f" and {len(things) - most} more" if len(things) > most else ""
+    return ", ".join(map(str, things[:most])) + rest
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the plural unless the number is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def cause_of(error: BaseException) -> str:
+    """The first line of an error's text, or its type if it has none; without the number of a system's error."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def warn(message: str, category: type[Warning]) -> None:

@@ -1,4 +1,4 @@
-"""The one place where optional packages are asked for."""
+"""Optional packages: the one place where they are imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def require(module: str, extra: str | None = None) -> ModuleType:
-    """A module of a package that comes with an extra, such as require("pycocotools.mask", "coco"), or stands alone."""
+    """Import a module of an optional package, such as require("pycocotools.mask", "coco").
+
+    Where it is missing, the error names the extra to install, or the package itself if it belongs to no extra.
+    """
     package = module.partition(".")[0]
     if find_spec(package) is None:
         wanted = package if extra is None else f"'transferrisk[{extra}]'"
@@ -32,7 +35,7 @@ def _import_torchvision() -> None:
     """Import torchvision, also where its compiled operators do not fit the torch beside it.
 
     PyPI's torchvision is compiled for CUDA. Beside a CPU-only torch its library cannot be loaded, which torchvision
-    allows for, except that it describes two operators which then do not exist. Once they are declared, all is well.
+    allows, except that it describes two operators which then do not exist. Declaring these two mends the import.
     """
     try:
         import_module("torchvision")
@@ -45,7 +48,7 @@ def _import_torchvision() -> None:
         import_module("torchvision")
 
 
-@cache  # a declaration lasts as long as its Library object
+@cache  # a declaration lives as long as its Library object
 def _declare_operators() -> Library:
     import torch
 

@@ -1,7 +1,8 @@
-"""Writing files so that a reader never sees half of one."""
+"""Reading paths that users give, and writing files so that a reader never sees half of one."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -10,48 +11,78 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import InputError
+from .errors import InputError, cause_of, did_you_mean
 
-_OWNER = f"{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # processes are numbered by machine
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a full disk."""
+
+_OWNER = (
+    f"{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"  # process numbers are unique on one machine only
+)
+
+
+def expand_home(path: Path | str) -> Path:
+    """The path with ~ replaced by the home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"{path}: there is no home folder {Path(path).parts[0]}: write the path in full") from None
+
+
+def existing_file(name: Path | str) -> Path:
+    """The path of a regular file that exists and is not empty."""
+    path = expand_home(name)
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: name a file in it")
+        if not path.exists():
+            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = did_you_mean(path.name, beside).strip() or "check the path"
+            raise InputError(f"{path} does not exist: {hint}")
+        if not path.is_file():
+            raise InputError(f"{path} is not a regular file: write its content to one first")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise InputError(f"{path} is empty: write it again")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({cause_of(error)}): mend that, or name another file") from None
+    return path
+
+
+def readable(name: Path | str) -> str:
+    """A file's name to print: bytes that are not text become \\xNN, so that different names stay different."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write beside the target under a temporary name, then rename: an interruption leaves the old file whole.
+    """Write the content beside the target under a temporary name, then rename it.
 
-    The content is on the disk before it takes the name, so that a power failure does too. A link stays, and the file it
-    leads to is written. What fails leaves no folder that was not there before.
+    The content is on the disk before it takes the name, so neither an interruption nor a power failure damages the old
+    file. A link is kept, and the file it leads to is written. A failure leaves no new folder behind.
     """
-    target = Path(os.path.realpath(path))
-    _refuse_other_than_file(target)
-    data = content.encode() if isinstance(content, str) else content
-    with new_folders(target.parent):
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException as error:
-            Path(temporary).unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.filename in (None, temporary):
-                error.filename = str(path)  # a full disk does not say what it has no room for
-            raise
+    with _renamed_when_done(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A file beside the target to write to, however long it gets; it takes the target's name when all went well.
+    """Yield a temporary file beside the target, for content of any length; it takes the target's name on success.
 
-    What processes that were killed had written for the same target is removed.
+    Temporary files that killed processes left for the same target are removed.
     """
+    target = Path(os.path.realpath(path))
+    with suppress(OSError):
+        start = f".{target.name[:100]}."
+        remove_abandoned(other for other in target.parent.iterdir() if other.name.startswith(start))
+    with _renamed_when_done(path) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _renamed_when_done(path: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     _refuse_other_than_file(target)
     with new_folders(target.parent):
-        start = f".{target.name[:100]}."
-        with suppress(OSError):
-            remove_abandoned(other for other in target.parent.iterdir() if other.name.startswith(start))
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=owned(target.name))
         os.close(handle)
         temporary = Path(name)
@@ -61,18 +92,20 @@ def whole_file(path: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, target)
-        except BaseException:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename in (None, name):
+                error.filename = str(path)  # the error of a full disk does not name the file
             raise
 
 
 def owned(name: str) -> str:
-    """How the hidden name of a file begins that this process writes, which others can tell when it was killed."""
+    """The beginning of a hidden file's name that says which process writes it, for `remove_abandoned`."""
     return f".{name[:100]}.{_OWNER}{os.getpid()}."
 
 
 def remove_abandoned(hidden: Iterable[Path]) -> None:
-    """Those of the files whose names begin as `owned` says, of processes of this machine that run no more."""
+    """Remove those of the files that are named by `owned` and whose process, on this machine, no longer runs."""
     for path in hidden:
         process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
         if f".{_OWNER}" in path.name and process.isdigit() and not _runs(int(process)):
@@ -80,7 +113,7 @@ def remove_abandoned(hidden: Iterable[Path]) -> None:
 
 
 def _runs(process: int) -> bool:
-    if os.name != "posix":  # elsewhere, asking would end it
+    if os.name != "posix":  # elsewhere, os.kill would end the process
         return True
     try:
         os.kill(process, 0)
@@ -101,7 +134,7 @@ def check_target(path: Path) -> None:
 
 
 def keep_apart(output: Path, *read: Path) -> None:
-    """Refuse to write over a file that is read, by whatever name."""
+    """Refuse to write over a file that is read, even under another name."""
     for path in read:
         if output.exists() and path.exists() and output.samefile(path):
             name = "" if output == path else f" as {path}"
@@ -109,43 +142,59 @@ def keep_apart(output: Path, *read: Path) -> None:
 
 
 def prepare_folder(folder: Path, *files: str) -> None:
-    """Create the folder where these files will go; what stands in the way is told now, not after hours of work."""
+    """Create the folder for these files; obstacles are reported now, not after hours of work."""
     _check_folder(folder)
     for name in files:
         check_target(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def readable(name: Path | str) -> str:
-    """A file's name to print: bytes that are no text become \\xNN, so that different names stay different."""
-    return os.fsencode(name).decode(errors="backslashreplace")
-
-
-def _check_folder(folder: Path) -> None:
-    """Files can be written there, or it can be made."""
-    parts = (folder, *folder.parents)
-    for part in parts:
-        if part.exists() and not part.is_dir():
-            raise InputError(f"{part} is a file, not a folder: choose another folder for the output")
-    there = next((part for part in parts if part.exists()), Path())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{there} may not be written to (no permission): choose another output")
-
-
-def _refuse_other_than_file(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no regular file, and is not replaced: choose another output")
-
-
 @contextmanager
 def new_folders(folder: Path) -> Iterator[None]:
-    """A folder that is there meanwhile; those it took are removed again where the work fails and they are empty."""
-    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    """Create a folder for the block; if the block fails, folders that were created and are empty are removed."""
+    created = [above for above in (folder, *folder.parents) if not above.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        for part in made:
+        for above in created:
             with suppress(OSError):
-                part.rmdir()
+                above.rmdir()
         raise
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be created or written to."""
+    above = (folder, *folder.parents)
+    for path in above:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file, not a folder: choose another folder for the output")
+    nearest = next((path for path in above if path.exists()), Path())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{nearest} may not be written to (no permission): choose another output")
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock file at `path` for the block; if another process holds it, raise InputError with the text `busy`.
+
+    The lock ends with the process that holds it, so the lock file of a killed process shuts nobody out.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(busy) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # while it is held: nobody can lock a file that has no name any more
+            path.unlink()
+        lock.release()

@@ -141,7 +141,7 @@ def test_bad_rows_can_be_left_out(trm, tmp_path):
         (("embeddings.npz", *NAMED, "--folds", "1"), "--folds"),
         (("10c-digits",), "add --model with a checkpoint or a folder of trm fit"),
         (("pictures",), "folder:pictures holds images, not features: add --model with a checkpoint or a folder of"),
-        (("embedings",), "not known"),
+        (("embedings",), "unknown data set 'embedings'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_writes_nothing(trm, embeddings, tmp_path, arguments, message):

@@ -51,7 +51,7 @@ def test_skip_bad_goes_on_and_lists_what_it_skipped(trm, tmp_path):
     assert "22 samples" in out
     assert err.startswith(f"trm: warning: {path}: 2 of 24 images left out: ")
     assert "1.png (it is empty), " in err
-    assert "2.png (it is no image" in err
+    assert "2.png (it is not an image" in err
     assert err.count("\n") == 1
 
 
@@ -62,7 +62,7 @@ def cut(content, bytes_):
 IMAGES = {
     "truncated": (cut(picture(size=(90, 90)), 40), "damaged"),
     "zero bytes": (b"", "it is empty"),
-    "no image": (b"just words", "no image of a known kind"),
+    "no image": (b"just words", "not an image of a known kind"),
 }
 READABLE = {
     "CMYK": picture((255, 0, 0, 0), mode="CMYK", kind="JPEG"),
@@ -105,7 +105,7 @@ WITH = ("--label", "label", "--environment", "site")
     [
         (TABLE, ("--label", "lable", "--environment", "site"), "did you mean 'label'?"),
         (TABLE, ("--environment", "site"), "label"),
-        (TABLE.replace(",y,", ",n,"), WITH, "'n' alone"),
+        (TABLE.replace(",y,", ",n,"), WITH, "only the label 'n'"),
         (TABLE.replace(",b\n", ",a\n").replace(",c\n", ",a\n"), WITH, "1 environment"),
         (TABLE.replace("\n7.5,", "\ninf,"), WITH, "row 8"),
         (TABLE.replace("\n7.5,0,y,b", "\n7.5,0,,b").replace("\n7.5,0,n,b", "\n7.5,0,,b"), WITH, "row 8"),
@@ -212,7 +212,7 @@ def test_show_writes_through_links_and_replaces_nothing_else(trm, tmp_path):
     for name in ("pipe.png", "way.png"):
         code, _, err = trm("data", "show", "gaussian", "--output", tmp_path / name)
         assert code == 2
-        assert f"{name} is no regular file, and is not replaced" in err
+        assert f"{name} is not a regular file, and is not replaced" in err
     assert stat.S_ISFIFO((tmp_path / "pipe.png").stat().st_mode)
 
 
@@ -296,7 +296,7 @@ def test_an_end_of_file_within_a_command_is_no_interruption(trm, monkeypatch):
     def fail(*_):
         raise EOFError("a bug")
 
-    monkeypatch.setattr("transferrisk.data.catalogue.find", fail)
+    monkeypatch.setattr("transferrisk.data.catalogue.find_set", fail)
     with pytest.raises(EOFError, match="a bug"):
         trm("data", "check", "gaussian")
 
@@ -318,16 +318,16 @@ def test_check_looks_at_what_is_meant(trm, tmp_path):
     [
         (("data", "check", "gaussian", "--seed", 10**20), "Invalid value for '--seed'"),
         (("data", "check", "folder:x", "--size", 100_000), "Invalid value for '--size'"),
-        (("data", "show", "gaussian", "--output", "x.pdf"), "x.pdf does not end in .png"),
+        (("data", "show", "gaussian", "--output", "x.pdf"), "--output must end in .png, got x.pdf"),
         (("data", "show", "gaussian", "--output", "~nosuchuser/x.png"), "there is no home folder ~nosuchuser"),
-        (("data", "check", "folder"), "data set 'folder' lacks what comes after the colon: write folder:PATH"),
-        (("data", "check", "pacs:x"), "data set 'pacs:x' takes nothing after a colon: write pacs"),
-        (("data", "check", "Gausian"), "did you mean 'gaussian[:MIXING]'?"),
+        (("data", "check", "folder"), "'folder' lacks its argument after the colon: write folder:PATH"),
+        (("data", "check", "pacs:x"), "'pacs:x' takes no argument after a colon: write pacs"),
+        (("data", "check", "Gausian"), "did you mean 'gaussian'?"),
         (("data", "check", "10c-digits", "--biases", "a,b"), "--biases 'a,b' are not numbers"),
-        (("data", "check", "10c-digits", "--biases", "1.5,0.9"), "bias degree 1.5 is not a share"),
-        (("data", "check", "10c-digits", "--shift", "odd"), "shift 'odd' is not known"),
+        (("data", "check", "10c-digits", "--biases", "1.5,0.9"), "biases[0] must be a finite number"),
+        (("data", "check", "10c-digits", "--shift", "odd"), "got 'odd'"),
         (("data", "check", "10c-digits", "--size", "32"), "does not take size"),
-        (("data", "show", "nothing"), "data set 'nothing' is not known"),
+        (("data", "show", "nothing"), "unknown data set 'nothing'"),
         (("data", "check", "mnist", "--data-root", "/nowhere"), "trm data fetch mnist"),
         (("data", "check", "pacs", "--data-root", "/nowhere"), "trm data fetch pacs --from"),
         (("data", "look"), "No such command 'look'. (trm data --help shows what there is)"),

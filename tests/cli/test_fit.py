@@ -161,9 +161,9 @@ def test_a_pretrained_backbone_is_frozen_on_a_cpu_and_a_line_says_so(trm, tmp_pa
     from PIL import Image
     from safetensors.torch import save_file
 
-    from transferrisk.models import build
+    from transferrisk.models import build_model
 
-    save_file(build("cnn:2", 2, (3, 8, 8)).featuriser.network.state_dict(), tmp_path / "cnn.safetensors")
+    save_file(build_model("cnn:2", 2, (3, 8, 8)).featuriser.network.state_dict(), tmp_path / "cnn.safetensors")
     for i, place in enumerate(f"{site}/{label}" for site in "xy" for label in ("cat", "dog")):
         (tmp_path / "pictures" / place).mkdir(parents=True)
         for j in range(5):

@@ -78,7 +78,7 @@ def test_while_training(tmp_path, workers):
 
 
 DECODE = """
-import transferrisk.data.cache as cache
+import transferrisk.data.image_set as cache
 plain = cache.decode_all
 def stop(*arguments):
     for done, found in enumerate(plain(*arguments)):

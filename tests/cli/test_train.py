@@ -96,11 +96,11 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "gausian"], "data set 'gausian' is not known: did you mean 'gaussian"),
+        (["--data", "gausian"], "unknown data set 'gausian': did you mean 'gaussian"),
         (["--data", "gaussian", "--test-env", "x"], "data set 'gaussian' has a test environment of its own"),
         (["--data", "gaussian", "--algorithm", "tmr"], "unknown algorithm 'tmr': did you mean 'trm'"),
         (["--data", "gaussian", "--set", "rigde=1"], "trm: unknown setting 'rigde': did you mean 'ridge'"),
-        (["--data", "gaussian", "--backbone", "clp"], "backbone 'clp' is not known"),
+        (["--data", "gaussian", "--backbone", "clp"], "unknown backbone 'clp'"),
         (["--data", "gaussian", "--backbone", "cnn"], "'cnn' takes images, and the inputs have shape"),
         (
             ["--data", "gaussian", "--batch-size", "5000"],

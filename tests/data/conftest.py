@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from transferrisk.data import catalogue, web
-from transferrisk.data.facts import Facts, RemoteFile
+from transferrisk.data import DataSet, Facts, RemoteFile, download, register
+from transferrisk.data.catalogue import DATA_SETS
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def server(monkeypatch):
     from fetching import Server
 
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(web, "BACKOFF", 0.001)
+    monkeypatch.setattr(download, "BACKOFF", 0.001)
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -34,16 +34,17 @@ def server(monkeypatch):
 
 
 @pytest.fixture
-def known(monkeypatch):
-    """Registers facts for one test."""
-    catalogue.sources()
-    monkeypatch.setattr(catalogue, "_SOURCES", dict(catalogue._SOURCES))
+def known():
+    """Registers facts for one test, as those of a source."""
 
     def add(*files: RemoteFile, name: str = "things", **more: str) -> str:
-        catalogue.register_source(Facts(name, title="", licence="", citation="", files=files, **more))
+        source = Facts(name, title="", licence="", citation="", files=files, **more)
+        built = Facts(f"built from {name}", title="", licence="", citation="")
+        register(DataSet(built, lambda argument, options: None, sources=(source,)))
         return name
 
-    return add
+    with DATA_SETS.temporary():
+        yield add
 
 
 @pytest.fixture

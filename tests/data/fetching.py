@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from transferrisk.data.facts import RemoteFile
+from transferrisk.data import RemoteFile
 
 CONTENT = bytes(range(256)) * 2000  # 512000 bytes
 SIZE = len(CONTENT)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from transferrisk.data import Options, load
+from transferrisk.data import Options, load_data
 from transferrisk.errors import InputError
 
 ASKED = Options(label="y", environment="site")
@@ -34,7 +34,7 @@ def frame_of(n=40, **columns):
 
 def refused(path, asked=ASKED):
     with pytest.raises(InputError) as caught:
-        load(f"table:{path}", asked)
+        load_data(f"table:{path}", asked)
     message = str(caught.value)
     assert "\n" not in message
     assert path.name in message

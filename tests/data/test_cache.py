@@ -15,12 +15,11 @@ import pytest
 import torch
 from drawn import picture, sites, write_folder, write_tar
 
-from transferrisk import files
-from transferrisk.data import cache as module
-from transferrisk.data.cache import decoded
 from transferrisk.data.containers import entries
+from transferrisk.data.image_set import decode_cached
 from transferrisk.data.images import decode
 from transferrisk.errors import InputError
+from transferrisk.files import owned
 
 FILES = sites()
 
@@ -30,11 +29,14 @@ def folder(tmp_path):
     return write_folder(tmp_path / "images", FILES)
 
 
-def count_decoding(monkeypatch):
-    calls = []
-    plain = module._decode_into
-    monkeypatch.setattr(module, "_decode_into", lambda *args: (calls.append(args), plain(*args))[1])
-    return calls
+def work(files, size=5):
+    """What was done to get the images: nothing, looking for changes, or decoding too."""
+    steps = []
+    decode_cached(files, size, lambda what, done, total: steps.append(what))
+    return list(dict.fromkeys(steps))
+
+
+LOOKING, DECODING = ["looking for changes"], ["looking for changes", "decoding images"]
 
 
 def names(cache):
@@ -42,59 +44,54 @@ def names(cache):
 
 
 def test_images_are_those_of_the_files_in_their_order(folder):
-    images, bad = decoded(entries(folder), 5)
+    images, bad = decode_cached(entries(folder), 5)
     assert images.shape == (len(FILES), 3, 5, 5)
     assert bad == {}
     for image, name in zip(images, sorted(FILES), strict=True):
         assert torch.equal(image, torch.from_numpy(decode(FILES[name], 5)))
 
 
-def test_a_second_call_reads_no_image(folder, monkeypatch):
-    first, _ = decoded(entries(folder), 5)
-    monkeypatch.setattr(module, "contents", lambda files: pytest.fail("content was read"))
-    again, _ = decoded(entries(folder), 5)
-    assert torch.equal(first, again)
+def test_a_second_call_reads_no_image(folder):
+    assert work(entries(folder)) == DECODING
+    first, _ = decode_cached(entries(folder), 5)
+    assert work(entries(folder)) == []
+    assert torch.equal(first, decode_cached(entries(folder), 5)[0])
 
 
-def test_found_by_content_wherever_it_lies(folder, tmp_path, monkeypatch):
-    decoded(entries(folder), 5)
-    calls = count_decoding(monkeypatch)
+def test_found_by_content_wherever_it_lies(folder, tmp_path):
+    decode_cached(entries(folder), 5)
     moved = shutil.copytree(folder, tmp_path / "elsewhere")
-    decoded(entries(moved), 5)
-    decoded(entries(write_tar(tmp_path / "images.tar", dict(sorted(FILES.items())))), 5)
-    assert calls == []
+    assert work(entries(moved)) == LOOKING
+    assert work(entries(write_tar(tmp_path / "images.tar", dict(sorted(FILES.items()))))) == LOOKING
 
 
-def test_other_content_size_or_order_is_another_array(folder, monkeypatch, cache):
-    decoded(entries(folder), 5)
-    calls = count_decoding(monkeypatch)
-    decoded(entries(folder), 6)
-    decoded(entries(folder)[::-1], 5)
+def test_other_content_size_or_order_is_another_array(folder, cache):
+    decode_cached(entries(folder), 5)
+    assert work(entries(folder), 6) == DECODING
+    assert work(entries(folder)[::-1]) == DECODING
     changed = folder / sorted(FILES)[0]
     os.utime(changed, ns=(0, 0))  # a new time alone changes nothing
-    decoded(entries(folder), 5)
-    assert len(calls) == 2
+    assert work(entries(folder)) == LOOKING
     changed.write_bytes(picture((1, 2, 3)))
-    images, _ = decoded(entries(folder), 5)
-    assert len(calls) == 3
+    assert work(entries(folder)) == DECODING
+    images, _ = decode_cached(entries(folder), 5)
     assert images[0, :, 0, 0].tolist() == [1, 2, 3]
     assert len([name for name in names(cache) if name.endswith(".npy")]) == 4
 
 
-def test_what_cannot_be_read_is_remembered(folder, monkeypatch):
+def test_what_cannot_be_read_is_remembered(folder):
     (folder / "site a/cat/0.png").write_bytes(b"")
-    _, bad = decoded(entries(folder), 5)
-    calls = count_decoding(monkeypatch)
-    _, again = decoded(entries(folder), 5)
+    _, bad = decode_cached(entries(folder), 5)
+    assert work(entries(folder)) == []
+    _, again = decode_cached(entries(folder), 5)
     assert bad == again == {0: "it is empty"}
-    assert calls == []
 
 
 def test_writing_to_the_tensor_does_not_reach_the_file(folder):
-    images, _ = decoded(entries(folder), 5)
+    images, _ = decode_cached(entries(folder), 5)
     before = images.clone()
     images.zero_()
-    assert torch.equal(decoded(entries(folder), 5)[0], before)
+    assert torch.equal(decode_cached(entries(folder), 5)[0], before)
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, MemoryError])
@@ -104,7 +101,7 @@ def test_an_interruption_leaves_nothing(folder, cache, interruption):
             raise interruption
 
     with pytest.raises(interruption):
-        decoded(entries(folder), 5, stop)
+        decode_cached(entries(folder), 5, stop)
     assert names(cache) == []
 
 
@@ -114,7 +111,7 @@ def test_no_space_left(folder, cache, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputError, match=r"no room for .* MiB of decoded images \(No space left on device\)"):
-        decoded(entries(folder), 5)
+        decode_cached(entries(folder), 5)
     assert names(cache) == []
 
 
@@ -122,17 +119,17 @@ def test_a_read_only_cache(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied", "cache")
 
-    monkeypatch.setattr(module.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
     with pytest.raises(InputError, match="cannot be written to"):
-        decoded(entries(folder), 5)
+        decode_cached(entries(folder), 5)
 
 
 CODE = """
 import sys, torch
 from pathlib import Path
-from transferrisk.data.cache import decoded
+from transferrisk.data.image_set import decode_cached
 from transferrisk.data.containers import entries
-images, bad = decoded(entries(Path(sys.argv[1])), 16)
+images, bad = decode_cached(entries(Path(sys.argv[1])), 16)
 print(int(images.long().sum()), len(bad))
 """
 
@@ -142,14 +139,14 @@ def test_two_processes_at_once(folder, cache):
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     out = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    images, _ = decoded(entries(folder), 16)
+    images, _ = decode_cached(entries(folder), 16)
     assert out == [f"{int(images.long().sum())} 0\n"] * 2
     assert len([name for name in names(cache) if not name.startswith("decoded/seen/")]) == 2
     assert all(json.loads(path.read_text()) == {} for path in cache.rglob("*.json"))
 
 
-def test_a_damaged_cache_heals(folder, cache, monkeypatch):
-    first, _ = decoded(entries(folder), 5)
+def test_a_damaged_cache_heals(folder, cache):
+    first, _ = decode_cached(entries(folder), 5)
     (array,) = cache.rglob("*.npy")
     (bad,) = cache.rglob("*.json")
     (seen,) = (cache / "decoded" / "seen").iterdir()
@@ -173,31 +170,30 @@ def test_a_damaged_cache_heals(folder, cache, monkeypatch):
     for path, content in damages:
         path.unlink()
         path.write_bytes(content)
-        images, faults = decoded(entries(folder), 5)
+        images, faults = decode_cached(entries(folder), 5)
         assert torch.equal(images, first)
         assert faults == {}
-    monkeypatch.setattr(module, "contents", lambda files: pytest.fail("content was read"))
-    decoded(entries(folder), 5)
+    assert work(entries(folder)) == []
 
 
 def test_half_written_arrays_of_ended_processes_are_removed(folder, cache):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (cache / "decoded").mkdir()
-    abandoned = cache / "decoded" / f".abc.npy.{files._OWNER}{ended.pid}.xyz"
-    running = cache / "decoded" / f".abc.npy.{files._OWNER}{os.getpid()}.xyz"
+    running = cache / "decoded" / f"{owned('abc.npy')}xyz"
+    abandoned = running.with_name(running.name.replace(f"-{os.getpid()}.", f"-{ended.pid}."))
     elsewhere = cache / "decoded" / f".abc.npy.00000000-{ended.pid}.xyz"
     for path in (abandoned, running, elsewhere):
         path.write_bytes(b"half")
-    decoded(entries(folder), 5)
+    decode_cached(entries(folder), 5)
     assert [path.exists() for path in (abandoned, running, elsewhere)] == [False, True, True]
 
 
-def test_a_disk_that_fills_up_on_the_way(folder, cache, monkeypatch):
-    def full(content, size):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_disk_that_fills_up_on_the_way(folder, cache):
+    def full(what, done, total):
+        if what == "decoding images":
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module, "decode_all", full)
     with pytest.raises(InputError, match=r"no room for 1 MiB of decoded images \(No space left on device\)"):
-        decoded(entries(folder), 5)
+        decode_cached(entries(folder), 5, full)
     assert names(cache) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from drawn import picture, write_folder, write_zip
 
-from transferrisk.data import Options, Splits, load
+from transferrisk.data import Options, Splits, load_data
 from transferrisk.data.sets import celeba
 from transferrisk.data.sets.celeba import FACTS
 from transferrisk.errors import DataWarning, InputError
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.usefixtures("small")
 
 @pytest.mark.parametrize("layout", ["official", "converted"])
 def test_labels_environments_groups_and_partition(tmp_path, layout):
-    splits = load("celeba", lay_out(tmp_path, layout))
+    splits = load_data("celeba", lay_out(tmp_path, layout))
     assert isinstance(splits, Splits)
     for number, data in enumerate((splits.train, splits.training_domain, splits.test)):
         members = [i for i in range(N) if PART[i] == number]
@@ -85,27 +85,27 @@ def test_counts_are_checked(tmp_path, monkeypatch):
     asked = lay_out(tmp_path, "converted")
     monkeypatch.setattr(celeba, "FACTS", replace(FACTS, environments={"female": 18, "male": 20}))
     with pytest.raises(InputError, match="holds more: male 18 of 20 images; get it again"):
-        load("celeba", asked)
+        load_data("celeba", asked)
     with pytest.warns(DataWarning, match="male 18 of 20 images"):
-        load("celeba", replace(asked, skip_bad=True))
+        load_data("celeba", replace(asked, skip_bad=True))
 
 
 def test_missing_pieces(tmp_path):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba/img_align_celeba/img_align_celeba/000004.jpg").unlink()
     with pytest.raises(InputError, match=r"attributes of 1 of 36 samples, such as 000004\.jpg"):
-        load("celeba", asked)
+        load_data("celeba", asked)
     with pytest.warns(DataWarning, match="male 17 of 18"):
-        assert len(load("celeba", replace(asked, skip_bad=True)).train) == 11
+        assert len(load_data("celeba", replace(asked, skip_bad=True)).train) == 11
     with pytest.raises(InputError, match="trm data fetch celeba --from"):
-        load("celeba", Options(root=tmp_path / "nothing"))
+        load_data("celeba", Options(root=tmp_path / "nothing"))
 
 
 def test_a_bad_image_is_skipped_without_shifting_the_others(tmp_path):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba/img_align_celeba/img_align_celeba/000004.jpg").write_bytes(b"")
     with pytest.warns(DataWarning, match=r"000004\.jpg .it is empty"):
-        splits = load("celeba", replace(asked, skip_bad=True))
+        splits = load_data("celeba", replace(asked, skip_bad=True))
     assert splits.train.labels.tolist() == [BLOND[i] for i in range(12) if i != 3]
     assert splits.test.labels.tolist() == [BLOND[i] for i in range(24, 36)]
 
@@ -125,4 +125,4 @@ def test_damaged_tables(tmp_path, name, content, match):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba" / name).write_bytes(content)
     with pytest.raises(InputError, match=match):
-        load("celeba", asked)
+        load_data("celeba", asked)

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from transferrisk.data.idx import read_idx
-from transferrisk.data.root import VARIABLE, data_root
-from transferrisk.data.sets import cmnist
-from transferrisk.data.shifts import Shift
+from transferrisk.data import Options, Shift, load_data
+from transferrisk.data.catalogue import VARIABLE, data_root
+from transferrisk.data.sets.ten_colours import read_idx
 from transferrisk.errors import InputError
 
 
@@ -37,7 +36,7 @@ def write_set(root, name="MNIST", n=300, compress=True):
 @pytest.mark.parametrize("compress", [True, False])
 def test_any_idx_set_by_name(tmp_path, compress):
     images, labels = write_set(tmp_path, "FashionMNIST", compress=compress)
-    splits = cmnist.load(0, root=tmp_path, source="FashionMNIST")
+    splits = load_data("10c-cmnist:FashionMNIST", Options(root=tmp_path))
     assert splits.train.class_names[9] == "ankle boot"
     assert [len(s) for s in (splits.train, splits.test, splits.training_domain)] == [160, 80, 60]
     source = int(splits.test.sources[0])
@@ -48,16 +47,19 @@ def test_any_idx_set_by_name(tmp_path, compress):
 
 def test_same_seed_same_set_whatever_the_shift_draws(tmp_path):
     write_set(tmp_path)
-    first, again = (cmnist.load(3, Shift("combined"), tmp_path) for _ in range(2))
-    assert torch.equal(first.train.inputs[:], again.train.inputs[:])
-    assert not torch.equal(cmnist.load(4, Shift("combined"), tmp_path).train.inputs[:], first.train.inputs[:])
+    first, again, other = (
+        load_data("10c-cmnist", Options(root=tmp_path, seed=seed, shift=Shift("combined"))).train.inputs[:]
+        for seed in (3, 3, 4)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_missing_files_say_where_they_belong(tmp_path):
     with pytest.raises(
         InputError, match=r"MNIST/raw/train-images-idx3-ubyte.gz does not exist.*--data-root or \$TRANSFERRISK_DATA"
     ):
-        cmnist.load(0, root=tmp_path)
+        load_data("10c-cmnist", Options(root=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -80,10 +82,10 @@ def test_damaged_idx_files(tmp_path, content, message):
 def test_truncated_and_false_gzip(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(idx_bytes(torch.zeros(4000, 2, dtype=torch.uint8)))[:-9])
-    with pytest.raises(InputError, match="it is damaged or no gzip archive; fetch it again"):
+    with pytest.raises(InputError, match="it is damaged or not a gzip archive"):
         read_idx(path)
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(InputError, match="it is damaged or no gzip archive; fetch it again"):
+    with pytest.raises(InputError, match="it is damaged or not a gzip archive"):
         read_idx(path)
     with pytest.raises(InputError, match="does not exist"):
         read_idx(tmp_path / "nothing.gz")
@@ -94,10 +96,10 @@ def test_images_and_labels_must_match(tmp_path):
     labels = tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(idx_bytes(torch.zeros(7, dtype=torch.uint8))))
     with pytest.raises(InputError, match=r"images \(300, 28, 28\) and labels \(7,\) do not match"):
-        cmnist.load(0, root=tmp_path)
+        load_data("10c-cmnist", Options(root=tmp_path))
     labels.write_bytes(gzip.compress(idx_bytes(torch.full((300,), 26, dtype=torch.uint8))))
     with pytest.raises(InputError, match="has label 26: ten colours go with ten classes"):
-        cmnist.load(0, root=tmp_path)
+        load_data("10c-cmnist", Options(root=tmp_path))
 
 
 def test_data_root(monkeypatch, tmp_path):
@@ -118,7 +120,7 @@ REAL = Path(os.environ.get(VARIABLE, "/nonexistent")) / "MNIST" / "raw" / "train
 
 @pytest.mark.skipif(not REAL.is_file(), reason=f"${VARIABLE} does not hold MNIST")
 def test_the_real_set():
-    splits = cmnist.load(0)
+    splits = load_data("10c-cmnist")
     assert [len(s) for s in (splits.train, splits.test, splits.training_domain, splits.test_domain)] == [
         32_000, 16_000, 12_000, 12_000,
     ]  # fmt: skip

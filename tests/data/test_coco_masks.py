@@ -17,7 +17,7 @@ from scenes import (
     run_lengths,
 )
 
-from transferrisk.data.coco import Instance, largest_instances
+from transferrisk.data.sets.coco_places import Instance, largest_instances
 from transferrisk.data.sets.scenecoco import CLASSES, compose
 from transferrisk.errors import InputError
 

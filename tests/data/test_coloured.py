@@ -7,11 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transferrisk.data import EnvironmentSet, TestDomainValidation, TrainingDomainValidation
-from transferrisk.data.sets import digits
-from transferrisk.data.sets.synthetic import split_sizes
-from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, build, paint
-from transferrisk.data.shifts import Shift, biased_values, random_bijection
+from transferrisk.data import EnvironmentSet, Options, Shift, TestDomainValidation, TrainingDomainValidation, load_data
+from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, coloured_splits, paint, placed
+from transferrisk.data.shifts import biased_values, random_bijection, split_sizes
 from transferrisk.errors import InputError
 
 
@@ -32,9 +30,9 @@ def test_realised_bias(bias, seed):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"biases": (1.0, 90)}, "bias degree 90 is not a share: give a number from 0 to 1"),
-        ({"biases": (1.0,)}, "1 bias degree given: there must be two training environments or more"),
-        ({"kind": "correlated"}, "shift 'correlated' is not known: use 'label-correlated', "),
+        ({"biases": (1.0, 90)}, r"biases\[1\] must be .*, got 90"),
+        ({"biases": (1.0,)}, "biases must name two training environments or more, got 1"),
+        ({"kind": "correlated"}, "kind must be one of 'label-correlated', .*, got 'correlated'"),
     ],
 )
 def test_bad_shifts_say_what_to_do(arguments, message):
@@ -44,7 +42,7 @@ def test_bad_shifts_say_what_to_do(arguments, message):
 
 @pytest.fixture(scope="module")
 def splits():
-    return digits.load(seed=0)
+    return load_data("10c-digits")
 
 
 def colour_index(images):
@@ -85,14 +83,14 @@ def test_colours_follow_the_label_as_stated(splits):
 
 
 def test_seed_decides(splits):
-    again, other = digits.load(seed=0), digits.load(seed=1)
+    again, other = (load_data("10c-digits", Options(seed=seed)) for seed in (0, 1))
     assert torch.equal(again.train.inputs[:], splits.train.inputs[:])
     assert not torch.equal(other.train.labels, splits.train.labels)
 
 
 def test_views_of_a_digit_stay_on_one_side():
     shapes = torch.eye(64)[:60].reshape(60, 1, 8, 8).expand(-1, 4, -1, -1)  # each sample inks a pixel of its own
-    parts = build(shapes, torch.zeros(60, dtype=torch.long), tuple("0123456789"), Shift(), seed=3)
+    parts = coloured_splits(shapes, torch.zeros(60, dtype=torch.long), tuple("0123456789"), Options(seed=3))
     train, validation, test = (
         set(part.inputs[:].sum(1).flatten(1).argmax(1).tolist())
         for part in (parts.train, parts.training_domain, parts.test)
@@ -105,7 +103,7 @@ def test_views_of_a_digit_stay_on_one_side():
 
 def test_placed_views_are_whole_and_different():
     shapes = torch.rand(5, 8, 8)
-    views = digits.placed(shapes, 8, 10, torch.Generator().manual_seed(0))
+    views = placed(shapes, 8, 10, torch.Generator().manual_seed(0))
     torch.testing.assert_close(views.sum((2, 3)), shapes.sum((1, 2))[:, None].expand(5, 8))
     assert len({view.numpy().tobytes() for view in views[0]}) == 8
 
@@ -120,7 +118,7 @@ def squares(n=3000):
 @pytest.mark.parametrize("kind", ["label-correlated", "label-uncorrelated", "combined"])
 def test_what_takes_part_in_a_shift(kind):
     shapes, labels = squares()
-    splits = build(shapes, labels, tuple("0123456789"), Shift(kind, (1.0, 0.8, 0.6)), seed=0)
+    splits = coloured_splits(shapes, labels, tuple("0123456789"), Options(shift=Shift(kind, (1.0, 0.8, 0.6))))
     assert len(splits.train.environment_names) == 3
     backgrounds = []
     for part in (*(splits.train.environment(name) for name in splits.train.environment_names), splits.test):
@@ -145,7 +143,9 @@ def test_what_takes_part_in_a_shift(kind):
 
 def test_validation_looks_like_what_it_stands_for():
     shapes, labels = squares(6000)
-    splits = build(shapes, labels, tuple("0123456789"), Shift("label-correlated", (1.0, 0.5)), seed=1)
+    splits = coloured_splits(
+        shapes, labels, tuple("0123456789"), Options(seed=1, shift=Shift("label-correlated", (1.0, 0.5)))
+    )
     first = splits.train.environment("bias 100%")
     tied = {int(y): tuple(c.tolist()) for y, c in zip(first.labels, first.inputs[:][:, :, 2, 2], strict=True)}
 
@@ -160,8 +160,8 @@ def test_validation_looks_like_what_it_stands_for():
 
 def test_oracle_trains_on_what_the_test_looks_like():
     shapes, labels = squares()
-    oracle = build(shapes, labels, tuple("0123456789"), Shift("combined"), seed=0, oracle=True)
-    plain = build(shapes, labels, tuple("0123456789"), Shift("combined"), seed=0)
+    oracle = coloured_splits(shapes, labels, tuple("0123456789"), Options(shift=Shift("combined"), oracle=True))
+    plain = coloured_splits(shapes, labels, tuple("0123456789"), Options(shift=Shift("combined")))
     assert torch.equal(oracle.train.sources, plain.train.sources)  # the same digits
     papers = [
         {tuple(c) for c in part.inputs[:][:, :, 0, 0].tolist()} for part in (oracle.train, oracle.test, plain.train)
@@ -190,7 +190,10 @@ def test_every_sample_needs_a_label():
 @pytest.mark.parametrize("kind", ["label-correlated", "combined"])
 def test_an_oracle_is_the_same_whatever_the_bias(kind):
     """So that experiments train it once."""
-    one, other = (digits.load(3, Shift(kind, biases), oracle=True) for biases in ((1.0, 0.85), (0.9, 0.95)))
+    one, other = (
+        load_data("10c-digits", Options(seed=3, shift=Shift(kind, biases), oracle=True))
+        for biases in ((1.0, 0.85), (0.9, 0.95))
+    )
     for part in ("train", "training_domain", "test_domain", "test"):
         ours, theirs = getattr(one, part), getattr(other, part)
         assert torch.equal(ours.inputs, theirs.inputs)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from transferrisk.data import Options, load
+from transferrisk.data import Options, load_data
 from transferrisk.errors import DataWarning, InputError
 
 N, D = 24, 3
@@ -39,7 +39,7 @@ def lists(vectors=VECTORS, kind=None):
 
 def refused(name, path, **asked):
     with pytest.raises(InputError) as caught:
-        load(f"{name}:{path}", Options(**asked))
+        load_data(f"{name}:{path}", Options(**asked))
     message = str(caught.value)
     assert "\n" not in message
     assert path.name in message
@@ -57,44 +57,44 @@ def check_content(data):
 
 def test_npz(tmp_path):
     path = npz(tmp_path / "e.npz")
-    check_content(load(f"npz:{path}"))
+    check_content(load_data(f"npz:{path}"))
     assert list(tmp_path.iterdir()) == [path]
     np.savez_compressed(tmp_path / "other.npz", z=VECTORS.astype(">f8"), y=LABELS.astype(">i4"), site=SITES.astype("S"))
-    check_content(load(f"npz:{tmp_path / 'other.npz'}", Options(features="z", label="y", environment="site")))
+    check_content(load_data(f"npz:{tmp_path / 'other.npz'}", Options(features="z", label="y", environment="site")))
     check_content(
-        load(f"npz:{npz(tmp_path / 'e.npz', features=np.asfortranarray(VECTORS), labels=LABELS.astype(float))}")
+        load_data(f"npz:{npz(tmp_path / 'e.npz', features=np.asfortranarray(VECTORS), labels=LABELS.astype(float))}")
     )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16", "uint8"])
 def test_npz_types(tmp_path, dtype):
     values = (VECTORS * 10 + 50).astype(dtype)
-    data = load(f"npz:{npz(tmp_path / 'e.npz', features=values)}")
+    data = load_data(f"npz:{npz(tmp_path / 'e.npz', features=values)}")
     np.testing.assert_array_equal(data.inputs, values.astype(np.float32))
 
 
 def test_npz_names(tmp_path):
-    data = load(f"npz:{npz(tmp_path / 'e.npz', labels=LABELS == 1, environments=np.arange(N) // 2 % 3 * 5 + 5)}")
+    data = load_data(f"npz:{npz(tmp_path / 'e.npz', labels=LABELS == 1, environments=np.arange(N) // 2 % 3 * 5 + 5)}")
     assert data.class_names == ("False", "True")
     assert data.environment_names == ("5", "10", "15")
-    data = load(f"npz:{npz(tmp_path / 'e.npz', labels=np.where(LABELS, np.float32(0.1), np.float32(2)))}")
+    data = load_data(f"npz:{npz(tmp_path / 'e.npz', labels=np.where(LABELS, np.float32(0.1), np.float32(2)))}")
     assert data.class_names == ("0.1", "2")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": VECTORS[:, 0]}, "array 'features' has shape (24,): it has to be (n, d)"),
-        ({"features": VECTORS[:, :, None]}, "array 'features' has shape (24, 3, 1)"),
-        ({"features": VECTORS[:0]}, "array 'features' has shape (0, 3)"),
-        ({"features": VECTORS[:, :0]}, "array 'features' has shape (24, 0)"),
-        ({"features": VECTORS.astype(complex)}, "holds complex128: numbers are needed"),
-        ({"features": VECTORS.astype(str)}, "numbers are needed"),
+        ({"features": VECTORS[:, 0]}, "array 'features' must have the shape (n, d), a row a sample, got (24,)"),
+        ({"features": VECTORS[:, :, None]}, "got (24, 3, 1)"),
+        ({"features": VECTORS[:0]}, "got (0, 3)"),
+        ({"features": VECTORS[:, :0]}, "got (24, 0)"),
+        ({"features": VECTORS.astype(complex)}, "array 'features' must hold numbers, got complex128"),
+        ({"features": VECTORS.astype(str)}, "must hold numbers, got <U"),
         ({"labels": LABELS[:-1]}, "array 'labels' has shape (23,), where 'features' has (24, 3): one label a row"),
         ({"environments": np.eye(N)}, "array 'environments' has shape (24, 24)"),
-        ({"labels": LABELS.astype(complex)}, "array 'labels' holds complex128"),
+        ({"labels": LABELS.astype(complex)}, "array 'labels' must hold whole numbers or texts, got complex128"),
         ({"labels": LABELS.astype(object)}, "array 'labels' holds Python objects, which are never unpickled"),
-        ({"labels": np.zeros(N)}, "has the label '0' alone"),
+        ({"labels": np.zeros(N)}, "has only the label '0'"),
         ({"environments": np.full(N, "a")}, "has 1 environment with samples ('a')"),
         ({"environments": np.where(SITES == "east", np.nan, 1.0)}, "8 of 24 rows cannot be used, the first is row 5"),
         ({"labels": np.where(SITES == "east", "", "a")}, "the first is row 5 (label 'labels' is missing)"),
@@ -115,7 +115,7 @@ def test_continuous_labels(tmp_path):
 def test_npz_keys(tmp_path):
     path = npz(tmp_path / "e.npz")
     message = refused("npz", path, label="label")
-    assert "has no array 'label': did you mean 'labels'? choose from 'features', 'labels', 'environments'" in message
+    assert "has no array 'label': did you mean 'labels'? choose from features, labels, environments" in message
     assert "with --label" in message
     assert "'labels' cannot be label and something else" in refused("npz", path, environment="labels")
 
@@ -153,12 +153,12 @@ def test_bad_values_npz(tmp_path):
     )
     assert message.endswith("with skip_bad (--skip-bad)")
     with pytest.warns(DataWarning, match="3 of 24 rows left out: row 5 .feature 2 of 3 .*, row 10, row 21$"):
-        data = load(f"npz:{path}", Options(skip_bad=True))
+        data = load_data(f"npz:{path}", Options(skip_bad=True))
     kept = np.delete(np.arange(N), [4, 9, 20])
     np.testing.assert_array_equal(data.inputs, VECTORS[kept].astype(np.float32))
     assert data.labels.tolist() == LABELS[kept].tolist()
     with pytest.raises(InputError, match="24 of 24 rows cannot be used"):
-        load(f"npz:{npz(path, features=VECTORS * np.nan)}", Options(skip_bad=True))
+        load_data(f"npz:{npz(path, features=VECTORS * np.nan)}", Options(skip_bad=True))
 
 
 def test_bad_values_parquet(tmp_path):
@@ -173,7 +173,7 @@ def test_bad_values_parquet(tmp_path):
     with pytest.warns(
         DataWarning, match="5 of 24 rows left out: row 3 .label 'label' is missing., row 4 .*, row 5, row 10, row 21$"
     ):
-        data = load(f"parquet:{path}", Options(skip_bad=True))
+        data = load_data(f"parquet:{path}", Options(skip_bad=True))
     np.testing.assert_array_equal(data.inputs, np.delete(VECTORS, [2, 3, 4, 9, 20], 0).astype(np.float32))
 
 
@@ -192,27 +192,27 @@ def test_bad_values_parquet(tmp_path):
     ids=["columns", "lists", "large lists", "fixed lists", "chunks", "tensors"],
 )
 def test_parquet(tmp_path, features):
-    check_content(load(f"parquet:{parquet(tmp_path / 'e.parquet', features)}"))
+    check_content(load_data(f"parquet:{parquet(tmp_path / 'e.parquet', features)}"))
 
 
 def test_parquet_plurals_index_and_row_groups(tmp_path):
     frame = pd.DataFrame(VECTORS, columns=["a", "b", "c"], index=np.arange(N)[::-1])
     frame = frame.assign(labels=LABELS, environments=pd.Categorical(SITES))
     frame.to_parquet(tmp_path / "e.parquet", row_group_size=5)
-    check_content(load(f"parquet:{tmp_path / 'e.parquet'}"))
+    check_content(load_data(f"parquet:{tmp_path / 'e.parquet'}"))
 
 
 def test_parquet_features_by_name(tmp_path):
     path = parquet(tmp_path / "e.parquet", {"a": VECTORS[:, 0], "b,c": VECTORS[:, 1], "v": lists(), "s": SITES})
     with pytest.warns(DataWarning, match="columns not used: 'v', 's'$"):
-        assert load(f"parquet:{path}").inputs.shape == (N, 2)
-    check_content(load(f"parquet:{path}", Options(features="v")))
-    one = load(f"parquet:{path}", Options(features="b,c"))
+        assert load_data(f"parquet:{path}").inputs.shape == (N, 2)
+    check_content(load_data(f"parquet:{path}", Options(features="v")))
+    one = load_data(f"parquet:{path}", Options(features="b,c"))
     np.testing.assert_array_equal(one.inputs[:, 0], VECTORS[:, 1].astype(np.float32))
     path = parquet(tmp_path / "e.parquet")
-    two = load(f"parquet:{path}", Options(features="e2, e0"))
+    two = load_data(f"parquet:{path}", Options(features="e2, e0"))
     np.testing.assert_array_equal(two.inputs, VECTORS[:, [2, 0]].astype(np.float32))
-    assert "has no column 'e9': choose from 'e0', 'e1', 'e2'" in refused("parquet", path, features="e0,e9")
+    assert "has no column 'e9': choose from e0, e1, e2" in refused("parquet", path, features="e0,e9")
     assert "column 'e0' is named twice" in refused("parquet", path, features="e0,e0")
     assert "column 'label' is named twice" in refused("parquet", path, features="e0,label")
     mixed = parquet(tmp_path / "m.parquet", {"a": VECTORS[:, 0], "s": SITES, "v": lists()})
@@ -232,10 +232,10 @@ def test_parquet_that_cannot_be_used(tmp_path):
     empty = lists([[] for _ in range(N)])
     assert "holds empty lists" in refused("parquet", parquet(path, {"features": empty}))
     texts = lists([["a"]] * N, pa.list_(pa.string()))
-    assert "holds lists of string: numbers are needed" in refused("parquet", parquet(path, {"features": texts}))
+    assert "must hold lists of numbers, got string" in refused("parquet", parquet(path, {"features": texts}))
     assert "has no features" in refused("parquet", parquet(path, {"s": SITES}))
     message = refused("parquet", parquet(path), label="labl")
-    assert "has no column 'labl': did you mean 'label'? choose from 'e0'" in message
+    assert "has no column 'labl': did you mean 'label'? choose from e0" in message
     assert "'label' cannot be label and something else" in refused("parquet", parquet(path), environment="label")
     pq.write_table(pa.table({"x": [1.0], "environment": ["a"]}), path)
     assert "has no column 'label'" in refused("parquet", path)
@@ -251,7 +251,7 @@ def test_shared_vectors(tmp_path):
     vectors[8] = vectors[2]  # in the same environment, which is no matter
     vectors[10] = vectors[2]
     with pytest.warns(DataWarning, match="1 row with the features and label .* such as row 11 and row 3$"):
-        load(f"npz:{npz(tmp_path / 'e.npz', features=vectors)}")
+        load_data(f"npz:{npz(tmp_path / 'e.npz', features=vectors)}")
 
 
 def repacked(path, change):
@@ -266,7 +266,7 @@ def repacked(path, change):
 
 def test_an_npz_member_that_is_no_array(tmp_path):
     path = repacked(npz(tmp_path / "e.npz"), lambda a, name, content: a.writestr(name.removesuffix(".npy"), b"words"))
-    assert "'features' is no array" in refused("npz", path)
+    assert "'features' is not an array" in refused("npz", path)
 
 
 def test_an_npz_with_an_absurd_size(tmp_path):

@@ -10,8 +10,7 @@ from urllib.error import URLError
 import pytest
 from fetching import CONTENT, SHA, SIZE, Answer, left, nothing_but, remote
 
-from transferrisk.data import web
-from transferrisk.data.facts import RemoteFile
+from transferrisk.data import RemoteFile, download
 from transferrisk.data.fetch import fetch, verify
 from transferrisk.errors import InputError
 
@@ -47,14 +46,14 @@ def test_a_broken_connection_goes_on_where_it_stopped(server, known, tmp_path, l
 
 
 def test_a_stalled_connection_goes_on_with_another(server, known, tmp_path, monkeypatch):
-    monkeypatch.setattr(web, "TIMEOUT", 0.2)
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
     fetch(known(remote(server.address("/a", Answer(breaks=[1000], stall=1)))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", None), ("/a", "bytes=1000-")]
 
 
 def test_a_silent_server_is_not_waited_for_again(server, known, tmp_path, monkeypatch):
-    monkeypatch.setattr(web, "TIMEOUT", 0.2)
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
     with pytest.raises(InputError, match=r"no answer within 0\.2 seconds"):
         fetch(known(remote(server.address("/a", Answer(silence=1)))), tmp_path)
     assert server.asked == [("/a", None)]
@@ -66,7 +65,7 @@ def test_a_certificate_that_is_not_trusted(known, tmp_path, monkeypatch):
         error.verify_message = "certificate has expired"
         raise URLError(error)
 
-    monkeypatch.setattr(web, "urlopen", refuse)
+    monkeypatch.setattr(download, "urlopen", refuse)
     with pytest.raises(InputError, match="its certificate is not trusted: certificate has expired"):
         fetch(known(remote("https://example.org/a")), tmp_path)
 
@@ -98,7 +97,7 @@ def test_a_server_that_ignores_ranges_and_always_breaks_is_given_up(server, know
     name = known(remote(server.address("/a", Answer(ranges=False, breaks=[1000, 500] * 50))))
     with pytest.raises(InputError, match="the connection ended after 500 of 512000 bytes"):
         fetch(name, tmp_path)
-    assert len(server.asked) == 1 + web.RETRIES
+    assert len(server.asked) == 1 + download.RETRIES
     assert left(tmp_path) == ["things/a.bin.part"]
 
 
@@ -118,7 +117,9 @@ def test_416_discards_a_part_that_is_too_long(server, known, tmp_path):
     assert server.asked == [("/a", f"bytes={SIZE + 4}-"), ("/a", None)]
 
 
-@pytest.mark.parametrize(("status", "times"), [(404, 1), (403, 1), (500, 1 + web.RETRIES), (503, 1 + web.RETRIES)])
+@pytest.mark.parametrize(
+    ("status", "times"), [(404, 1), (403, 1), (500, 1 + download.RETRIES), (503, 1 + download.RETRIES)]
+)
 def test_the_next_source_is_asked(server, known, tmp_path, status, times):
     name = known(remote(server.address("/bad", Answer(status=status)), server.address("/good")))
     fetch(name, tmp_path)
@@ -132,7 +133,7 @@ def test_the_next_source_goes_on_with_the_part(server, known, tmp_path):
     fetch(name, tmp_path)
     nothing_but(tmp_path)
     assert server.asked[-1] == ("/good", "bytes=1000-")
-    assert server.asked[:-1] == [("/bad", None)] + [("/bad", "bytes=1000-")] * web.RETRIES
+    assert server.asked[:-1] == [("/bad", None)] + [("/bad", "bytes=1000-")] * download.RETRIES
 
 
 def test_a_part_of_other_bytes_is_got_afresh_once(server, known, tmp_path):
@@ -177,8 +178,8 @@ def test_all_sources_are_named_when_none_has_it(server, known, tmp_path):
 
 def test_a_silent_host_is_asked_once_in_a_call(server, known, tmp_path, monkeypatch):
     opened = []
-    real = web.urlopen
-    monkeypatch.setattr(web, "urlopen", lambda request, timeout: opened.append(request.full_url) or real(request))
+    real = download.urlopen
+    monkeypatch.setattr(download, "urlopen", lambda request, timeout: opened.append(request.full_url) or real(request))
     closed = "http://127.0.0.1:1"
     files = [remote(f"{closed}/{n}", server.address(f"/{n}"), path=f"things/{n}.bin") for n in "ab"]
     fetch(known(*files), tmp_path)

@@ -16,7 +16,7 @@ def test_the_command_fetches(server, known, tmp_path, trm):
     target = tmp_path / "things/a.bin"
     assert trm("data", "fetch", name, "--data-root", tmp_path) == (0, f"fetched {target}\n", "")
     code, out, _ = trm("data", "fetch", name, "--data-root", tmp_path)
-    assert (code, out) == (0, f"have it already: all that {name} needs is in {tmp_path}\n")
+    assert (code, out) == (0, f"nothing to do: all that {name} needs is in {tmp_path}\n")
     code, out, err = trm("data", "fetch", name, "--data-root", tmp_path, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["files"] == [{"path": str(target), "state": "there"}]

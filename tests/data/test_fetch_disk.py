@@ -11,7 +11,6 @@ import sys
 import pytest
 from fetching import CONTENT, SIZE, Answer, left, nothing_but, remote
 
-from transferrisk.data import disk, web
 from transferrisk.data.fetch import fetch
 from transferrisk.errors import InputError
 
@@ -20,12 +19,12 @@ def test_no_room_is_told_before_anything_is_written(server, known, tmp_path, mon
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin.part").write_bytes(CONTENT[:2000])
     free = shutil.disk_usage(tmp_path)._replace(free=SIZE - 2001)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
     name = known(remote(server.address("/a")))
     with pytest.raises(InputError, match=f"needs {SIZE - 2000} bytes and .* has {SIZE - 2001} free"):
         fetch(name, tmp_path)
     assert server.asked == []
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: free._replace(free=SIZE - 2000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free._replace(free=SIZE - 2000))
     fetch(name, tmp_path)
     nothing_but(tmp_path)
 
@@ -34,7 +33,7 @@ def test_a_disk_that_fills_up_meanwhile_is_left_empty(server, known, tmp_path, m
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(web.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(InputError, match=r"a.bin needs 512000 bytes and .* has \d+ free"):
         fetch(known(remote(server.address("/a"))), tmp_path)
     assert left(tmp_path) == []
@@ -47,7 +46,7 @@ def test_a_read_only_root_is_told_in_one_line(server, known, tmp_path, monkeypat
     def refuse(path, *_):
         raise type(refusal)(refusal.errno, refusal.strerror, str(path))
 
-    monkeypatch.setattr(disk.os, "open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}.*: {refusal.strerror}: .*--data-root"):
         fetch(known(remote(server.address("/a"))), tmp_path)
     assert left(tmp_path) == []
@@ -80,19 +79,18 @@ def test_an_interruption_keeps_the_part_for_the_next_call(server, known, tmp_pat
 LOCK = """
 import sys
 from pathlib import Path
-from transferrisk.data.disk import locked
-with locked(Path(sys.argv[1])):
+from transferrisk.files import locked
+with locked(Path(sys.argv[1]), "busy"):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(disk.fcntl is None, reason="no locks on this platform")
 def test_two_processes_do_not_write_one_file(server, known, tmp_path):
     target = tmp_path / "things/a.bin"
     target.parent.mkdir()
     name = known(remote(server.address("/a")))
-    command = [sys.executable, "-c", LOCK, str(target)]
+    command = [sys.executable, "-c", LOCK, str(target.with_name(".a.bin.lock"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
         with pytest.raises(InputError, match=f"another process is fetching {re.escape(str(target))}"):

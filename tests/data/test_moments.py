@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transferrisk.data import moments as module
-from transferrisk.data.moments import moments
+from transferrisk.data import standardise as module
+from transferrisk.data.standardise import moments
 
 ROWS = np.random.default_rng(0).normal(3, [1.0, 1e-3, 1e3], (50, 3))
 

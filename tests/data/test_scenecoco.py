@@ -22,11 +22,9 @@ from scenes import (
     scene,
 )
 
-from transferrisk.data import TestDomainValidation, TrainingDomainValidation
-from transferrisk.data.root import VARIABLE
-from transferrisk.data.sets import scenecoco
+from transferrisk.data import Options, Shift, TestDomainValidation, TrainingDomainValidation, load_data
+from transferrisk.data.catalogue import VARIABLE
 from transferrisk.data.sets.scenecoco import CLASSES, FAINTEST, SCENES
-from transferrisk.data.shifts import Shift
 from transferrisk.errors import DataWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* objects are found where:transferrisk.errors.DataWarning")
@@ -40,7 +38,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def splits(root):
     with pytest.warns(DataWarning, match="1000 objects are found where the paper has 10000: all parts of the set are"):
-        return scenecoco.load(0, root=root)
+        return load_data("scenecoco", Options(root=root))
 
 
 def ties(data):
@@ -123,7 +121,7 @@ def clusters(points, tolerance=0.03):
 
 @pytest.mark.parametrize("kind", ["label-uncorrelated", "combined"])
 def test_five_tints_for_each_environment(root, kind):
-    splits = scenecoco.load(1, Shift(kind, (0.9, 0.8)), root)
+    splits = load_data("scenecoco", Options(root=root, seed=1, shift=Shift(kind, (0.9, 0.8))))
     every = []
     for part in (*(splits.train.environment(name) for name in splits.train.environment_names), splits.test):
         tints = pixel(part, OBJECT) / OBJECT_COLOURS[part.labels]
@@ -141,13 +139,13 @@ def test_five_tints_for_each_environment(root, kind):
 
 def test_black_backgrounds_need_no_scenes(copied_scenes):
     shutil.rmtree(copied_scenes / "places")
-    splits = scenecoco.load(0, Shift("label-uncorrelated", (0.9, 0.8)), copied_scenes)
+    splits = load_data("scenecoco", Options(root=copied_scenes, shift=Shift("label-uncorrelated", (0.9, 0.8))))
     assert not pixel(splits.test, BEHIND).any()
     assert pixel(splits.test, OBJECT).all()
 
 
 def test_oracle_trains_on_what_the_test_looks_like(root, splits):
-    oracle = scenecoco.load(0, None, root, oracle=True)
+    oracle = load_data("scenecoco", Options(root=root, oracle=True))
     assert torch.equal(oracle.train.sources, splits.train.sources)  # the same objects
     tied = ties(splits.train.environment("bias 90%"))
     assert float((scene(oracle.train) == tied[oracle.train.labels]).float().mean()) < 0.16
@@ -155,7 +153,10 @@ def test_oracle_trains_on_what_the_test_looks_like(root, splits):
 
 
 def test_seed_decides(small_scenes):
-    first, again, other = (scenecoco.load(seed, Shift("combined", (0.9, 0.8)), small_scenes) for seed in (3, 3, 4))
+    first, again, other = (
+        load_data("scenecoco", Options(root=small_scenes, seed=seed, shift=Shift("combined", (0.9, 0.8))))
+        for seed in (3, 3, 4)
+    )
     for one, two in zip(parts(first), parts(again), strict=True):
         assert torch.equal(one.inputs[:], two.inputs[:])
         assert torch.equal(one.labels, two.labels)
@@ -171,6 +172,6 @@ REAL = Path(os.environ.get(VARIABLE, "/nonexistent"))
     not (REAL / "coco").is_dir() or not (REAL / "places").is_dir(), reason=f"${VARIABLE} does not hold COCO and Places"
 )
 def test_the_real_set():
-    splits = scenecoco.load(0)
+    splits = load_data("scenecoco")
     assert sum(len(part) for part in (splits.train, splits.training_domain, splits.test)) > 9500
     assert splits.train.group_counts().min() > 150

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schemas import MIXED, schema_of
 
-from transferrisk.data.columns import Boolean, Categorical, Date, Numeric
+from transferrisk.data.columns import Boolean, Categorical, Date, Note, Numeric
 from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
 
@@ -25,10 +25,10 @@ def test_columns_absent_extra_and_in_another_order():
     assert torch.equal(schema.encode(frame[frame.columns[::-1]]).features, whole)
     more = schema.encode(frame.assign(extra=1, other="a", same=1))
     assert torch.equal(more.features, whole)
-    assert more.notes == ("columns not used: 'extra', 'other'",)
+    assert more.notes == (Note("unused columns", values=("extra", "other")),)
 
     less = schema.encode(frame[["z"]])
-    assert less.notes == ("missing columns, taken as missing values: 'x', 'b', 'c', 'm', 'd'",)
+    assert less.notes == (Note("missing columns", values=tuple("xbcmd")),)
     nothing = {"x": np.nan, "b": None, "c": None, "m": None, "d": None}
     filled = schema.encode(frame.assign(**nothing).astype(dict.fromkeys("bcmd", object)))
     assert torch.equal(less.features, filled.features)
@@ -37,20 +37,44 @@ def test_columns_absent_extra_and_in_another_order():
     assert (by_name["x (missing)"], by_name["m (missing)"], by_name["b"]) == (1, 1, 1)
     assert [by_name[f"c={category}"] for category in "uvw"] == [0, 0, 0]
     assert filled.notes == (
-        "column 'b' has 4 missing values, where none was before: the more frequent value True is used",
-        "column 'c' has 4 missing values, where none was before: all its features are 0 there",
-        "column 'd' has 4 missing values, where none was before: the median date is used",
+        Note("missing values", "b", 4, used="more frequent value True"),
+        Note("missing values", "c", 4),
+        Note("missing values", "d", 4, used="median date"),
     )
 
 
 def test_unseen_categories_are_said():
     schema = schema_of(**MIXED)
     result = schema.encode(pd.DataFrame(MIXED).assign(c=["u", "new", "new", "newer"], m=["u", None, "w", "w"]))
-    assert result.notes == (
-        "column 'c' has 3 rows of categories not seen before ('new', 'newer'): all its features are 0 there",
-    )
+    assert result.notes == (Note("unseen categories", "c", 3, ("new", "newer")),)
     columns = [result.names.index(f"c={category}") for category in "uvw"]
     assert result.features[:, columns].sum(1).tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("note", "sentence"),
+    [
+        (Note("unused columns", values=("a", "b")), "columns not used: 'a', 'b'"),
+        (Note("missing columns", values=("a",)), "missing columns, taken as missing values: 'a'"),
+        (
+            Note("unseen categories", "c", 3, ("new", "newer")),
+            "column 'c' has 3 rows with categories not seen before ('new', 'newer'): all its features are 0 there",
+        ),
+        (
+            Note("missing values", "b", 1, used="median 2"),
+            "column 'b' has 1 missing value, where there were none before: the median 2 is used",
+        ),
+    ],
+)
+def test_notes_in_words(note, sentence):
+    assert str(note) == sentence
+
+
+def test_notes_of_parts_of_a_file_add_up():
+    first = Note("unseen categories", "c", 3, ("new", "newer"))
+    second = Note("unseen categories", "c", 2, ("newest", "new"))
+    assert first.key == second.key != Note("missing values", "c", 1).key
+    assert first + second == Note("unseen categories", "c", 5, ("new", "newer", "newest"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +87,7 @@ def test_unseen_categories_are_said():
         ({"d": ["2020-01-01", "May", "", ""]}, "column 'd' has 'May' in row 2, which is not a date such as 2024-05-31"),
         ({"d": [1, 2, 3, 4]}, "column 'd' has '1' in row 1, which is not a date"),
         ({"b": [[1]] * 4}, "column 'b' has '[1]' in row 1, which is not true or false"),
-        ({"c": [[1]] * 4}, "column 'c' holds list values, which are no categories"),
+        ({"c": [[1]] * 4}, "column 'c' must hold categories, got list values"),
     ],
 )
 def test_wrong_types(change, message):
@@ -80,7 +104,7 @@ def test_texts_that_are_numbers_are_taken():
 
 
 def test_infer_refuses():
-    with pytest.raises(InputError, match=r"column 'x' has inf in row 2, which is no number"):
+    with pytest.raises(InputError, match=r"column 'x' has inf in row 2, which is not a number"):
         schema_of(x=[1.0, np.inf, 2.0])
     with pytest.raises(InputError, match=r"no column can be a feature: 'x' \(constant\)"):
         schema_of(x=[1, 1, 1])

@@ -13,8 +13,8 @@ import pytest
 import torch
 from table_files import ASKED, TEXT, frame_of, refused, write
 
-from transferrisk.data import Options, available, load, load_splits
-from transferrisk.data.sets.tables import read
+from transferrisk.data import Options, available, load_data, load_splits
+from transferrisk.data.sets.tables import read_table
 from transferrisk.data.tabular import read_frame, read_header
 from transferrisk.errors import DataWarning, InputError
 
@@ -34,7 +34,7 @@ def check_content(data):
 
 def test_csv(tmp_path):
     path = write(tmp_path)
-    check_content(load(f"table:{path}", ASKED))
+    check_content(load_data(f"table:{path}", ASKED))
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -59,12 +59,12 @@ def test_other_ways_to_write_it(tmp_path, kind):
             "trailing": "\n".join(line + "," for line in TEXT.splitlines()),
         }[kind]
         path = write(tmp_path, text)
-    check_content(load(f"table:{path}", ASKED))
+    check_content(load_data(f"table:{path}", ASKED))
 
 
 def test_columns_without_a_name_are_not_read(tmp_path):
     path = write(tmp_path, ",x,0,y,site,\n7,1,5,0,a,8\n8,2,6,1,a,9\n7,3,6,0,b,8\n8,4,5,1,b,9\n")
-    assert read(path, ASKED).schema.feature_names == ("x", "0")
+    assert read_table(path, ASKED).schema.feature_names == ("x", "0")
 
 
 def test_parquet(tmp_path):
@@ -77,7 +77,7 @@ def test_parquet(tmp_path):
     hive.parent.mkdir()
     frame.to_parquet(hive)
     for path in ("plain.parquet", "indexed.parquet", "odd.parquet", "categories.pq", hive):
-        check_content(load(f"table:{tmp_path / path}", ASKED))
+        check_content(load_data(f"table:{tmp_path / path}", ASKED))
 
 
 def test_parquet_types(tmp_path):
@@ -95,8 +95,9 @@ def test_parquet_types(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "types.parquet")
+    found = read_table(tmp_path / "types.parquet", ASKED)
     with pytest.warns(DataWarning, match=r"columns not used: 'null' \(every value is missing\)"):
-        found = read(tmp_path / "types.parquet", ASKED)
+        load_data(f"table:{tmp_path / 'types.parquet'}", ASKED)
     assert [(column.name, column.kind) for column in found.schema.columns] == [
         ("i", "numeric"),
         ("b", "boolean"),
@@ -114,7 +115,7 @@ def test_names_are_in_order(tmp_path):
     frame = frame_of(n, y=np.tile([10.0, 9.0, 1.5], n // 3), site=np.repeat(["b", "a", "B"], n // 3))
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
-    data = load(f"table:{path}", ASKED)
+    data = load_data(f"table:{path}", ASKED)
     assert data.class_names == ("1.5", "9", "10")
     assert data.environment_names == ("B", "a", "b")
     assert data.labels[:3].tolist() == [2, 1, 0]
@@ -122,7 +123,7 @@ def test_names_are_in_order(tmp_path):
 
 def test_features_can_be_chosen(tmp_path):
     path = write(tmp_path)
-    found = read(path, Options(label="y", environment="site", features="age"))
+    found = read_table(path, Options(label="y", environment="site", features="age"))
     assert found.schema.feature_names == ("age", "age (missing)")
     for features, message in (
         ("color", "did you mean 'colour'"),
@@ -134,7 +135,7 @@ def test_features_can_be_chosen(tmp_path):
 
 def test_categories_are_read_as_written(tmp_path):
     """A later file whose categories all look like numbers is encoded like the first one."""
-    first = read(write(tmp_path, "c,y,site\n007,0,a\nA1,1,a\n007,1,b\n08,0,b\n"), ASKED)
+    first = read_table(write(tmp_path, "c,y,site\n007,0,a\nA1,1,a\n007,1,b\n08,0,b\n"), ASKED)
     later = write(tmp_path, "c\n08\n007\n", "later.csv")
     result = first.schema.encode(read_frame(later, texts=first.schema.texts))
     assert result.notes == ()
@@ -180,7 +181,7 @@ def test_mixed_tables_are_read_the_same_each_time_and_from_either_format(tmp_pat
     pd.read_csv(tmp_path / "t.csv", low_memory=False).to_parquet(tmp_path / "t.parquet")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        first, again, parquet = (read(tmp_path / name, ASKED) for name in ("t.csv", "t.csv", "t.parquet"))
+        first, again, parquet = (read_table(tmp_path / name, ASKED) for name in ("t.csv", "t.csv", "t.parquet"))
     assert first.schema == again.schema == parquet.schema
     assert torch.equal(first.data.inputs, again.data.inputs)
     assert torch.equal(first.data.inputs, parquet.data.inputs)
@@ -196,21 +197,21 @@ def test_mixed_tables_are_read_the_same_each_time_and_from_either_format(tmp_pat
 def test_codes_keep_their_zeros(tmp_path):
     codes, places = ("01", "1"), ("01", "1", "001")
     text = "x,y,site\n" + "".join(f"{i},{codes[i % 2]},{places[i % 3]}\n" for i in range(12))
-    data = load(f"table:{write(tmp_path, text)}", ASKED)
+    data = load_data(f"table:{write(tmp_path, text)}", ASKED)
     assert data.class_names == ("01", "1")
     assert data.environment_names == ("001", "01", "1")
 
 
 def test_whole_numbers_and_spaces(tmp_path):
     text = "x,y,site\n0,1.0,a\n1,0 ,b \n2,1, b\n3,0.0,a\n4, 1,a\n"
-    data = load(f"table:{write(tmp_path, text)}", ASKED)
+    data = load_data(f"table:{write(tmp_path, text)}", ASKED)
     assert data.class_names == ("0", "1")
     assert data.environment_names == ("a", "b")
     assert data.labels.tolist() == [1, 0, 1, 0, 1]
     frame = frame_of()
     frame["y"] = frame["y"].astype(float)
     frame.to_parquet(tmp_path / "table.parquet")
-    assert load(f"table:{tmp_path / 'table.parquet'}", ASKED).class_names == ("0", "1")
+    assert load_data(f"table:{tmp_path / 'table.parquet'}", ASKED).class_names == ("0", "1")
     frame["site"] = frame["site"].map({0: " a", 1: "a "})
     frame.to_parquet(tmp_path / "table.parquet")
     assert "1 environment" in refused(tmp_path / "table.parquet")
@@ -219,7 +220,7 @@ def test_whole_numbers_and_spaces(tmp_path):
 @pytest.mark.parametrize("before", [",,,\n", "\n,,,\n\n", " , , , \n,,,\n"])
 def test_a_first_line_of_separators_is_not_the_header(tmp_path, before):
     path = write(tmp_path, before + TEXT)
-    check_content(load(f"table:{path}", ASKED))
+    check_content(load_data(f"table:{path}", ASKED))
     path.write_text(before + TEXT + "1,2\n")
     line = before.count("\n") + TEXT.count("\n") + 1
     assert f"line {line} has 2 fields" in refused(path)
@@ -228,12 +229,12 @@ def test_a_first_line_of_separators_is_not_the_header(tmp_path, before):
 def test_a_column_whose_name_has_a_comma(tmp_path):
     frame = frame_of().rename(columns={"x": "a,b"}).assign(c=np.arange(40) % 7)
     frame.to_csv(tmp_path / "table.csv", index=False)
-    data = load(f"table:{tmp_path / 'table.csv'}", Options(label="y", environment="site", features="a,b"))
+    data = load_data(f"table:{tmp_path / 'table.csv'}", Options(label="y", environment="site", features="a,b"))
     assert data.inputs[:].shape == (40, 1)
     with pytest.raises(InputError, match="no column 'a'"):
-        load(f"table:{tmp_path / 'table.csv'}", Options(label="y", environment="site", features="a,c"))
+        load_data(f"table:{tmp_path / 'table.csv'}", Options(label="y", environment="site", features="a,c"))
 
 
 def test_a_long_field(tmp_path):
     path = write(tmp_path, TEXT.replace("colour", "colour" * 40_000))
-    assert load(f"table:{path}", ASKED).inputs[:].shape[0] == 6
+    assert load_data(f"table:{path}", ASKED).inputs[:].shape[0] == 6

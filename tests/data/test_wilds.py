@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from transferrisk.data import Options, load
+from transferrisk.data import Options, load_data
 from transferrisk.errors import InputError
 
 N = 60
@@ -67,7 +67,7 @@ def positions(data):
 
 
 def test_official_splits_and_hospitals(package):
-    splits = load("wilds:camelyon17", Options(size=8))
+    splits = load_data("wilds:camelyon17", Options(size=8))
     assert splits.train.environment_names == ("hospital 0", "hospital 3", "hospital 4")
     assert splits.test.environment_names == ("hospital 2",)
     inside = [i for i in range(N) if int(Camelyon.hospital[i]) in (0, 3, 4)]
@@ -84,34 +84,34 @@ def test_official_splits_and_hospitals(package):
 
 
 def test_a_fifth_of_training_where_there_is_no_validation_of_its_kind(package):
-    splits = load("wilds:fmow", Options(size=8, environment="hospital"))
+    splits = load_data("wilds:fmow", Options(size=8, environment="hospital"))
     assert len(splits.training_domain) == 3 * round(0.2 * 12)
     assert not set(positions(splits.train)) & set(positions(splits.training_domain))
 
 
 def test_another_field(package):
-    splits = load("wilds:camelyon17", Options(size=8, environment="slide"))
+    splits = load_data("wilds:camelyon17", Options(size=8, environment="slide"))
     assert all(name.startswith("slide ") for name in splits.train.environment_names)
     with pytest.raises(InputError, match="no metadata field 'year': choose from hospital, slide"):
-        load("wilds:camelyon17", Options(environment="year"))
+        load_data("wilds:camelyon17", Options(environment="year"))
 
 
 def test_what_cannot_be_had(package, tmp_path):
-    with pytest.raises(InputError, match="WILDS has no 'camelyon': choose from camelyon17"):
-        load("wilds:camelyon")
+    with pytest.raises(InputError, match="WILDS has no 'camelyon': did you mean 'camelyon17'"):
+        load_data("wilds:camelyon")
     with pytest.raises(InputError, match=r"is not in .*download=True"):
-        load("wilds:iwildcam", Options(root=tmp_path))
-    with pytest.raises(InputError, match="is no image classification"):
-        load("wilds:poverty")
+        load_data("wilds:iwildcam", Options(root=tmp_path))
+    with pytest.raises(InputError, match="is not an image classification"):
+        load_data("wilds:poverty")
 
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setattr("transferrisk.extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match="wilds is not installed: pip install wilds"):
-        load("wilds:camelyon17")
+        load_data("wilds:camelyon17")
 
 
 def test_images_are_decoded_when_asked_for(package):
-    splits = load("wilds:camelyon17", Options(size=8))
+    splits = load_data("wilds:camelyon17", Options(size=8))
     assert isinstance(splits.train.inputs[torch.tensor([0])], torch.Tensor)
     assert np.asarray(splits.train.inputs[torch.tensor([0])]).dtype == np.uint8

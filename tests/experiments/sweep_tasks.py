@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from transferrisk.data.sets import digits
+from transferrisk.data import Options, load_splits
 from transferrisk.errors import InputError
 from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.plan import Cell, Plan
@@ -117,7 +117,8 @@ class Training(Task[TrainingSettings]):
             return Classifier(cnn, cnn.num_features, 10)
 
         config = TrainingConfig(epochs=settings.epochs, evaluations=1)
-        run = Run("erm", model, digits.load(settings.seed), config, settings.seed, device=place.device)
+        splits = load_splits("10c-digits", Options(seed=settings.seed))
+        run = Run("erm", model, splits, config, settings.seed, device=place.device)
 
         noted = False
 

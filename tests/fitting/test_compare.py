@@ -214,7 +214,7 @@ def test_small_environments_are_named(tmp_path):
         source = read(str(tmp_path / "t.csv"), ASKED, drop_small=True)
     assert source.sizes == {"site A": 30, "site B": 30, "site C": 30}
     encoded = source.take(source.learn(torch.arange(90)), torch.arange(90))
-    assert encoded.inputs.shape[0] == len(source.frame) == 90
+    assert encoded.inputs.shape[0] == len(source.table) == 90
 
 
 def test_exact_ties_are_called_so():

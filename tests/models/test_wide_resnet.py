@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from transferrisk.errors import InputError
-from transferrisk.models import WideResNet, build
+from transferrisk.models import WideResNet, build_model
 
 
 def parameters(module: nn.Module) -> int:
@@ -16,7 +16,7 @@ def parameters(module: nn.Module) -> int:
 
 @pytest.mark.parametrize(("classes", "published"), [(10, 691_674), (100, 703_284)])  # CIFAR-10 and CIFAR-100: "0.7M"
 def test_as_many_parameters_as_published(classes, published):
-    assert parameters(build("wrn-16-2", classes, (3, 32, 32))) == published
+    assert parameters(build_model("wrn-16-2", classes, (3, 32, 32))) == published
 
 
 def test_depth_and_width_of_the_best_known_one():
@@ -56,5 +56,5 @@ def test_convolutions_start_at_fan_out():
 
 
 def test_depths_that_do_not_exist():
-    with pytest.raises(InputError, match=r"depth 18 cannot be built: take 10, 16"):
+    with pytest.raises(InputError, match=r"depth .* must be one of 10, 16, .*, got 18"):
         WideResNet(18)

@@ -30,7 +30,7 @@ def random_weights(*shape):
 
 def test_losses_are_cross_entropies_of_fixed_predictors():
     means = torch.randn(4, 3, generator=Generator().manual_seed(0), dtype=torch.float64)
-    data = Gaussian(torch.full((2,), SETTINGS.causal, dtype=torch.float64), means).load(30, 1)
+    data = Gaussian(torch.full((2,), SETTINGS.causal, dtype=torch.float64), means).draw(30, 1)
     phi = point(5)
     whole = optimal_predictor(data.inputs[:], data.labels, 2, SETTINGS.ridge)
     parts = [data.environments == e for e in range(4)]

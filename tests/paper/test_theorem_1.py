@@ -32,7 +32,7 @@ def sample(built, means=None, seed=0):
         F.pad(means, (0, built.dimension - 2)),
         causal_scale=built.sigma_c,
     )
-    return family.load(SAMPLES, seed)
+    return family.draw(SAMPLES, seed)
 
 
 @pytest.mark.parametrize(("name", "sigma_c"), [("separated", 1.1), ("opposite", 1.1), ("separated", 1000.0)])

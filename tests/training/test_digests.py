@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from small import small_run, splits
 
-from transferrisk.data import EnvironmentSet, Options, load
+from transferrisk.data import EnvironmentSet, Options, load_data
 from transferrisk.errors import InputError
 from transferrisk.training import Output, Request, train
 from transferrisk.training.digests import SAMPLED, of_splits
@@ -95,7 +95,7 @@ def test_images_that_are_not_decoded_count_by_their_files(tmp_path):
                     Image.new("RGB", (8, 8), (40 * i, 60 * number, shade)).save(root / site / kind / f"{i}.bmp")
 
     def digests(root):
-        data = load(f"folder:{root}", Options(lazy=True, size=8))
+        data = load_data(f"folder:{root}", Options(lazy=True, size=8))
         return of_splits(replace(splits(), train=data))
 
     for name in ("one", "moved"):

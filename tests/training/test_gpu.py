@@ -12,7 +12,7 @@ from torch import Tensor
 from transferrisk.algorithms import ERM, available
 from transferrisk.data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from transferrisk.errors import StepWarning
-from transferrisk.models import build
+from transferrisk.models import build_model
 from transferrisk.training import Output, Run, TrainingConfig, load_checkpoint, train
 from transferrisk.training.captured import CapturedStep
 from transferrisk.training.engine import Engine
@@ -55,7 +55,7 @@ def image_run(algorithm="erm", **options):
         pictures(EnvironmentSet, 3, ("c",)),
     )
     config = TrainingConfig(epochs=12, batch_size=8, lr=0.02, evaluations=2)
-    return Run(algorithm, lambda: build("cnn:4", 2, (3, 12, 12)), splits, config, device="cuda", **options)
+    return Run(algorithm, lambda: build_model("cnn:4", 2, (3, 12, 12)), splits, config, device="cuda", **options)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

@@ -23,7 +23,7 @@ CODE = """
 import json, sys, torch
 torch.set_num_threads(1)
 from transferrisk.data import load_splits, Options
-from transferrisk.models import build
+from transferrisk.models import build_model
 from transferrisk.training import Run, TrainingConfig
 from transferrisk.training.engine import Engine
 from transferrisk.training.feed import Feed
@@ -37,7 +37,7 @@ for name, (algorithm, options) in settings.items():
     config = TrainingConfig(epochs=1, batch_size=32, lr=0.05)
     if algorithm in ("irm", "vrex", "trm", "trm-direct"):
         options = {"start_epoch": 0.0, **options}
-    run = Run(algorithm, lambda: build("mlp:16", 2, (15,)), splits, config, 3, options, devices=devices)
+    run = Run(algorithm, lambda: build_model("mlp:16", 2, (15,)), splits, config, 3, options, devices=devices)
     engine = Engine.of(run) if not final else engine
     state = start(run, engine)
     feed = Feed(splits.train, state.sampler, engine.device, None, 0, engine.team)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.checks import counted, listed
+from ..errors import counted, listed
 from ..settings import as_json
 from .intervals import Estimate, Floats
 

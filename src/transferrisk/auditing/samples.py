@@ -182,17 +182,14 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
 
 def _rows(vectors: NDArray[Any], order: Codes, standardise: bool) -> Tensor:
     """The vectors in this order, with the constant; where they are standardised, columns that do not vary become 0."""
-    from ..data.moments import moments
+    from ..data.standardise import Standardise
 
     n, d = vectors.shape
     rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)
-    mean, scale = moments(vectors) if standardise else (np.zeros(d), np.ones(d))
-    shift = torch.from_numpy(mean).to(rows.dtype)
-    factor = torch.from_numpy(np.divide(1, scale, out=np.zeros(d), where=scale > 0)).to(rows.dtype)
+    transform = Standardise.fit(vectors, dtype=rows.dtype) if standardise else torch.nn.Identity()
     step = max(1, _CHUNK // d)
     for begin in range(0, n, step):
-        some = torch.from_numpy(vectors[order[begin : begin + step]]).to(rows.dtype)
-        rows[begin : begin + step, :-1] = some.sub_(shift).mul_(factor) if standardise else some
+        rows[begin : begin + step, :-1] = transform(torch.from_numpy(vectors[order[begin : begin + step]]))
     return rows
 
 

@@ -10,7 +10,6 @@ from .. import __version__
 from .audit import audit
 from .bench import bench
 from .data import data_app
-from .data_look import check, show
 from .demo import demo
 from .experiment import experiment
 from .export import export
@@ -33,8 +32,6 @@ app.command()(predict)
 app.command()(export)
 app.command()(experiment)
 app.command()(report)
-data_app.command()(check)
-data_app.command()(show)
 app.add_typer(data_app, name="data")
 
 

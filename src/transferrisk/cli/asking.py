@@ -82,12 +82,12 @@ def _options(
 def _shift(name: str, kind: str | None, biases: str | None) -> Shift | None:
     """What is not stated of a shift is the set's own."""
     from ..data import Shift
-    from ..data.catalogue import find
+    from ..data.catalogue import find_set
     from ..errors import InputError
 
     if kind is None and biases is None:
         return None
-    shift = find(name)[0].shift or Shift()
+    shift = find_set(name)[0].shift or Shift()
     if kind is not None:
         shift = replace(shift, kind=kind)  # type: ignore[arg-type]  # Shift checks it
     if biases is None:

@@ -63,13 +63,12 @@ def audit(
     """
     from ..auditing import audit as audit_features
     from ..auditing.report import NOT_JUDGED
-    from ..data.root import expanded
     from ..errors import InputError
-    from ..files import check_target, readable
+    from ..files import check_target, expand_home, readable
     from .audit_data import data_name, read
     from .show import console, task_progress
 
-    target = expanded(output)
+    target = expand_home(output)
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{target} does not end in .html, which is what is written: name it so")
     check_target(target)

@@ -22,24 +22,24 @@ class Audited(NamedTuple):
 
 def data_name(given: str, options: Options) -> str:
     """The data set of what was given, as `trm fit` takes it; a word that is no file is for the catalogue to answer."""
-    from ..data.root import expanded
+    from ..files import expand_home
     from ..fitting.source import set_name
 
-    if "/" not in given and not Path(given).suffix and not expanded(given).exists():
+    if "/" not in given and not Path(given).suffix and not expand_home(given).exists():
         return given
     return set_name(given, options)
 
 
 def read(name: str, options: Options, model: Path | None) -> Audited:
     """Features, and the names of label and environment of each sample."""
-    from ..data import load
+    from ..data import load_data
     from ..errors import InputError
 
     if model is not None:
         return (_through_fitted if model.is_dir() else _through)(model, name, options)
     if name.partition(":")[0] == "folder":
         options = replace(options, lazy=True)  # of pictures that are refused below, one is enough to decode
-    parts = _untrained(load(name, options))
+    parts = _untrained(load_data(name, options))
     if parts[0].inputs[:1].dim() != 2:
         raise InputError(f"{name} holds images, not features: add --model with a checkpoint or a folder of trm fit")
     return _audited(parts, [part.inputs[:] for part in parts])
@@ -47,7 +47,7 @@ def read(name: str, options: Options, model: Path | None) -> Audited:
 
 def _through(model: Path, name: str, options: Options) -> Audited:
     """A checkpoint's features of samples that it was not trained on."""
-    from ..data import load
+    from ..data import load_data
     from ..errors import InputError
     from ..training import load_checkpoint
     from .audit_split import data_of, same_set, split_of
@@ -59,7 +59,7 @@ def _through(model: Path, name: str, options: Options) -> Audited:
         options = replace(options, size=asked.get("data.size"))
     if same:
         options = replace(options, seed=asked.get("seed", options.seed))
-    data = load(name, options)
+    data = load_data(name, options)
     split = split_of(data, asked, same)
     if split is None and same:
         raise InputError(

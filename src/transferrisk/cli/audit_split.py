@@ -18,12 +18,12 @@ def data_of(asked: Mapping[str, Any]) -> str:
 
 def same_set(name: str, other: str) -> bool:
     """Whether two names of data sets mean one: their files may be written in several ways."""
-    from ..data.root import expanded
+    from ..files import expand_home
 
     (base, _, argument), (other_base, _, other_argument) = name.partition(":"), other.partition(":")
     if base != other_base:
         return False
-    return argument == other_argument or expanded(argument).resolve() == expanded(other_argument).resolve()
+    return argument == other_argument or expand_home(argument).resolve() == expand_home(other_argument).resolve()
 
 
 def split_of(data: EnvironmentSet | Splits, asked: Mapping[str, Any], same: bool) -> Splits | None:

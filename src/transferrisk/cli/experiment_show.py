@@ -58,7 +58,7 @@ def show_plan(
     plan: Plan, store: Store, devices: Sequence[str] | None, workers: int | None, threads: int | None
 ) -> None:
     """How many runs are done and missing, and how long the missing ones take."""
-    from ..data.checks import counted
+    from ..errors import counted
     from ..experiments.estimate import estimate, seconds_by_kind
     from ..experiments.executors import LocalExecutor, threads_set
 

@@ -1,12 +1,9 @@
 """Samples with a label and an environment, and where they come from."""
 
-from .catalogue import DataSet, available, load, load_splits, register
+from .catalogue import DataSet, Facts, Options, RemoteFile, available, load_data, load_splits, register
 from .environments import SPLITS, EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
-from .facts import Facts
-from .loaders import BalancedSampler, WholeSampler, filled
-from .options import Options
 from .shifts import Shift
-from .splits import leave_out
+from .splits import BalancedSampler, WholeSampler, filled, leave_out
 
 __all__ = [
     "SPLITS",
@@ -15,6 +12,7 @@ __all__ = [
     "EnvironmentSet",
     "Facts",
     "Options",
+    "RemoteFile",
     "Shift",
     "Splits",
     "TestDomainValidation",
@@ -23,7 +21,7 @@ __all__ = [
     "available",
     "filled",
     "leave_out",
-    "load",
+    "load_data",
     "load_splits",
     "register",
 ]

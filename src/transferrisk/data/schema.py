@@ -1,4 +1,4 @@
-"""How the columns of a table become features: inferred from one table, the same for every later one, kept as JSON.
+"""The way a table's columns become features: inferred from one table, used for every later one, kept as JSON.
 
 The label and the environment are never features: a model is for environments that are not known yet.
 """
@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .checks import listed
-from .columns import Boolean, Categorical, Column, Date, Numeric, Scaling
-from .inference import infer_column
+from ..errors import InputError, listed
+from .columns import Boolean, Categorical, Column, Date, Note, Numeric, Scaling, infer_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,21 +25,21 @@ KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Boolean,
 
 @dataclass(frozen=True)
 class Encoded:
-    """Features of a table, and what was met on the way that the schema had not seen."""
+    """Features of a table, and notes about everything in it that the schema had not seen."""
 
     features: Tensor  # (n, d) float32
     names: tuple[str, ...]  # (d,)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
 class Schema:
     """
-    columns      those that give features, in the order of the table
+    columns      columns that give features, in the order of the table
     label        name of the column to predict
     environment  name of the column with the environments
     dropped      column -> why it gives no feature
-    remarks      column -> what its owner may want to know of how it is taken
+    remarks      column -> remark for its owner about how it is used
     """
 
     columns: tuple[Column, ...]
@@ -52,11 +50,11 @@ class Schema:
 
     @classmethod
     def infer(cls, frame: pd.DataFrame, label: str, environment: str) -> Self:
-        """From the table a model is to be fitted on, whose statistics are kept."""
-        columns: list[Column] = []
-        dropped, remarks = {}, {}
+        """The schema of the table that a model is to be fitted on, with its statistics."""
         if frame.empty:
             raise InputError(f"a table of {len(frame)} rows and {frame.shape[1]} columns has no features: give more")
+        columns: list[Column] = []
+        dropped, remarks = {}, {}
         for name, series in _series(frame).items():
             if name in (label, environment):
                 continue
@@ -79,34 +77,35 @@ class Schema:
 
     @property
     def texts(self) -> frozenset[str]:
-        """Columns that are to be read as they are written, so that 007 stays 007."""
+        """Names of columns to read as they are written, so that 007 stays 007."""
         return frozenset(column.name for column in self.columns if isinstance(column, Categorical))
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
-        """Features of a table's rows. Columns may be in any order, be absent or be too many: the notes say so."""
+        """Features of a table's rows. Columns may come in any order, be missing or be too many: the notes say so."""
         import pandas as pd
 
         given = _series(frame)
         features = np.empty((len(frame), len(self.feature_names)), np.float32)
-        notes, start = [], 0
+        notes: list[Note] = []
+        start = 0
         nothing = pd.Series([None] * len(frame), dtype=object)
-        absent = [column.name for column in self.columns if column.name not in given]
+        absent = tuple(column.name for column in self.columns if column.name not in given)
         for column in self.columns:
-            parts, remarks = column.encode(given.get(column.name, nothing))
-            for part in parts:
-                features[:, start] = part
+            encoded, met = column.encode(given.get(column.name, nothing))
+            for feature in encoded:
+                features[:, start] = feature
                 start += 1
-            notes += remarks if column.name in given else []
+            notes += met if column.name in given else []
         expected = {*(column.name for column in self.columns), *self.dropped, self.label, self.environment}
-        extra = [name for name in given if name not in expected]
+        extra = tuple(name for name in given if name not in expected)
         if absent:
-            notes.insert(0, f"missing columns, taken as missing values: {listed(map(repr, absent))}")
+            notes.insert(0, Note("missing columns", values=absent))
         if extra:
-            notes.insert(0, f"columns not used: {listed(map(repr, extra))}")
+            notes.insert(0, Note("unused columns", values=extra))
         return Encoded(torch.from_numpy(features), self.feature_names, tuple(notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Of JSON's types alone."""
+        """The schema in the types of JSON."""
         return {
             "version": VERSION,
             "label": self.label,

@@ -1,26 +1,79 @@
-"""The bias engine of section 5.1, once for all synthetic sets.
+"""The bias engine of section 5.1, once for all synthetic sets; painting the samples is left to each set.
 
 A sample has a causal feature (its class), a non-causal one (a colour, a scene) and a dummy one. The non-causal
 feature is one-to-one with the label for a share of the samples, the bias degree of the environment; the others
-get a uniformly random value, which may be the label's own. The dummy feature says nothing of the label, but
+get a uniformly random value, which may be the label's own. The dummy feature says nothing about the label, but
 each environment draws it from values of its own.
 
     label-correlated     training environments differ in bias degree; the dummy feature is constant
     label-uncorrelated   environments differ in the values of the dummy feature; the non-causal one is constant
     combined             both
+
+Environments   two or more for training, one for test, without bias
+Validation     training-domain: an equal part painted like each training environment; test-domain: all like the test
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from ..errors import InputError
+from ..settings import Count, Settings, Share
+from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, concatenate
 
 Kind = Literal["label-correlated", "label-uncorrelated", "combined"]
+
+Paint = Callable[[Tensor, Tensor | None, Tensor | None, Generator], Tensor]
+"""paint(index, values, dummies, generator) -> images (n v, ...), those of one sample side by side.
+
+index    (n,) samples
+values   (n v,) non-causal value of each image, None where the non-causal feature takes no part
+dummies  (n v, 3) dummy value of each image, a point of the unit cube; None where the dummy feature takes no part
+"""
+
+E = TypeVar("E", bound=EnvironmentSet)
+
+
+@dataclass(frozen=True)
+class Shift(Settings):
+    """The difference between environments.
+
+    biases   bias degree of each training environment, 0 to 1; the test environment has none
+    dummies  how many values the dummy feature takes in an environment
+    """
+
+    kind: Kind = "label-correlated"
+    biases: tuple[Share, ...] = (1.0, 0.9)
+    dummies: Count = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.biases) < 2:
+            raise InputError(f"biases must name two training environments or more, got {len(self.biases)}")
+
+    @property
+    def correlated(self) -> bool:
+        """Whether the non-causal feature takes part."""
+        return self.kind != "label-uncorrelated"
+
+    @property
+    def dummy(self) -> bool:
+        """Whether the dummy feature takes part."""
+        return self.kind != "label-correlated"
+
+    @property
+    def environment_names(self) -> tuple[str, ...]:
+        """Names of the training environments, with as many digits as tell them apart."""
+        for digits in (6, 9, 12, 15) if self.correlated else ():
+            names = tuple(f"bias {100 * bias:.{digits}g}%" for bias in self.biases)
+            if len(set(names)) == len(names):
+                return names
+        return tuple(f"training {i + 1}" for i in range(len(self.biases)))
 
 
 def random_bijection(size: int, generator: Generator) -> Tensor:
@@ -38,44 +91,67 @@ def biased_values(labels: Tensor, bias: float, bijection: Tensor, generator: Gen
     return torch.where(obeys, bijection[labels], uniform)
 
 
-@dataclass(frozen=True)
-class Shift:
-    """What differs between environments.
+def build_splits(
+    paint: Paint,
+    labels: Tensor,
+    class_names: tuple[str, ...],
+    shift: Shift,
+    seed: int,
+    oracle: bool = False,
+    ratio: tuple[int, int] = (4, 3),
+    views: int = 1,
+) -> Splits:
+    """A synthetic set of samples with labels (n,), painted in `views` images each; `ratio` as in `split_sizes`.
 
-    biases   bias degree of each training environment, 0 to 1; the test environment has none
-    dummies  how many values the dummy feature takes in an environment
+    Samples are split, so that views of one sample never end up on two sides; every view has its own features. With
+    `oracle` the training samples are painted like the test environment: the accuracy of ERM on them is the upper bound.
+    Everything random is drawn on the CPU, so a seed means the same on any device; the set is where `paint` leaves it.
     """
+    generator = Generator().manual_seed(seed)
+    bijection = random_bijection(len(class_names), generator)
+    order = torch.randperm(len(labels), generator=generator)
+    trainings = len(shift.biases)
+    sizes = split_sizes(len(labels), trainings, ratio)
+    if not sizes[0] or sizes[-1] < trainings:
+        raise InputError(f"{trainings} bias degrees are too many for {len(labels)} samples: give fewer")
+    *train, test, validation = torch.split(order, sizes)
+    # One palette of dummy values for each training environment, and one for the test.
+    palettes = torch.rand(trainings + 1, shift.dummies, 3, generator=generator)
+    labels = labels.cpu()
 
-    kind: Kind = "label-correlated"
-    biases: tuple[float, ...] = (1.0, 0.9)
-    dummies: int = 5
+    def painted(index: Tensor, place: int, environment: int, names: tuple[str, ...], kind: type[E]) -> E:
+        """Samples as in training environment `place`, or as in the test where that is the last place."""
+        targets = labels[index].repeat_interleave(views)
+        bias = shift.biases[place] if place < trainings else 0.0
+        values = dummies = None
+        if shift.correlated:
+            values = biased_values(targets, bias, bijection, generator)
+        if shift.dummy:
+            dummies = palettes[place][torch.randint(shift.dummies, targets.shape, generator=generator)]
+        images = paint(index, values, dummies, generator)
+        device, sources = images.device, index.repeat_interleave(views)
+        environments = torch.full_like(targets, environment)
+        return kind(images, targets.to(device), environments.to(device), names, class_names, sources.to(device))
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise InputError(f"shift {self.kind!r} is not known: use {', '.join(map(repr, get_args(Kind)))}")
-        if len(self.biases) < 2:
-            raise InputError(f"{len(self.biases)} bias degree given: there must be two training environments or more")
-        for bias in self.biases:
-            if not 0 <= bias <= 1:
-                raise InputError(f"bias degree {bias} is not a share: give a number from 0 to 1")
-        if self.dummies < 1:
-            raise InputError(f"dummies={self.dummies}: an environment draws from one value or more")
+    def training(pieces: Sequence[Tensor], kind: type[E]) -> E:
+        names = shift.environment_names
+        places = [trainings if oracle else i for i in range(trainings)]
+        return concatenate([painted(piece, places[i], i, names, kind) for i, piece in enumerate(pieces)])
 
-    @property
-    def correlated(self) -> bool:
-        """The non-causal feature takes part."""
-        return self.kind != "label-uncorrelated"
+    return Splits(
+        train=training(train, EnvironmentSet),
+        training_domain=training(torch.tensor_split(validation, trainings), TrainingDomainValidation),
+        test_domain=painted(validation, trainings, 0, ("unbiased",), TestDomainValidation),
+        test=painted(test, trainings, 0, ("unbiased",), EnvironmentSet),
+    )
 
-    @property
-    def dummy(self) -> bool:
-        """The dummy feature takes part."""
-        return self.kind != "label-correlated"
 
-    @property
-    def environment_names(self) -> tuple[str, ...]:
-        """Of the training environments, with as many digits as tell them apart."""
-        for digits in (6, 9, 12, 15) if self.correlated else ():
-            names = tuple(f"bias {100 * bias:.{digits}g}%" for bias in self.biases)
-            if len(set(names)) == len(names):
-                return names
-        return tuple(f"training {i + 1}" for i in range(len(self.biases)))
+def split_sizes(total: int, trainings: int, ratio: tuple[int, int] = (4, 3)) -> list[int]:
+    """Samples of each training environment, the test and the validation.
+
+    `ratio` is the ratio of an environment to the validation: (4, 3) with two training environments is
+    4 : 4 : 4 : 3. The remainder goes to the validation.
+    """
+    environment, validation = ratio
+    share = environment * total // (environment * (trainings + 1) + validation)
+    return [share] * (trainings + 1) + [total - share * (trainings + 1)]

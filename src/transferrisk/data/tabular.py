@@ -1,6 +1,7 @@
-"""Tables in files: CSV and TSV (also compressed with gzip) and Parquet, with one clear line where they cannot be read.
+"""Tables in files: CSV and TSV, also compressed with gzip, and Parquet.
 
-Columns without a name, as the index that pandas writes, are not read.
+A file that cannot be read is an error in one clear line. Columns without a name, such as the index that pandas writes,
+are not read.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
-from .archives import because
-from .checks import counted, existing_file
+from ..errors import InputError, cause_of, counted
+from ..files import existing_file
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # of separators
+NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # separator -> its name
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
 PARQUET = (".parquet", ".pq")
@@ -34,7 +34,7 @@ INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index withou
 def read_header(file: Path | str) -> tuple[str, ...]:
     """Names of a table's columns."""
     path = existing_file(file)
-    names = opened_parquet(path).schema_arrow.names if _is_parquet(path) else _csv_header(path)[0]
+    names = open_parquet(path).schema_arrow.names if _is_parquet(path) else _csv_header(path)[0]
     if not _is_parquet(path):
         _refuse_other_separator(path, names)
     twice = [name for name, count in Counter(names).items() if name and count > 1]
@@ -44,11 +44,16 @@ def read_header(file: Path | str) -> tuple[str, ...]:
 
 
 def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Collection[str] = ()) -> pd.DataFrame:
-    """Rows of a table, at least one, of all columns or of these; `texts` are read as they are written."""
+    """Rows of a table, at least one, with all columns or these; the columns `texts` are read as they are written."""
     path, names = existing_file(file), read_header(file)
-    frame = (
-        _read_parquet(path, columns or names) if _is_parquet(path) else _read_csv(path, texts)[list(columns or names)]
-    )
+    chosen = list(columns or names)
+    if _is_parquet(path):
+        frame = read_parquet(path, chosen).to_pandas(
+            ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True
+        )
+    else:
+        (frame,) = _csv_parts(path, texts, None)
+        frame = frame[chosen]
     if not len(frame):
         raise InputError(f"{path} has columns and no rows: write it again with data")
     return frame
@@ -57,7 +62,7 @@ def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Co
 def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Iterator[pd.DataFrame]:
     """The same rows in parts of `size`, so that a file of any length can be read; `texts` as above.
 
-    Types of a CSV file's other columns are those of each part by itself.
+    The other columns of a CSV file have types for each part by itself.
     """
     path, names = existing_file(file), list(read_header(file))
     empty = True
@@ -68,26 +73,26 @@ def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Ite
         raise InputError(f"{path} has columns and no rows: write it again with data")
 
 
-def opened_parquet(path: Path) -> Any:
-    """A pyarrow.parquet.ParquetFile, which has read the columns' names and types only."""
+def open_parquet(path: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile; only the names and types of its columns have been read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is not a Parquet file, or damaged ({because(error)}): write it again") from None
+        raise InputError(f"{path} is not a Parquet file, or damaged ({cause_of(error)}): write it again") from None
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Any:
     """A pyarrow.Table of these columns."""
     import pyarrow as pa
 
-    file = opened_parquet(path)
+    file = open_parquet(path)
     try:
         return file.read(columns=list(columns)).select(list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged ({because(error)}): write it again") from None
+        raise InputError(f"{path} is damaged ({cause_of(error)}): write it again") from None
 
 
 def _is_parquet(path: Path) -> bool:
@@ -101,11 +106,11 @@ def _separator(path: Path) -> str:
     for ending, separator in SEPARATORS.items():
         if path.name.lower().endswith(ending):
             return separator
-    raise InputError(f"{path} is not a table by its name: it has to end in {', '.join((*SEPARATORS, *PARQUET))}")
+    raise InputError(f"the name of a table must end in {', '.join((*SEPARATORS, *PARQUET))}, got {path}")
 
 
 def _refuse_other_separator(path: Path, names: Sequence[str]) -> None:
-    """A header that has one or two names, which another separator would divide into three or more."""
+    """Refuse a header with one or two names that another separator would divide into three or more."""
     own = _separator(path)
     other = max((mark for mark in NAMES if mark != own), key=lambda mark: sum(name.count(mark) for name in names))
     if len(names) > 2 or sum(name.count(other) for name in names) < 2:
@@ -116,11 +121,6 @@ def _refuse_other_separator(path: Path, names: Sequence[str]) -> None:
         f"{path} has {found}, {' and '.join(repr(name[:100]) for name in names)}: its separators are {NAMES[other]}; "
         f"{rename}save it with {NAMES[own]}"
     )
-
-
-def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    table = read_parquet(path, columns)
-    return table.to_pandas(ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True)
 
 
 def _csv_header(path: Path) -> tuple[list[str], int]:
@@ -135,14 +135,11 @@ def _csv_header(path: Path) -> tuple[list[str], int]:
     raise InputError(f"{path} has no columns: write it again")
 
 
-def _read_csv(path: Path, texts: Collection[str]) -> pd.DataFrame:
-    """Fields beyond the header are errors, and so are lines that end early: pandas would fill them up silently."""
-    (frame,) = _csv_parts(path, texts, None)
-    return frame
-
-
 def _csv_parts(path: Path, texts: Collection[str], size: int | None) -> Iterator[pd.DataFrame]:
-    """Parts of a file of so many rows each; None: all in one."""
+    """Parts of a file with `size` rows each, or all rows in one part.
+
+    Fields beyond the header are errors, and so are lines that end early: pandas would fill them up silently.
+    """
     import pandas as pd
 
     header, before = _csv_header(path)
@@ -157,7 +154,7 @@ def _csv_parts(path: Path, texts: Collection[str], size: int | None) -> Iterator
             index_col=False,
             dtype=dict.fromkeys(texts, str),
             skipinitialspace=True,
-            low_memory=False,  # types are those of whole columns, not of parts of them
+            low_memory=False,  # types of whole columns, not of parts of them
             encoding="utf-8-sig",
             chunksize=size,
         )
@@ -180,7 +177,7 @@ def _csv_parts(path: Path, texts: Collection[str], size: int | None) -> Iterator
 
 @contextmanager
 def _parsing(path: Path, width: int, before: int) -> Iterator[None]:
-    """What pandas cannot make sense of is one clear error, with the line where that is known."""
+    """Turn errors of pandas into one clear line, with the number of the line in the file where that is known."""
     import pandas as pd
 
     try:
@@ -189,7 +186,7 @@ def _parsing(path: Path, width: int, before: int) -> Iterator[None]:
             yield
     except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
         _refuse_ragged(path, width, before)
-        raise InputError(f"{path} is not well-formed ({because(error)}): correct the file") from None
+        raise InputError(f"{path} is not well-formed ({cause_of(error)}): correct the file") from None
 
 
 def _parquet_parts(path: Path, names: Sequence[str], size: int) -> Iterator[pd.DataFrame]:
@@ -198,19 +195,19 @@ def _parquet_parts(path: Path, names: Sequence[str], size: int) -> Iterator[pd.D
 
 
 def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any]:
-    """pyarrow.Tables of these columns and of so many rows each, at most."""
+    """pyarrow.Tables of these columns, with at most `size` rows each."""
     import pyarrow as pa
 
-    file = opened_parquet(path)
+    file = open_parquet(path)
     try:
         for batch in file.iter_batches(batch_size=size, columns=list(columns)):
             yield pa.Table.from_batches([batch]).select(list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged ({because(error)}): write it again") from None
+        raise InputError(f"{path} is damaged ({cause_of(error)}): write it again") from None
 
 
 def _refuse_ragged(path: Path, width: int, before: int) -> None:
-    """Name the first line whose number of fields is not the header's, which comes after `before` lines."""
+    """Raise an error for the first line with another number of fields than the header, which follows `before` lines."""
     with _text(path) as lines:
         reader = csv.reader(islice(lines, before, None), delimiter=_separator(path), skipinitialspace=True)
         for fields in reader:
@@ -235,13 +232,13 @@ def _text(path: Path) -> Iterator[Iterator[str]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What cannot be read is one clear error."""
+    """Turn errors of reading into one clear line."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({because(error)}): save it as UTF-8") from None
+        raise InputError(f"{path} is not UTF-8 text ({cause_of(error)}): save it as UTF-8") from None
     except (OSError, EOFError, zlib.error) as error:
         way_out = "mend that" if isinstance(error, OSError) and error.errno else "write it again"
-        raise InputError(f"{path} cannot be read ({because(error)}): {way_out}") from None
+        raise InputError(f"{path} cannot be read ({cause_of(error)}): {way_out}") from None
     except csv.Error as error:
-        raise InputError(f"{path} is not well-formed ({because(error)}): correct the file") from None
+        raise InputError(f"{path} is not well-formed ({cause_of(error)}): correct the file") from None

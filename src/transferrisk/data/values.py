@@ -1,4 +1,4 @@
-"""Cells of a column, whatever their type: as numbers, dates or texts. Rows in messages are counted from 1."""
+"""Cells of a column of any type, as numbers, dates or texts. Rows in messages are counted from 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
-MANY = 50  # values of a column; with more, it may be something else than what it is taken for
+MANY = 50  # values of a column; with more, it may be something else than it seems
 
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 
@@ -34,7 +34,7 @@ KINDS = {
 
 
 def kind_of(series: pd.Series) -> str:
-    """A key of `KINDS`; of other types, their name in pandas."""
+    """A key of `KINDS`; for other types, their name in pandas."""
     import pandas as pd
 
     inferred = str(pd.api.types.infer_dtype(series, skipna=True))
@@ -48,7 +48,7 @@ def as_text(value: Any) -> str:
     import pandas as pd
 
     if isinstance(value, pd.Timestamp) and (value.tzinfo is None or not dt.MINYEAR <= value.year <= dt.MAXYEAR):
-        value = value.to_datetime64()  # Python has no such years
+        value = value.to_datetime64()  # Python does not have such years
     if isinstance(value, np.timedelta64):
         value = pd.Timedelta(value)
     if isinstance(value, np.datetime64):
@@ -81,7 +81,7 @@ def in_order(texts: Iterable[str]) -> list[str]:
 
 
 def as_name(value: Any) -> str:
-    """Of a class or an environment: `as_text` without spaces around it, and whole numbers without ".0"; 01 stays 01."""
+    """Name of a class or an environment: `as_text` without spaces around it, and 1.0 as 1; 01 stays 01."""
     text = as_text(value).strip()
     return match[1] if (match := WHOLE.fullmatch(text)) else text
 
@@ -105,9 +105,9 @@ def as_numbers(series: pd.Series, name: str) -> Floats:
     if kind == "boolean":
         return as_truth(series, name)
     if kind not in ("numeric", "text", "empty"):
-        if blank(series).all():  # a column without values may have any type
+        if is_blank(series).all():  # a column without values may have any type
             return np.full(len(series), np.nan)
-        raise _unexpected(series, ~blank(series), name, "a number")
+        raise _unexpected(series, ~is_blank(series), name, "a number")
     if pd.api.types.is_timedelta64_dtype(series):
         return np.array(series.dt.total_seconds(), dtype=np.float64) / 86400
     if pd.api.types.is_numeric_dtype(series):
@@ -116,14 +116,14 @@ def as_numbers(series: pd.Series, name: str) -> Floats:
         values = np.array(pd.to_numeric(series.astype(object), errors="coerce"), dtype=np.float64)
     except OverflowError:
         values = np.array([_as_float(value) for value in series])
-    wrong = np.isnan(values) & ~blank(series)
+    wrong = np.isnan(values) & ~is_blank(series)
     if wrong.any():
         raise _unexpected(series, wrong, name, "a number")
     return values
 
 
 def _as_float(value: Any) -> float:
-    """NaN where it is missing or no number, infinite where it is too large."""
+    """The value as a float: NaN if it is missing or not a number, infinite if it is too large."""
     try:
         return float(value)
     except OverflowError:
@@ -135,7 +135,7 @@ def _as_float(value: Any) -> float:
 def as_truth(series: pd.Series, name: str) -> Floats:
     """1 for true, 0 for false (n,), NaN where it is missing."""
     if kind_of(series) not in KINDS:
-        raise _unexpected(series, ~blank(series), name, "true or false")
+        raise _unexpected(series, ~is_blank(series), name, "true or false")
     meaning = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
     codes, texts = as_codes(series)
     values = np.array([*(meaning.get(text.lower(), np.inf) for text in texts), np.nan])[codes]
@@ -149,7 +149,7 @@ def as_days(series: pd.Series, name: str) -> Floats:
     import pandas as pd
 
     kind = kind_of(series)
-    given = ~blank(series)
+    given = ~is_blank(series)
     if not given.any():
         return np.full(len(series), np.nan)
     if kind not in ("date", "text", "empty"):
@@ -157,8 +157,8 @@ def as_days(series: pd.Series, name: str) -> Floats:
     if kind == "date":
         dates = pd.to_datetime(series, utc=True, errors="coerce")
     else:
-        plain = series.astype(object).where(given, None)
-        dates = pd.to_datetime(plain, utc=True, format="ISO8601", errors="coerce")
+        texts = series.astype(object).where(given, None)
+        dates = pd.to_datetime(texts, utc=True, format="ISO8601", errors="coerce")
     if (given & np.asarray(dates.isna())).any():
         raise _unexpected(series, given & np.asarray(dates.isna()), name, "a date such as 2024-05-31")
     stamps = dates.dt.tz_localize(None).to_numpy()
@@ -166,8 +166,8 @@ def as_days(series: pd.Series, name: str) -> Floats:
     return np.where(given, whole.astype(np.int64) + (stamps - whole) / np.timedelta64(1, "D"), np.nan)
 
 
-def blank(series: pd.Series) -> NDArray[np.bool_]:
-    """Where (n,) nothing is given: missing values, and texts of spaces."""
+def is_blank(series: pd.Series) -> NDArray[np.bool_]:
+    """Mask (n,) of missing values and texts of spaces."""
     missing = np.array(series.isna(), dtype=bool)
     if kind_of(series) == "text":
         codes, _ = as_codes(series)
@@ -183,7 +183,7 @@ def _unexpected(series: pd.Series, wrong: NDArray[np.bool_], name: str, wanted: 
 
 
 def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tuple[Codes, tuple[str, ...]]:
-    """`as_codes` of labels or environments by name, refused if they look like measurements or identifiers."""
+    """`as_codes` of labels or environments; refused if they look like measurements or identifiers."""
     if kind_of(values) not in (*KINDS, "bytes"):
         raise InputError(f"{where}: {noun} {name!r} holds {kind_of(values)} values: texts or whole numbers are needed")
     codes, names = as_codes(values, as_name)
@@ -196,7 +196,7 @@ def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tu
             )
         if len(names) > len(codes) / 2:
             raise InputError(
-                f"{where}: {noun} {name!r} has {len(names)} different values in {len(codes)} rows, so it names no "
-                f"groups: name another column, or bin it first"
+                f"{where}: {noun} {name!r} has {len(names)} different values in {len(codes)} rows, so it does "
+                "not name groups: name another column, or bin it first"
             )
     return codes, names

@@ -22,7 +22,7 @@ from ..criterion import TransferRisk
 from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 from ..data.environments import retyped
 from ..errors import InputError
-from ..models import Classifier, available, build
+from ..models import Classifier, available, build_model
 from ..training.captured import aside
 from ..training.config import Precision, Run, TrainingConfig
 from ..training.engine import Engine
@@ -163,7 +163,7 @@ def _run(
 
     def model() -> Classifier:
         ours = workload.backbone.partition(":")[0] in available()  # others start from ImageNet, batch norm frozen
-        return build(
+        return build_model(
             workload.backbone,
             workload.classes,
             workload.shape,

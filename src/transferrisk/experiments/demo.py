@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..algorithms import describe_algorithm
-from ..data import Splits
-from ..data.sets import digits
+from ..data import Options, Splits, load_splits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
 from ..training import Record, Run, TrainingConfig, train, write_records
@@ -70,7 +69,7 @@ class Demo:
                 seed, algorithm = runs[position]
                 on_step(algorithm, seed, done, total)
 
-        write_atomically(output / SAMPLES, sample_pictures(digits.load(self.seeds[0])))
+        write_atomically(output / SAMPLES, sample_pictures(load_splits("10c-digits", Options(seed=self.seeds[0]))))
         finished: dict[int, list[Record]] = {}
         records: list[Record] = []
         for position, result in run_jobs([DemoRun(self, *run) for run in runs], self.workers, report):
@@ -91,7 +90,7 @@ class DemoRun:
     algorithm: str
 
     def __call__(self, slot: Slot) -> list[Record]:
-        splits = digits.load(self.seed)
+        splits = load_splits("10c-digits", Options(seed=self.seed))
         return train(Run(self.algorithm, self.demo.model, splits, self.demo.training, self.seed), slot.on_step)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import get_algorithm
+from ..data.catalogue import data_root
 from ..data.fetch import verify
-from ..data.root import data_root
 from ..errors import InputError, choices
 from .recipe import Recipe
 from .tasks import PlannedRun, get_task, has_needs, needs_of, plan_run

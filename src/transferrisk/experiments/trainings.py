@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..algorithms import configure
-from ..data import SPLITS, EnvironmentSet, Options, Shift, Splits
-from ..data.catalogue import find, look_up
-from ..data.checks import existing_file
-from ..data.facts import Facts
-from ..data.root import expanded
+from ..data import SPLITS, EnvironmentSet, Facts, Options, Shift, Splits
+from ..data.catalogue import DATA_SETS, find_set
 from ..data.splits import VALIDATION
 from ..errors import DamagedRunError, InputError, OtherRunError
+from ..files import existing_file, expand_home
 from ..models import is_registered
 from ..models.backbones import WORDS
 from ..results import Record
@@ -77,7 +75,7 @@ class TrainSettings(Settings):
 
     def request(self, place: Place | None = None) -> Request:
         """The training as `trm train` would ask for it; all but the data is checked."""
-        find(self.data)
+        find_set(self.data)
         configure(self.algorithm, **self.settings)
         training = training_of(self.training)
         TrainingConfig(**{k: v for k, v in training.items() if k in TrainingConfig.__dataclass_fields__})
@@ -311,7 +309,7 @@ class FinetuneTask(Task[FinetuneSettings]):
 
 def facts_of(data: str) -> Facts | None:
     """None where the user's files decide."""
-    found = look_up(data.partition(":")[0])
+    found = DATA_SETS.find(data.partition(":")[0])
     return found.facts if found is not None and found.facts.environments else None
 
 
@@ -334,7 +332,7 @@ def content_of(data: str) -> str | None:
     base, colon, argument = data.partition(":")
     if not colon or not argument:
         return None
-    path, found = expanded(argument), look_up(base)
+    path, found = expand_home(argument), DATA_SETS.find(base)
     if found is not None and found.argument == "FILE":
         return of_file(existing_file(path))
     if not path.exists():

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from ..data.moments import moments
 from ..data.schema import Encoded, Schema
+from ..data.standardise import moments
 from ..errors import InputError
 
 if TYPE_CHECKING:

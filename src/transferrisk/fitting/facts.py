@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 
 from ..algorithms import describe_algorithm
-from ..data.checks import counted, listed
+from ..errors import counted, listed
 from .compare import Comparison
 from .defaults import batch_of
 from .encoders import Encoder, ImageEncoder, TableEncoder, VectorEncoder

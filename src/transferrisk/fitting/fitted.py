@@ -11,10 +11,9 @@ import torch
 
 from ..algorithms import get_algorithm, parse_settings, setting_names
 from ..data import Options
-from ..data.checks import listed
-from ..errors import InputError, WeightsWarning, warn
+from ..errors import InputError, WeightsWarning, listed, warn
 from ..experiments.executors import count_cores
-from ..models import Classifier, at_hand, build, is_registered
+from ..models import Classifier, backbone_at_hand, build_model, is_registered
 from ..training.digests import of_inputs
 from ..training.engine import device_of
 from .choice import Choice, beside_a_guess, choose
@@ -184,7 +183,7 @@ def settled(source: Source, plan: Plan) -> Plan:
 
 
 def _with_weights(usual: str) -> str:
-    backbone = at_hand(usual)
+    backbone = backbone_at_hand(usual)
     if backbone != usual:
         warn(
             f"the ImageNet weights of {usual} cannot be fetched: {backbone} is taken, whose weights pip has installed; "
@@ -197,8 +196,8 @@ def _with_weights(usual: str) -> str:
 def _backbone(source: Source, plan: Plan) -> Classifier:
     """The one to be frozen; that what stands on top fits is seen before features are computed, which takes longer."""
     classes = len(source.samples.class_names)
-    backbone = build(str(plan.backbone), classes, tuple(source.samples.inputs[:1].shape[1:]), plan.weights)
-    build(str(plan.on_top), classes, (backbone.head.in_features,))
+    backbone = build_model(str(plan.backbone), classes, tuple(source.samples.inputs[:1].shape[1:]), plan.weights)
+    build_model(str(plan.on_top), classes, (backbone.head.in_features,))
     return backbone
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ..data.standardise import Standardise
 from ..errors import InputError
 from ..files import check_target, new_folders, write_atomically
-from ..models import Classifier, build, on_frozen
+from ..models import Classifier, build_model, on_frozen
 from .encoders import from_dict
 from .model import Model, Origin
 
@@ -132,10 +133,11 @@ def load(folder: Path | str) -> Model:
 
 def _network(origin: Origin, classes: int, shape: tuple[int, ...]) -> Classifier:
     """Of the right kind, with weights that mean nothing yet."""
-    network = build(origin.backbone, classes, shape, "none")
+    network = build_model(origin.backbone, classes, shape, "none")
     if not origin.on_top:
         return network
-    return on_frozen(network, build(origin.on_top, classes, (network.head.in_features,)))
+    width = network.head.in_features
+    return on_frozen(network, build_model(origin.on_top, classes, (width,)), Standardise.identity(width))
 
 
 def _schema(path: Path) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data import EnvironmentSet
+from ..data.standardise import Standardise
 from ..errors import InputError
 from ..models import Classifier, on_frozen
 from ..training.engine import device_of
@@ -53,4 +54,4 @@ def whole(backbone: Classifier, outcome: Outcome) -> Classifier:
     encoder = outcome.encoder
     assert isinstance(encoder, VectorEncoder)
     mean, scale = (torch.tensor(values, dtype=torch.float64) for values in (encoder.mean, encoder.scale))
-    return on_frozen(backbone, outcome.model, mean, scale).eval()
+    return on_frozen(backbone, outcome.model, Standardise(mean, scale)).eval()

@@ -66,7 +66,7 @@ class Model:
                 raise InputError("this model takes tables: give a pandas.DataFrame with the columns it was fitted on")
             encoded = self.encoder.encode(samples)
             for note in encoded.notes:
-                warn(note, DataWarning)
+                warn(str(note), DataWarning)
             return self.probabilities(encoded.features)
         if hasattr(samples, "columns"):
             raise InputError(f"this model takes {self.origin.kind}, not a table: give an array")

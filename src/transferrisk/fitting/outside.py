@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ..data.checks import listed
 from ..data.columns import Numeric, Scaling
+from ..errors import listed
 from .encoders import Encoder, TableEncoder
 
 FEW = 20  # rows; of no more than these, most may lie a little outside by chance

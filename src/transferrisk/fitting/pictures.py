@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 
 from ..data import Options
-from ..data.checks import did_you_mean, listed
+from ..data.catalogue import SKIP_BAD
 from ..data.containers import Entry, contents, entries, is_archive
 from ..data.images import BadImageError, decode_all, is_image
-from ..data.options import SKIP_BAD
 from ..data.tabular import read_frames, read_header
-from ..data.values import as_name, blank
-from ..errors import DataWarning, InputError, warn
+from ..data.values import as_name, is_blank
+from ..errors import DataWarning, InputError, did_you_mean, listed, warn
 from ..files import readable
 from .encoders import ImageEncoder
 from .model import Model
@@ -112,7 +111,7 @@ def _records(path: Path, column: str) -> Iterator[dict[str, str | None]]:
             f"{path} has no column {column!r}: {hint}choose from {listed(map(repr, known))} with path (--path)"
         )
     for frame in read_frames(path, ROWS, known):
-        missing = {name: blank(frame[name]) for name in known}
+        missing = {name: is_blank(frame[name]) for name in known}
         for i, values in enumerate(frame.astype(object).itertuples(index=False)):
             named = zip(known, values, strict=True)
             yield {name: None if missing[name][i] else as_name(value) for name, value in named}

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data import Options
-from ..data.archives import because
-from ..data.checks import counted, listed
-from ..errors import DataWarning, InputError, warn
+from ..data.columns import Note
+from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
 from .model import Model
 from .outside import Outside
@@ -61,7 +60,8 @@ def predict(
     if output is not None:
         check_target(output)
         keep_apart(output, path_of(given))
-    score, outside, told, rows = _Score(model.class_names), Outside(model.encoder), set[str](), 0
+    score, outside, rows = _Score(model.class_names), Outside(model.encoder), 0
+    notes: dict[tuple[str, str], Note] = {}
     with _writer(output) as write:
         for part in parts(model, given, asked or Options(), identity, size):
             try:
@@ -71,15 +71,13 @@ def predict(
             write(_frame(part, chances, model.class_names, columns))
             score.add(part, chances)
             outside.add(part.inputs)
-            for about, note in part.notes.items():
-                if about not in told:
-                    told.add(about)
-                    warn(note, DataWarning)
+            for note in part.notes:
+                notes[note.key] = notes[note.key] + note if note.key in notes else note
             rows += len(chances)
             if on_rows is not None:
                 on_rows(rows)
-    for note in filter(None, (*outside.notes(), score.note())):
-        warn(f"{given}: {note}", DataWarning)
+    for line in filter(None, (*map(str, notes.values()), *outside.notes(), score.note())):
+        warn(f"{given}: {line}", DataWarning)
     return Predicted(rows, dict(sorted(score.right.items())) if score.known else {})
 
 
@@ -190,7 +188,7 @@ def _parquet(path: Path) -> Iterator[Write]:
             writer.write_table(table.cast(writer.schema))
         except pa.ArrowInvalid as error:
             raise InputError(
-                f"the column to keep has values of different types ({because(error)}): write .csv instead"
+                f"the column to keep has values of different types ({cause_of(error)}): write .csv instead"
             ) from None
 
     try:

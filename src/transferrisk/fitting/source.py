@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..data import EnvironmentSet, Options, Splits, load
-from ..data.catalogue import find, look_up
-from ..data.checks import counted, existing_file, listed, review_vectors
+from ..data import EnvironmentSet, Options, Splits, load_data
+from ..data.catalogue import DATA_SETS, find_set
 from ..data.containers import is_archive
 from ..data.environments import Rows, concatenate
-from ..data.root import expanded
-from ..data.schema import Schema
-from ..data.sets import parquet, tables
-from ..data.tabular import PARQUET, SEPARATORS, opened_parquet
-from ..errors import DataWarning, InputError, warn
+from ..data.sets.embeddings import find_columns, has_lists
+from ..data.sets.tables import Table, read_table
+from ..data.tabular import PARQUET, SEPARATORS
+from ..errors import DataWarning, InputError, counted, listed, warn
+from ..files import existing_file, expand_home
 from .encoders import Encoder, ImageEncoder, TableEncoder, VectorEncoder
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Kind = Literal["table", "vectors", "images"]
 FEWEST = 10  # rows of an environment that can be trained or tested on
@@ -34,7 +29,7 @@ class Source:
     """
     name         the data set, as in `trm data list`
     samples      labels and environments; the inputs are vectors or images as they are, of a table the rows' places
-    frame        of a table, its columns; None: there is no table
+    table        of a table, its rows; None: there is no table
     label        what the label is called, likewise the environment
     columns      of a file of vectors: the columns or the array that hold them
     """
@@ -42,15 +37,15 @@ class Source:
     name: str
     kind: Kind
     samples: EnvironmentSet
-    frame: pd.DataFrame | None
+    table: Table | None
     label: str
     environment: str
     columns: tuple[str, ...] = ()
 
     def learn(self, rows: Tensor) -> Encoder:
         """The encoding that these rows, and no others, suggest."""
-        if self.frame is not None:
-            return TableEncoder(Schema.infer(self.frame.iloc[rows.numpy()], self.label, self.environment))
+        if self.table is not None:
+            return TableEncoder(self.table.select(rows).schema)
         if self.kind == "vectors":
             return VectorEncoder.of(self.samples.inputs[rows], self.columns)
         return ImageEncoder(*self.samples.inputs[:1].shape[1:])
@@ -59,8 +54,8 @@ class Source:
         """These rows as a network takes them; the environments keep their numbers."""
         chosen = self.samples.select(rows)
         if isinstance(encoder, TableEncoder):
-            assert self.frame is not None
-            return replace(chosen, inputs=encoder.encode(self.frame.iloc[rows.numpy()]).features)
+            assert self.table is not None
+            return replace(chosen, inputs=self.table.select(rows).encode(encoder.schema).inputs)
         if isinstance(encoder, VectorEncoder):
             return replace(chosen, inputs=encoder.encode(self.samples.inputs[rows]))
         return chosen
@@ -68,11 +63,11 @@ class Source:
     def only(self, environments: Sequence[str]) -> Source:
         """The samples of these environments."""
         samples = self.samples.only(environments)
-        if self.frame is None:
+        if self.table is None:
             return replace(self, samples=samples)
         assert isinstance(samples.inputs, Rows)
-        frame = self.frame.iloc[samples.inputs.positions.numpy()]
-        return replace(self, samples=replace(samples, inputs=torch.arange(len(frame))), frame=frame)
+        table = self.table.select(samples.inputs.positions)
+        return replace(self, samples=replace(samples, inputs=torch.arange(len(table))), table=table)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -84,9 +79,9 @@ class Source:
 def set_name(given: str, options: Options) -> str:
     """The data set that is meant: a bare path is taken by its kind."""
     base, colon, _ = given.partition(":")
-    path = expanded(given)
-    if look_up(base) is not None and (colon or not path.exists()):
-        find(given)
+    path = expand_home(given)
+    if DATA_SETS.find(base) is not None and (colon or not path.exists()):
+        find_set(given)
         return given
     lower = path.name.lower()
     if options.path is not None or lower.endswith((".jsonl", ".ndjson")):
@@ -94,7 +89,7 @@ def set_name(given: str, options: Options) -> str:
     if lower.endswith(".npz"):
         return f"npz:{given}"
     if lower.endswith(PARQUET):
-        return f"{'parquet' if _holds_lists(existing_file(given), options.features) else 'table'}:{given}"
+        return f"{'parquet' if has_lists(existing_file(given), options.features) else 'table'}:{given}"
     if lower.endswith(tuple(SEPARATORS)):
         return f"table:{given}"
     if path.is_dir() or is_archive(path):
@@ -109,12 +104,12 @@ def read(given: str, options: Options, drop_small: bool = False) -> Source:
     """The data of a path or a name. Environments with few rows are an error, or left out with `drop_small`."""
     name = set_name(given, options)
     base, _, argument = name.partition(":")
-    data_set, _ = find(name)
+    data_set, _ = find_set(name)
     options.refuse_all_but(data_set.takes, name)
     if base == "table":
         source = _table(name, argument, options)
     else:
-        data = load(name, options)
+        data = load_data(name, options)
         if isinstance(data, Splits):
             warn(f"{name}: its training environments are used, and its test environment is not touched", DataWarning)
             data = concatenate([data.train, _plain(data.training_domain)])
@@ -125,22 +120,16 @@ def read(given: str, options: Options, drop_small: bool = False) -> Source:
             columns = (options.features or "features",)
             label, environment = options.label or "labels", options.environment or "environments"
         elif base == "parquet":
-            found = parquet.find_columns(existing_file(argument), options)
+            found = find_columns(existing_file(argument), options)
             columns, label, environment = found.features, found.label, found.environment
         source = Source(name, kind, data, None, label, environment, columns)
     return _large_enough(source, drop_small)
 
 
 def _table(name: str, file: str, options: Options) -> Source:
-    path = expanded(file)
-    sheet = tables.read_rows(path, options)
-    try:
-        schema = Schema.infer(sheet.frame, sheet.label, sheet.environment)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    data = review_vectors(sheet.encoded(schema), path, sheet.positions)
-    samples = replace(data, inputs=torch.arange(len(data)))
-    return Source(name, "table", samples, sheet.frame, sheet.label, sheet.environment)
+    table = read_table(expand_home(file), options)
+    samples = replace(table.reviewed(), inputs=torch.arange(len(table)))
+    return Source(name, "table", samples, table, table.label, table.environment)
 
 
 def _large_enough(source: Source, drop_small: bool) -> Source:
@@ -161,9 +150,3 @@ def _plain(data: EnvironmentSet) -> EnvironmentSet:
     return EnvironmentSet(
         data.inputs, data.labels, data.environments, data.environment_names, data.class_names, data.sources
     )
-
-
-def _holds_lists(path: Path, asked: str | None) -> bool:
-    """Whether the features of a Parquet file are a column of lists: the one asked for, or one named as they are."""
-    names = parquet.LISTS if asked is None else (asked, asked.strip())
-    return any(field.name in names and parquet.is_list(field.type) for field in opened_parquet(path).schema_arrow)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..data import Options
-from ..data.archives import DAMAGED, because
-from ..data.checks import existing_file, known_name, listed
-from ..data.columns import Categorical, Date
-from ..data.root import expanded
-from ..data.schema import Encoded, Schema
-from ..data.sets.npz import array_of
-from ..data.sets.parquet import vectors_of
+from ..data.checks import require_name
+from ..data.columns import Categorical, Date, Note
+from ..data.sets.embeddings import as_vectors, read_arrays, vectors_of
 from ..data.tabular import PARQUET, parquet_parts, read_frames, read_header
-from ..data.values import as_name, blank
-from ..errors import InputError
+from ..data.values import as_name, is_blank
+from ..errors import InputError, listed
+from ..files import existing_file, expand_home
 from .encoders import ImageEncoder, TableEncoder, VectorEncoder
 from .model import Model
 
@@ -42,20 +37,20 @@ class Part:
     inputs        as the network takes them, (n, ...)
     kept          columns that go with the predictions
     labels        where the file has them, likewise the environments
-    notes         what was met that the model's schema had not seen, by what is the same in each part of a file
+    notes         what was met that the model's schema had not seen
     """
 
     inputs: Tensor
     kept: dict[str, Any] = field(default_factory=dict)
     labels: Names | None = None
     environments: Names | None = None
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
 
 
 def path_of(given: str) -> Path:
     """Of new.csv as of table:new.csv."""
     base, colon, argument = given.partition(":")
-    return expanded(argument if colon and base in ("table", "npz", "parquet", "folder", "manifest") else given)
+    return expand_home(argument if colon and base in ("table", "npz", "parquet", "folder", "manifest") else given)
 
 
 def parts(model: Model, given: str, asked: Options, identity: str | None, size: int = ROWS) -> Iterator[Part]:
@@ -99,24 +94,14 @@ def _table(
         except InputError as error:
             raise InputError(f"{beginning(path, first)}: {error}") from None
         kept = _kept(frame, identity)
-        yield Part(encoded.features, kept, *_known(frame, asked), _notes(encoded, schema, path))
+        yield Part(encoded.features, kept, *_known(frame, asked), encoded.notes)
         first += len(frame)
 
 
 def all_there(typed: Typed, identity: str | None, known: Sequence[str], path: Path, noun: str) -> None:
     """Refuses what the user named and a file does not have."""
     for option, name in (dict(typed) | ({} if identity is None else {"id": identity})).items():
-        known_name(name, known, path, noun, option)
-
-
-def _notes(encoded: Encoded, schema: Schema, path: Path) -> dict[str, str]:
-    """Of a column, all that differs between parts is how many rows there are of a kind, and which values."""
-    found = {}
-    for note in encoded.notes:
-        start = next((s for column in schema.columns if note.startswith(s := f"column {column.name!r} has ")), None)
-        kind = note if start is None else start + note.removeprefix(start).split()[1].rstrip("s")  # "3 rows of ..."
-        found[kind] = f"{path}: {note}"
-    return found
+        require_name(name, known, path, noun, option)
 
 
 def _parquet(
@@ -125,7 +110,7 @@ def _parquet(
     header = read_header(path)
     features = encoder.columns if asked.features is None else tuple(asked.features.split(","))
     for name in features:
-        known_name(name, header, path, "column", "features")
+        require_name(name, header, path, "column", "features")
     all_there(typed, identity, header, path, "column")
     others = [name for name in (asked.label, asked.environment, identity) if name in header and name not in features]
     first = 1
@@ -143,28 +128,16 @@ def _npz(
 ) -> Iterator[Part]:
     import pandas as pd
 
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path} is no file of vectors: give .npz, written with numpy.savez, or .parquet")
     features = asked.features or (encoder.columns[0] if len(encoder.columns) == 1 else "features")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            known_name(features, archive.files, path, "array", "features")
-            all_there(typed, identity, archive.files, path, "array")
-            wanted = [n for n in (asked.label, asked.environment, identity) if n in archive.files]
-            vectors = array_of(archive, features, path)
-            others = {str(name): array_of(archive, str(name), path) for name in wanted}
-    except InputError:
-        raise
-    except DAMAGED as error:
-        raise InputError(f"{path} is damaged ({because(error)}): write it with numpy.savez") from None
+    keys = {"features": features} | dict(typed) | ({} if identity is None else {"id": identity})
+    arrays = read_arrays(path, keys, [name for name in (asked.label, asked.environment) if name])
+    vectors = arrays[features]
+    others = {name: values for name, values in arrays.items() if name in (asked.label, asked.environment, identity)}
     for name, values in others.items():
         if values.shape != vectors.shape[:1]:
             raise InputError(f"{path}: array {name!r} has shape {values.shape}, {features!r} {vectors.shape}")
-    if vectors.ndim != 2 or not len(vectors) or vectors.dtype.kind not in "fiub":
-        raise InputError(f"{path}: array {features!r} is {vectors.dtype} {vectors.shape}: numbers (n, d) are needed")
-    for start in range(0, len(vectors), size):
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
-            part = torch.from_numpy(np.ascontiguousarray(vectors[start : start + size], dtype=np.float32))
+    for start in range(0, max(len(vectors), 1), size):
+        part = torch.from_numpy(as_vectors(vectors[start : start + size], features, path))
         _refuse_odd(part, path, start + 1)
         frame = pd.DataFrame({name: values[start : start + size] for name, values in others.items()})
         kept = _kept(frame, identity)
@@ -202,7 +175,7 @@ def _known(frame: pd.DataFrame, asked: Options) -> tuple[Names | None, Names | N
         if name not in frame.columns:
             found.append(None)
             continue
-        missing = blank(frame[name])
+        missing = is_blank(frame[name])
         values = frame[name].astype(object)
         found.append([None if m else as_name(v) for v, m in zip(values, missing, strict=True)])
     return found[0], found[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, filled
 from ..data.environments import retyped
 from ..errors import InputError
-from ..models import Classifier, build
+from ..models import Classifier, build_model
 from ..training import OnStep, Run, TrainingConfig, train
 from ..training.evaluate import evaluation_mode
 from .defaults import batch_of, config_for, settings_for
@@ -66,7 +66,7 @@ def fit_rows(
     data = _present(source.take(encoder, rows))
     config = config_for(data, recipe.epochs, recipe.augment)
     settings = settings_for(algorithm, given, config, len(data.environment_names))
-    kept = _Kept(lambda: build(recipe.backbone, len(data.class_names), encoder.shape, recipe.weights))
+    kept = _Kept(lambda: build_model(recipe.backbone, len(data.class_names), encoder.shape, recipe.weights))
     losses = _Losses()
     run = Run(algorithm, kept, _splits(data, batch_of(config)), config, seed, settings, device=recipe.device)
     train(run, on_step, on_loss=losses)

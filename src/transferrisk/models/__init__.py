@@ -1,13 +1,9 @@
 """Networks: a featuriser and a linear head on top of it."""
 
-from .backbones import at_hand
-from .featuriser import Featuriser, Normalise, freeze_batch_norm
-from .frozen import OnFrozen, on_frozen
-from .head import Classifier
-from .registry import available, build, is_registered, register
-from .small_cnn import SmallCNN
-from .vectors import MLP, Linear, Standardise
-from .wide_resnet import WideResNet
+from .backbones import backbone_at_hand
+from .classifier import Classifier, Featuriser, Normalise, OnFrozen, freeze_batch_norm, on_frozen
+from .networks import MLP, Linear, SmallCNN, WideResNet
+from .registry import available, build_model, is_registered, register
 
 __all__ = [
     "MLP",
@@ -17,11 +13,10 @@ __all__ = [
     "Normalise",
     "OnFrozen",
     "SmallCNN",
-    "Standardise",
     "WideResNet",
-    "at_hand",
     "available",
-    "build",
+    "backbone_at_hand",
+    "build_model",
     "freeze_batch_norm",
     "is_registered",
     "on_frozen",

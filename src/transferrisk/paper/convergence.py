@@ -104,7 +104,7 @@ class Problem:
         generator = Generator().manual_seed(settings.seed)
         means = torch.randn(E, settings.environment_width, generator=generator, dtype=torch.float64)
         causal = torch.full((settings.causal_width,), settings.causal, dtype=torch.float64)
-        data = Gaussian(causal, means).load(n, settings.seed + 1)
+        data = Gaussian(causal, means).draw(n, settings.seed + 1)
         inputs, labels = data.inputs[:], data.labels
         each = optimal_predictor(inputs.reshape(E, n, -1), labels.reshape(E, n), 2, settings.ridge)
         pooled = optimal_predictor(inputs, labels, 2, settings.ridge)

@@ -127,7 +127,7 @@ class Batches:
 
     @classmethod
     def draw(cls, family: Gaussian, count: int, samples: int, seed: int) -> Batches:
-        data = family.load(count * samples, seed)
+        data = family.draw(count * samples, seed)
         E = len(family.environment_means)
         inputs = data.inputs[:].reshape(E, count, samples, -1).transpose(0, 1)
         return cls(inputs, data.labels.reshape(E, count, samples).transpose(0, 1))

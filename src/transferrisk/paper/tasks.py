@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..algorithms import get_algorithm
-from ..data import EnvironmentSet, Options, load
-from ..data.gallery import environments_of, pictures_by_class
+from ..data import EnvironmentSet, Options, load_data
+from ..data.summary import environments_of, pictures_by_class
 from ..errors import InputError, choices
 from ..experiments.bench import SETTINGS, measure
 from ..experiments.execute import hardware
@@ -84,7 +84,9 @@ class Pictures(Task[PicturesSettings]):
 
     def run(self, settings: PicturesSettings, place: Place) -> list[Record]:
         shift = shift_of(settings.shift, settings.bias, settings.first_bias)
-        data = load(settings.data, Options(root=place.data_root, seed=settings.seed, shift=shift, size=settings.size))
+        data = load_data(
+            settings.data, Options(root=place.data_root, seed=settings.seed, shift=shift, size=settings.size)
+        )
         records: list[Record] = []
         pictures = {}
         for number, (name, members) in enumerate(environments_of(data)):

@@ -175,7 +175,7 @@ def _sample(built: Construction, settings: Theorem1Settings) -> dict[str, Any]:
     d, E = built.dimension, len(built.means)
     means = torch.nn.functional.pad(built.means, (0, d - 2))
     causal = torch.tensor([built.causal], dtype=torch.float64)
-    data = Gaussian(causal, means, causal_scale=built.sigma_c).load(settings.samples, settings.seed)
+    data = Gaussian(causal, means, causal_scale=built.sigma_c).draw(settings.samples, settings.seed)
     features = built.features(data.inputs[:])
     matrix = transfer_matrix(features, data.labels, data.environments, 2, settings.ridge)
     worst = torch.where(torch.eye(E, dtype=torch.bool), -torch.inf, matrix).amax(1)

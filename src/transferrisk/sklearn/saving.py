@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ..data.standardise import Standardise
 from ..errors import InputError
 from ..files import prepare_folder, write_atomically
-from ..models import MLP, Classifier, Standardise
+from ..models import MLP, Classifier
 from ..training import load_checkpoint, load_model
 from ..training.checkpoint import encode
 from ..training.state import Snapshot
@@ -87,7 +87,7 @@ def load_classifier(cls: type[C], folder: Path) -> C:
         width, d = weight.shape
         layer = nn.Linear(d, width) if classifier.representation == "linear" else MLP(d, width)
         model = Classifier(layer, width, len(classifier.classes_)).to(weight.dtype)
-        model.featuriser = nn.Sequential(Standardise(torch.zeros(d), torch.ones(d), weight.dtype), layer)
+        model.featuriser = nn.Sequential(Standardise.identity(d, weight.dtype), layer)
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path} is damaged or foreign ({cause}): save the classifier again") from None

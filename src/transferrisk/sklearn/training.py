@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import setting_names
-from ..data.moments import moments
-from ..models import MLP, Classifier, Standardise
+from ..data.standardise import Standardise
+from ..models import MLP, Classifier
 from ..training import Record, Run, TrainingConfig, train
 from ..training.protocols import TABLE_STEPS, batch_per_environment
 from .table import Table, splits, training_set
@@ -179,11 +179,10 @@ def build_model(table: Table, options: Options, dtype: torch.dtype) -> Classifie
             bound = linear.in_features**-0.5
             for parameter in linear.parameters():
                 parameter.uniform_(-bound, bound, generator=generator)
-    mean, scale = torch.zeros(d), torch.ones(d)
+    standardise = Standardise.identity(d, dtype)
     if options.standardise:
-        mean, scale = map(torch.from_numpy, moments(table.rows, table.weights))
-        scale[scale == 0] = 1
-    model.featuriser = nn.Sequential(Standardise(mean, scale, dtype), layer)
+        standardise = Standardise.fit(table.rows, table.weights, dtype)
+    model.featuriser = nn.Sequential(standardise, layer)
     return model
 
 

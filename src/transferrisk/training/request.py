@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import get_algorithm, parse_settings
-from ..data import EnvironmentSet, Options, Splits, leave_out, load_splits
-from ..data import load as load_data
-from ..data.checks import did_you_mean
-from ..errors import InputError
-from ..models import Classifier, build, is_registered
+from ..data import EnvironmentSet, Options, Splits, leave_out, load_data, load_splits
+from ..errors import InputError, did_you_mean
+from ..models import Classifier, build_model, is_registered
 from .checkpoint import Checkpoint, load, load_model
 from .config import Precision, Run, TrainingConfig
 from .digests import PREFIX, of_file
@@ -34,8 +32,8 @@ class Network:
 
     def __call__(self) -> Classifier:
         if self.init is None:
-            return build(self.backbone, self.num_classes, self.shape, self.weights)
-        model = build(self.backbone, self.num_classes, self.shape, "none")
+            return build_model(self.backbone, self.num_classes, self.shape, self.weights)
+        model = build_model(self.backbone, self.num_classes, self.shape, "none")
         load_model(model, load(self.init), self.init)
         return model
 

@@ -1,33 +1,15 @@
-"""One file for each data set; importing this registers them all."""
+"""One file for each data set, or for a few of one kind; importing this registers them all."""
 
-from . import (
-    celeba,
-    cmnist,
-    digits,
-    folder,
-    gaussian,
-    manifest,
-    npz,
-    office_home,
-    pacs,
-    parquet,
-    scenecoco,
-    tables,
-    wilds,
-)
+from . import celeba, embeddings, gaussian, own_images, published, scenecoco, tables, ten_colours, wilds
 
 __all__ = [
     "celeba",
-    "cmnist",
-    "digits",
-    "folder",
+    "embeddings",
     "gaussian",
-    "manifest",
-    "npz",
-    "office_home",
-    "pacs",
-    "parquet",
+    "own_images",
+    "published",
     "scenecoco",
     "tables",
+    "ten_colours",
     "wilds",
 ]

@@ -1,7 +1,7 @@
 """celeba: is the hair blond? The label goes with gender, and blond men are few (appendix C.4).
 
 Environments   female and male: the two between which TRM transfers predictors
-Groups         (gender, hair): `EnvironmentSet.by_group`, what worst-group accuracy and GroupDRO look at
+Groups         (gender, hair): `EnvironmentSet.by_group`, the groups of worst-group accuracy and GroupDRO
 Splits         the official partition; its validation part is both like the training data and like the test data
 Source         <root>/celeba: img_align_celeba (folder or zip), list_attr_celeba and list_eval_partition (.txt or .csv)
 """
@@ -12,15 +12,12 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 from ...errors import InputError
-from ..catalogue import DataSet, register
+from ..catalogue import SKIP_BAD, DataSet, Facts, Options, data_root, register
 from ..containers import Entry, entries
 from ..environments import Splits, TestDomainValidation, TrainingDomainValidation, retyped
-from ..facts import Facts
 from ..image_set import SIZE, LabelledFile, image_set
 from ..images import is_image
-from ..options import SKIP_BAD, Options
-from ..root import data_root
-from .published import compare, images_among, plain
+from .published import compare_counts, images_among, letters
 
 LABEL, ENVIRONMENT = "Blond_Hair", "Male"
 CLASSES, ENVIRONMENTS = ("not blond", "blond"), ("female", "male")
@@ -42,28 +39,28 @@ FACTS = Facts(
 )
 
 
-def load(_: str, asked: Options) -> Splits:
-    folder, parts = samples(asked)
-    train, validation, test = (image_set(part, ENVIRONMENTS, CLASSES, SIZE, asked, folder) for part in parts)
+def load_celeba(_: str, options: Options) -> Splits:
+    folder, parted = find_samples(options)
+    train, validation, test = (image_set(part, ENVIRONMENTS, CLASSES, SIZE, options, folder) for part in parted)
     return Splits(train, retyped(validation, TrainingDomainValidation), retyped(validation, TestDomainValidation), test)
 
 
-def samples(asked: Options) -> tuple[Path, list[list[LabelledFile]]]:
-    """Where it is, and its images for training, validation and test; an error where some are missing."""
-    folder = locate(data_root(asked.root))
+def find_samples(options: Options) -> tuple[Path, list[list[LabelledFile]]]:
+    """The folder, and its images for training, validation and test; an error if some are missing."""
+    folder = locate(data_root(options.root))
     if folder is None:
-        raise InputError(f"celeba is not in {data_root(asked.root)}: {FACTS.by_hand}")
+        raise InputError(f"celeba is not in {data_root(options.root)}: {FACTS.by_hand}")
     files = entries(folder)
     blond, male = (_column(folder, files, "list_attr_celeba", name) for name in (LABEL, ENVIRONMENT))
     partition = _column(folder, files, "list_eval_partition", "partition")
     images = {PurePosixPath(entry.name).name: entry for entry in images_among(folder, files)}
     lost = {name: None for name in partition if name not in images or name not in blond}
-    if lost and not asked.skip_bad:
+    if lost and not options.skip_bad:
         raise InputError(
             f"{folder} lacks the image or the attributes of {len(lost)} of {len(partition)} samples, such as "
             f"{next(iter(lost))}: get it again, or go on without them with {SKIP_BAD}"
         )
-    parts: list[list[LabelledFile]] = [[], [], []]
+    parted: list[list[LabelledFile]] = [[], [], []]
     for name in sorted(partition):
         if not 0 <= partition[name] < 3:
             raise InputError(
@@ -72,17 +69,17 @@ def samples(asked: Options) -> tuple[Path, list[list[LabelledFile]]]:
             )
         if name not in lost:
             sample = LabelledFile(images[name], CLASSES[blond[name] > 0], ENVIRONMENTS[male[name] > 0])
-            parts[partition[name]].append(sample)
-    for number, part in enumerate(parts):
+            parted[partition[name]].append(sample)
+    for number, part in enumerate(parted):
         if not part:
             raise InputError(f"{folder} has no sample of part {number} (0 train, 1 validation, 2 test): get it again")
-    compare(FACTS, Counter(sample.environment for part in parts for sample in part), folder, asked.skip_bad)
-    return folder, parts
+    compare_counts(FACTS, Counter(sample.environment for part in parted for sample in part), folder, options.skip_bad)
+    return folder, parted
 
 
 def locate(root: Path) -> Path | None:
-    there = sorted(root.iterdir()) if root.is_dir() else []
-    return next((p for p in there if p.is_dir() and plain(p.name) == "celeba" and any(p.iterdir())), None)
+    below = sorted(root.iterdir()) if root.is_dir() else []
+    return next((p for p in below if p.is_dir() and letters(p.name) == "celeba" and any(p.iterdir())), None)
 
 
 def _column(folder: Path, files: list[Entry], stem: str, column: str) -> dict[str, int]:
@@ -113,4 +110,4 @@ def _column(folder: Path, files: list[Entry], stem: str, column: str) -> dict[st
     return values
 
 
-register(DataSet(FACTS, load, takes=frozenset({"size", "lazy"}), locate=locate, check=samples))
+register(DataSet(FACTS, load_celeba, takes=frozenset({"size", "lazy"}), locate=locate, check=find_samples))

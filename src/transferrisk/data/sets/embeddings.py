@@ -1,12 +1,18 @@
-"""What the user's own embeddings have in common: a vector, a label and an environment for each sample.
+"""npz:FILE and parquet:FILE, the user's own embeddings: a vector, a label and an environment for each sample.
 
-Vectors are used as they are, in float32: a row with a value that is missing or infinite is an error, or left out with
-`skip_bad`.
+npz       arrays `features` (n, d), `labels` (n,) and `environments` (n,), read without pickle
+parquet   columns `label` and `environment` (or the plural) and features, in one column of lists named `features` or
+          `embedding`, else in all other columns of numbers
+
+The options `features`, `label` and `environment` name other arrays or columns. Vectors are used as they are, in
+float32: a row with a value that is missing or infinite is an error, or left out with `skip_bad`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +20,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...errors import InputError
-from ..checks import Mask, review_vectors, usable_rows
+from ...errors import DataWarning, InputError, cause_of, listed, warn
+from ...files import existing_file
+from ..catalogue import DataSet, Facts, Options, register
+from ..checks import require_name, review_vectors, usable_rows
+from ..containers import DAMAGED
 from ..environments import EnvironmentSet
-from ..values import blank, classes_of
+from ..tabular import INDEX, open_parquet, read_parquet
+from ..values import classes_of, is_blank
+
+NAMES = {"label": ("label", "labels"), "environment": ("environment", "environments")}
+LISTS = ("features", "embedding", "embeddings")
 
 Vectors = NDArray[np.float32]
 
@@ -34,10 +47,10 @@ def assemble(
     """The set of vectors (n, d), labels (n,) and environments (n,), whose names in the file are `keys`."""
     import pandas as pd
 
-    given = {"label": pd.Series(_plain(labels)), "environment": pd.Series(_plain(environments))}
+    given = {"label": pd.Series(_for_pandas(labels)), "environment": pd.Series(_for_pandas(environments))}
     finite = np.isfinite(vectors)
-    whole: Mask = np.asarray(finite.all(1))
-    problems = [(f"{name} {keys[name]!r} is missing", blank(values)) for name, values in given.items()]
+    whole: NDArray[np.bool_] = np.asarray(finite.all(1))
+    problems = [(f"{name} {keys[name]!r} is missing", is_blank(values)) for name, values in given.items()]
     if not whole.all():
         row = int(whole.argmin())
         column = int(finite[row].argmin())
@@ -58,15 +71,8 @@ def assemble(
     return review_vectors(data, path, rows)
 
 
-def refuse_equal(keys: dict[str, str], path: Path) -> None:
-    """One array or column cannot be two things."""
-    for option, key in keys.items():
-        if list(keys.values()).count(key) > 1:
-            raise InputError(f"{path}: {key!r} cannot be {option} and something else as well: name two")
-
-
-def _plain(values: Any) -> Any:
-    """NumPy's texts and bytes as pandas takes them; "nan" is what NumPy makes of a missing one."""
+def _for_pandas(values: Any) -> Any:
+    """NumPy's texts and bytes as pandas takes them; NumPy writes a missing text as "nan"."""
     if not isinstance(values, np.ndarray):
         return values
     if values.dtype.kind == "S":
@@ -76,3 +82,227 @@ def _plain(values: Any) -> Any:
         texts[values == "nan"] = None
         return texts
     return values.astype(values.dtype.newbyteorder("="))
+
+
+def _refuse_equal(keys: dict[str, str], path: Path) -> None:
+    """Refuse one array or column for two purposes."""
+    for option, key in keys.items():
+        if list(keys.values()).count(key) > 1:
+            raise InputError(f"{path}: {key!r} cannot be {option} and something else as well: name two")
+
+
+# ---- NPZ
+
+
+def load_npz(file: str, options: Options) -> EnvironmentSet:
+    path = existing_file(file)
+    keys = {
+        "features": options.features or "features",
+        "label": options.label or "labels",
+        "environment": options.environment or "environments",
+    }
+    _refuse_equal(keys, path)
+    found = read_arrays(path, keys)
+    arrays = {option: found[key] for option, key in keys.items()}
+    vectors = as_vectors(arrays["features"], keys["features"], path)
+    for name in ("label", "environment"):
+        values = arrays[name]
+        if values.shape != vectors.shape[:1]:
+            raise InputError(
+                f"{path}: array {keys[name]!r} has shape {values.shape}, where {keys['features']!r} has "
+                f"{vectors.shape}: one {name} a row is needed, ({len(vectors)},)"
+            )
+        if values.dtype.kind not in "biufUSM":
+            raise InputError(f"{path}: array {keys[name]!r} must hold whole numbers or texts, got {values.dtype}")
+    return assemble(path, vectors, arrays["label"], arrays["environment"], keys, options.skip_bad)
+
+
+def read_arrays(path: Path, keys: Mapping[str, str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """Arrays of an NPZ file by name: those of `keys`, option -> name, and those of the `optional` names that it has."""
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is not an NPZ file, or damaged: write it with numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for option, key in keys.items():
+                require_name(key, archive.files, path, "array", option)
+            names = [*keys.values(), *(name for name in optional if name in archive.files)]
+            return {name: _array(archive, name, path) for name in names}
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"{path} is damaged ({cause_of(error)}): write it with numpy.savez") from None
+
+
+def as_vectors(array: NDArray[Any], key: str, path: Path) -> Vectors:
+    """An array of numbers (n, d) in float32; numbers that are too large for it become infinite."""
+    if array.ndim != 2 or not array.size:
+        raise InputError(f"{path}: array {key!r} must have the shape (n, d), a row a sample, got {array.shape}")
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{path}: array {key!r} must hold numbers, got {array.dtype}")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _array(archive: Any, key: str, path: Path) -> NDArray[Any]:
+    """An array of an open NPZ file, never of Python objects."""
+    try:
+        array = archive[key]
+    except MemoryError as error:
+        raise InputError(
+            f"{path}: array {key!r} does not fit into memory ({cause_of(error)}), or is damaged: use a smaller one"
+        ) from None
+    except DAMAGED as error:
+        if "allow_pickle" in str(error):
+            raise InputError(
+                f"{path}: array {key!r} holds Python objects, which are never unpickled: save it with .astype(str), or "
+                "as numbers"
+            ) from None
+        raise InputError(
+            f"{path}: array {key!r} is damaged or locked ({cause_of(error)}): write it with numpy.savez"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: {key!r} is not an array: write it with numpy.savez")
+    return array
+
+
+# ---- Parquet
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a file by purpose: `features` is one of lists, or several of numbers."""
+
+    features: tuple[str, ...]
+    label: str
+    environment: str
+
+
+def find_columns(path: Path, options: Options) -> Columns:
+    """The columns that the options name, or those with the usual names."""
+    schema = open_parquet(path).schema_arrow
+    header = [name for name in schema.names if not INDEX.fullmatch(name)]
+    for name in header:
+        if header.count(name) > 1:
+            raise InputError(f"{path} has two columns named {name!r}: rename one")
+    keys = {}
+    for option, usual in NAMES.items():
+        wanted = getattr(options, option) or next((name for name in usual if name in header), usual[0])
+        keys[option] = require_name(wanted, header, path, "column", option)
+    _refuse_equal(keys, path)
+    return Columns(tuple(_feature_columns(options.features, header, keys, schema, path)), **keys)
+
+
+def load_parquet(file: str, options: Options) -> EnvironmentSet:
+    path = existing_file(file)
+    found = find_columns(path, options)
+    columns, keys = found.features, {"label": found.label, "environment": found.environment}
+    table = read_parquet(path, [*columns, *keys.values()])
+    if not table.num_rows:
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+    vectors = vectors_of(table, columns, path)
+    labels, environments = (table.column(keys[name]).to_pandas() for name in ("label", "environment"))
+    names = columns if len(columns) == vectors.shape[1] else None
+    return assemble(path, vectors, labels, environments, keys, options.skip_bad, names)
+
+
+def vectors_of(table: Any, columns: Sequence[str], path: Path) -> Vectors:
+    """Vectors (n, d) of a pyarrow.Table: one column of lists, or columns of numbers."""
+    if is_list(table.schema.field(columns[0]).type):
+        return _from_lists(table.column(columns[0]), columns[0], path)
+    vectors = np.empty((table.num_rows, len(columns)), np.float32)
+    with np.errstate(over="ignore"):
+        for j, name in enumerate(columns):
+            vectors[:, j] = table.column(name).to_numpy()
+    return vectors
+
+
+def has_lists(path: Path, features: str | None) -> bool:
+    """Whether the features of a Parquet file are a column of lists: the one named, or one with a usual name."""
+    names = LISTS if features is None else (features, features.strip())
+    return any(field.name in names and is_list(field.type) for field in open_parquet(path).schema_arrow)
+
+
+def is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _feature_columns(
+    features: str | None, header: Sequence[str], keys: dict[str, str], schema: Any, path: Path
+) -> Sequence[str]:
+    """One column of lists, or columns of numbers."""
+    if features is None:
+        others = [name for name in header if name not in keys.values()]
+        chosen = [name for name in LISTS if name in others and is_list(schema.field(name).type)][:1]
+        chosen = chosen or [name for name in others if _is_number(schema.field(name).type)]
+        ignored = [name for name in others if name not in chosen]
+        if not chosen:
+            raise InputError(
+                f"{path} has no features: expected a column of lists named {' or '.join(map(repr, LISTS))}, or columns "
+                f"of numbers, beside {listed(map(repr, keys.values()))}; name them with --features"
+            )
+        if ignored:
+            warn(f"{path}: columns not used: {listed(map(repr, ignored))}", DataWarning)
+        return chosen
+    chosen = [features] if features in header else [name.strip() for name in features.split(",")]
+    for name in chosen:
+        kind = schema.field(require_name(name, header, path, "column", "features")).type
+        if name in keys.values() or chosen.count(name) > 1:
+            raise InputError(
+                f"{path}: column {name!r} is named twice: it can be a feature, the label or the environment"
+            )
+        if not _is_number(kind) and not (is_list(kind) and len(chosen) == 1):
+            raise InputError(f"{path}: column {name!r} holds {kind}: name columns of numbers, or one column of lists")
+    return chosen
+
+
+def _from_lists(column: Any, name: str, path: Path) -> Vectors:
+    """Vectors (n, d); NaN throughout where the list itself is missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    chunks = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
+    sizes = np.concatenate([np.asarray(pc.fill_null(pc.list_value_length(c), -1).to_numpy(False)) for c in chunks])
+    given = sizes >= 0
+    width = int(sizes[given][0]) if given.any() else 0
+    if not width:
+        raise InputError(f"{path}: column {name!r} holds empty lists: one number or more are needed in each")
+    other = given & (sizes != width)
+    if other.any():
+        row = int(other.argmax())
+        raise InputError(
+            f"{path}: column {name!r} has lists of different lengths, {width} in row {int(given.argmax()) + 1} and "
+            f"{sizes[row]} in row {row + 1}: all have to be the same"
+        )
+    if not _is_number(chunks[0].type.value_type):
+        raise InputError(f"{path}: column {name!r} must hold lists of numbers, got {chunks[0].type.value_type}")
+    vectors = np.full((len(sizes), width), np.nan, np.float32)
+    start = 0
+    with np.errstate(over="ignore"):
+        for chunk in chunks:
+            stop = start + len(chunk)
+            vectors[start:stop][given[start:stop]] = chunk.flatten().to_numpy(False).reshape(-1, width)
+            start = stop
+    return vectors
+
+
+for name, title, loader in (
+    ("npz", "your embeddings, as arrays features, labels and environments in an NPZ file", load_npz),
+    ("parquet", "your embeddings, as columns of a Parquet file", load_parquet),
+):
+    register(
+        DataSet(
+            Facts(name=name, title=title, licence="your own", citation=""),
+            loader,
+            takes=frozenset({"label", "environment", "features"}),
+            argument="FILE",
+        )
+    )

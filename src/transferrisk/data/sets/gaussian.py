@@ -6,60 +6,46 @@ mu_c is the same in all environments, mu_i is environment i's own. f is injectiv
 ("linear"), or a rotation followed by sinh in each coordinate and another rotation ("nonlinear").
 
 By name, `gaussian[:MIXING]` has three training environments of 2000 samples with d_c = 5 and d_e = 10, means drawn by
-the seed, and a test environment whose mean is minus the mean of theirs: what helped in training misleads there.
+the seed, and a test environment whose mean is minus the mean of theirs: features that helped in training mislead there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
 
 from ...errors import InputError
-from ..catalogue import DataSet, register
+from ...settings import NonNegative, Settings
+from ..catalogue import DataSet, Facts, Options, register
 from ..environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, retyped
-from ..facts import Facts
-from ..options import Options
 from ..splits import VALIDATION, hold_out
 
-Mixing = Literal["identity", "linear", "nonlinear"]
-
 SAMPLES = 2000
-
-FACTS = Facts(
-    name="gaussian",
-    title="Label-conditioned Gaussians: needs no download",
-    licence="none needed: drawn at random",
-    citation="Rosenfeld, Ravikumar & Risteski (2021), The Risks of Invariant Risk Minimization",
-    environments={"environment 1": SAMPLES, "environment 2": SAMPLES, "environment 3": SAMPLES, "far": SAMPLES},
-    test="far",
-    classes=("-1", "+1"),
-    shape=(15,),
-)
+CLASSES = ("-1", "+1")
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Settings):
     """mu_c (d_c,) and one mu_i (d_e,) for each environment, as the rows of `environment_means` (E, d_e)."""
 
     causal_mean: Tensor
     environment_means: Tensor
-    causal_scale: float = 1.0
-    environment_scale: float = 1.0
-    mixing: Mixing = "identity"
+    causal_scale: NonNegative = 1.0
+    environment_scale: NonNegative = 1.0
+    mixing: Literal["identity", "linear", "nonlinear"] = "identity"
 
     def __post_init__(self) -> None:
-        if self.mixing not in get_args(Mixing):
-            raise InputError(f"mixing {self.mixing!r} is not known: use {', '.join(map(repr, get_args(Mixing)))}")
+        super().__post_init__()
         if self.causal_mean.dim() != 1 or self.environment_means.dim() != 2:
             raise InputError(
-                f"causal_mean of shape {tuple(self.causal_mean.shape)} and environment_means of shape "
-                f"{tuple(self.environment_means.shape)} do not fit: give (d_c,) and (E, d_e)"
+                "causal_mean and environment_means must have the shapes (d_c,) and (E, d_e), got "
+                f"{tuple(self.causal_mean.shape)} and {tuple(self.environment_means.shape)}"
             )
 
-    def load(self, samples: int, seed: int, means: Tensor | None = None) -> EnvironmentSet:
+    def draw(self, samples: int, seed: int, means: Tensor | None = None) -> EnvironmentSet:
         """`samples` of each environment; other `means` (E', d_e), such as a test environment's, keep the same f."""
         means = self.environment_means if means is None else means
         generator = Generator().manual_seed(seed)
@@ -71,7 +57,7 @@ class Gaussian:
         z_c = sign * self.causal_mean + self.causal_scale * noise[:, : len(self.causal_mean)]
         z_e = sign * means[index] + self.environment_scale * noise[:, len(self.causal_mean) :]
         names = tuple(f"environment {i + 1}" for i in range(E))
-        return EnvironmentSet(self.mix(torch.cat([z_c, z_e], 1)), labels, index, names, FACTS.classes)
+        return EnvironmentSet(self.mix(torch.cat([z_c, z_e], 1)), labels, index, names, CLASSES)
 
     def mix(self, latents: Tensor) -> Tensor:
         """x = f(z)."""
@@ -98,12 +84,12 @@ def _rotation(size: int, seed: int, dtype: torch.dtype) -> Tensor:
     return rotation.to(dtype)
 
 
-def load(mixing: Mixing, seed: int) -> Splits:
-    """The set as it is known by name."""
+def load_gaussian(mixing: str, options: Options) -> Splits:
+    seed = options.seed
     means = torch.randn(3, 10, generator=Generator().manual_seed(40_000 + seed))
-    family = Gaussian(torch.full((5,), 0.3), means, mixing=mixing)
-    near = family.load(SAMPLES, seed)
-    far = replace(family.load(SAMPLES, seed + 1, -means.mean(0, keepdim=True)), environment_names=("far",))
+    family = Gaussian(torch.full((5,), 0.3), means, mixing=mixing or "identity")  # type: ignore[arg-type]  # checked
+    near = family.draw(SAMPLES, seed)
+    far = replace(family.draw(SAMPLES, seed + 1, -means.mean(0, keepdim=True)), environment_names=("far",))
     (train, validation), (test, test_validation) = (
         (data.select(kept), data.select(held))
         for data in (near, far)
@@ -114,8 +100,19 @@ def load(mixing: Mixing, seed: int) -> Splits:
     )
 
 
-def _load(mixing: str, asked: Options) -> Splits:
-    return load(mixing or "identity", asked.seed)  # type: ignore[arg-type]  # Gaussian checks it
-
-
-register(DataSet(FACTS, _load, argument="[MIXING]"))
+register(
+    DataSet(
+        Facts(
+            name="gaussian",
+            title="Label-conditioned Gaussians: needs no download",
+            licence="none needed: drawn at random",
+            citation="Rosenfeld, Ravikumar & Risteski (2021), The Risks of Invariant Risk Minimization",
+            environments={"environment 1": SAMPLES, "environment 2": SAMPLES, "environment 3": SAMPLES, "far": SAMPLES},
+            test="far",
+            classes=CLASSES,
+            shape=(15,),
+        ),
+        load_gaussian,
+        argument="[MIXING]",
+    )
+)

@@ -1,4 +1,4 @@
-"""Published sets of image folders: found in the layouts people have them in, and counted against what was published.
+"""pacs and office-home: published sets of image folders, found in the layouts people have them in, and counted.
 
     <folder>/<environment>/<class>/*                    the usual one, and DomainBed's
     <folder>/images/<environment>/<class>/*             Dassl's PACS
@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import DataWarning, InputError, warn
+from ..catalogue import SKIP_BAD, DataSet, Facts, Options, data_root, register
 from ..containers import ARCHIVES, Entry, entries, is_archive
 from ..environments import EnvironmentSet
-from ..facts import Facts
 from ..image_set import SIZE, LabelledFile, image_set
 from ..images import is_image
-from ..options import SKIP_BAD, Options
-from ..root import data_root
 
 
 @dataclass(frozen=True)
@@ -37,47 +35,48 @@ class Published:
     folders: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
 
-    def load(self, _: str, asked: Options) -> EnvironmentSet:
-        samples = self.samples(asked)
-        place = self.locate(data_root(asked.root)) or self.facts.name
-        return image_set(samples, tuple(self.facts.environments), self.facts.classes, SIZE, asked, place)
+    def load(self, _: str, options: Options) -> EnvironmentSet:
+        samples = self.samples(options)
+        place = self.locate(data_root(options.root)) or self.facts.name
+        return image_set(samples, tuple(self.facts.environments), self.facts.classes, SIZE, options, place)
 
-    def samples(self, asked: Options) -> list[LabelledFile]:
-        """All its images, environment after environment; an error where their number is not the published one."""
-        place, files = self._find(data_root(asked.root))
-        found = list(self._placed(files))
-        compare(self.facts, Counter(sample.environment for sample in found), place, asked.skip_bad)
+    def samples(self, options: Options) -> list[LabelledFile]:
+        """All its images, environment after environment; an error if their number is not the published one."""
+        root = data_root(options.root)
+        place = self.locate(root)
+        if place is None:
+            raise InputError(f"{self.facts.name} is not in {root}: {self.facts.by_hand}")
+        found = list(self._labelled(images_among(place, entries(place))))
+        compare_counts(self.facts, Counter(sample.environment for sample in found), place, options.skip_bad)
         order = list(self.facts.environments)
         return sorted(found, key=lambda s: (order.index(s.environment), s.label, s.file.name))
 
     def locate(self, root: Path) -> Path | None:
         """The first folder below the root named like it that is not empty, else an archive."""
-        known = {plain(name) for name in self.folders}
-        there = sorted(root.iterdir()) if root.is_dir() else []
-        folders = [path for path in there if path.is_dir() and plain(path.name) in known and any(path.iterdir())]
-        archives = [path for path in there if path.is_file() and is_archive(path) and plain(stem(path)) in known]
+        names = {letters(name) for name in self.folders}
+        below = sorted(root.iterdir()) if root.is_dir() else []
+        folders = [path for path in below if path.is_dir() and letters(path.name) in names and any(path.iterdir())]
+        archives = [path for path in below if path.is_file() and is_archive(path) and letters(stem(path)) in names]
         return next(iter(folders + archives), None)
 
-    def _find(self, root: Path) -> tuple[Path, list[Entry]]:
-        """Where it is, and its images."""
-        place = self.locate(root)
-        if place is None:
-            raise InputError(f"{self.facts.name} is not in {root}: {self.facts.by_hand}")
-        return place, images_among(place, entries(place))
-
-    def _placed(self, files: Sequence[Entry]) -> Iterator[LabelledFile]:
-        classes = {plain(name): name for name in self.facts.classes}
-        environments = {plain(name): name for name in self.facts.environments} | dict(self.aliases)
+    def _labelled(self, files: Sequence[Entry]) -> Iterator[LabelledFile]:
+        classes = {letters(name): name for name in self.facts.classes}
+        environments = {letters(name): name for name in self.facts.environments} | dict(self.aliases)
         outer = {path: (stem(path),) if path.is_file() else () for path in {file.container for file in files}}
         for file in files:
-            *above, label = ("", *map(plain, (*outer[file.container], *file.folders)))
+            *above, label = ("", *map(letters, (*outer[file.container], *file.folders)))
             environment = next((name for name in reversed(above) if name in environments), None)
             if label in classes and environment is not None:
                 yield LabelledFile(file, classes[label], environments[environment])
 
+    def register(self) -> None:
+        register(
+            DataSet(self.facts, self.load, takes=frozenset({"size", "lazy"}), locate=self.locate, check=self.samples)
+        )
 
-def compare(facts: Facts, counts: Mapping[str, int], place: Path, skip_bad: bool) -> None:
-    """An error where environments do not have as many images as published; with `skip_bad` a warning, if any has."""
+
+def compare_counts(facts: Facts, counts: Mapping[str, int], place: Path, skip_bad: bool) -> None:
+    """An error if environments do not have as many images as published; with `skip_bad` a warning, if any has some."""
     wrong = [
         f"{name} {counts.get(name, 0)} of {published}"
         for name, published in facts.environments.items()
@@ -89,12 +88,12 @@ def compare(facts: Facts, counts: Mapping[str, int], place: Path, skip_bad: bool
     if not any(counts.values()):
         raise InputError(f"{line}; get it again")
     if not skip_bad:
-        raise InputError(f"{line}; get it again, or go on with what there is with {SKIP_BAD}")
+        raise InputError(f"{line}; get it again, or go on with those there are with {SKIP_BAD}")
     warn(line, DataWarning)
 
 
 def images_among(place: Path, files: Sequence[Entry]) -> list[Entry]:
-    """Images that lie about in a folder or archive with these files, else those in the archives in a folder."""
+    """The images among the files of a folder or archive, else those in the archives in a folder."""
     loose = [entry for entry in files if is_image(entry.name)]
     archives = [entry.name for entry in files if is_archive(Path(entry.name))]
     if archives and not loose and not place.is_dir():
@@ -102,13 +101,64 @@ def images_among(place: Path, files: Sequence[Entry]) -> list[Entry]:
     return loose or [entry for name in archives for entry in entries(place / name) if is_image(entry.name)]
 
 
-def plain(name: str) -> str:
+def letters(name: str) -> str:
+    """Letters and digits of a name, in lower case."""
     return "".join(character for character in name.lower() if character.isalnum())
 
 
 def stem(path: Path) -> str:
-    """A file's name without what makes it an archive."""
+    """The name of an archive without its suffix."""
     for suffix in sorted(ARCHIVES, key=len, reverse=True):
         if path.name.lower().endswith(suffix):
             return path.name[: -len(suffix)]
     return path.name
+
+
+PACS = Published(
+    Facts(
+        name="pacs",
+        title="PACS: photos, art paintings, cartoons and sketches of seven things",
+        licence="not stated by its makers; images from several sources, for research",
+        citation="Li, Yang, Song & Hospedales (2017), Deeper, Broader and Artier Domain Generalization",
+        homepage="https://domaingeneralization.github.io",
+        environments={"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
+        classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+        shape=(3, SIZE, SIZE),
+        folder="PACS",
+        by_hand="download PACS.zip from Google Drive (file 1JFr8f805nMUelQWWmfnJR3y4_SYoN5Pd, linked from "
+        "https://domaingeneralization.github.io), then run: trm data fetch pacs --from PACS.zip",
+    ),
+    folders=("PACS", "pacs_data", "kfold"),
+    aliases={"art": "art_painting", "artpaintings": "art_painting", "cartoons": "cartoon", "photos": "photo",
+             "sketches": "sketch"},
+)  # fmt: skip
+PACS.register()
+
+OFFICE_HOME = Published(
+    Facts(
+        name="office-home",
+        title="Office-Home: 65 things as art, clip art, product pictures and photographs",
+        licence="for non-commercial research and education, see the home page",
+        citation="Venkateswara, Eusebio, Chakraborty & Panchanathan (2017), Deep Hashing Network for Unsupervised "
+        "Domain Adaptation",
+        homepage="https://www.hemanthdv.org/officeHomeDataset.html",
+        environments={"art": 2427, "clipart": 4365, "product": 4439, "real_world": 4357},
+        classes=(
+            "Alarm_Clock", "Backpack", "Batteries", "Bed", "Bike", "Bottle", "Bucket", "Calculator", "Calendar",
+            "Candles", "Chair", "Clipboards", "Computer", "Couch", "Curtains", "Desk_Lamp", "Drill", "Eraser",
+            "Exit_Sign", "Fan", "File_Cabinet", "Flipflops", "Flowers", "Folder", "Fork", "Glasses", "Hammer",
+            "Helmet", "Kettle", "Keyboard", "Knives", "Lamp_Shade", "Laptop", "Marker", "Monitor", "Mop", "Mouse",
+            "Mug", "Notebook", "Oven", "Pan", "Paper_Clip", "Pen", "Pencil", "Postit_Notes", "Printer", "Push_Pin",
+            "Radio", "Refrigerator", "Ruler", "Scissors", "Screwdriver", "Shelf", "Sink", "Sneakers", "Soda",
+            "Speaker", "Spoon", "TV", "Table", "Telephone", "ToothBrush", "Toys", "Trash_Can", "Webcam",
+        ),
+        shape=(3, SIZE, SIZE),
+        folder="OfficeHome",
+        by_hand="its makers ask for agreement to their terms: follow the download link on "
+        "https://www.hemanthdv.org/officeHomeDataset.html to OfficeHomeDataset_10072016.zip, then run: trm data fetch "
+        "office-home --from OfficeHomeDataset_10072016.zip",
+    ),
+    folders=("OfficeHome", "office_home_dg", "OfficeHomeDataset_10072016"),
+    aliases={"real": "real_world", "clip": "clipart"},
+)  # fmt: skip
+OFFICE_HOME.register()

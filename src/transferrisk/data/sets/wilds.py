@@ -15,16 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import InputError
+from ...errors import InputError, choices
 from ...extras import require
-from ..catalogue import DataSet, register
+from ..catalogue import DataSet, Facts, Options, data_root, register
 from ..checks import review
 from ..environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, retyped
-from ..facts import Facts
 from ..image_set import SIZE
 from ..images import as_rgb
-from ..options import Options
-from ..root import data_root
 from ..splits import VALIDATION, hold_out
 
 DOMAINS = {"camelyon17": "hospital", "iwildcam": "location", "fmow": "year", "rxrx1": "experiment"}
@@ -32,7 +29,7 @@ DOMAINS = {"camelyon17": "hospital", "iwildcam": "location", "fmow": "year", "rx
 
 @dataclass(frozen=True)
 class WildsImages:
-    """Images that the package reads when they are asked for: (n, 3, size, size) uint8."""
+    """Images that the package reads when they are needed: (n, 3, size, size) uint8."""
 
     source: Any  # a WILDSDataset
     size: int
@@ -46,26 +43,26 @@ class WildsImages:
         return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
-def load(name: str, asked: Options) -> Splits:
+def load_wilds(name: str, options: Options) -> Splits:
     wilds = require("wilds")
     if name not in wilds.supported_datasets:
-        raise InputError(f"WILDS has no {name!r}: choose from {', '.join(wilds.supported_datasets)}")
+        raise InputError(f"WILDS has no {name!r}{choices(name, wilds.supported_datasets)}")
     try:
-        source = wilds.get_dataset(dataset=name, root_dir=str(data_root(asked.root)), download=False)
+        source = wilds.get_dataset(dataset=name, root_dir=str(data_root(options.root)), download=False)
     except FileNotFoundError:
         raise InputError(
-            f"WILDS's {name} is not in {data_root(asked.root)}: run python -c \"import wilds; "
-            f"wilds.get_dataset('{name}', root_dir='{data_root(asked.root)}', download=True)\""
+            f"WILDS's {name} is not in {data_root(options.root)}: run python -c \"import wilds; "
+            f"wilds.get_dataset('{name}', root_dir='{data_root(options.root)}', download=True)\""
         ) from None
     if not source.is_classification or len(source.y_array.shape) != 1 or not hasattr(source.get_input(0), "resize"):
-        raise InputError(f"WILDS's {name} is no image classification: choose from {', '.join(DOMAINS)}")
+        raise InputError(f"WILDS's {name} is not an image classification: choose from {', '.join(DOMAINS)}")
     fields = [field for field in source.metadata_fields if field != "y"]
-    field = asked.environment or DOMAINS.get(name, fields[0])
+    field = options.environment or DOMAINS.get(name, fields[0])
     if field not in fields:
-        raise InputError(f"WILDS's {name} has no metadata field {field!r}: choose from {', '.join(fields)}")
+        raise InputError(f"WILDS's {name} has no metadata field {field!r}{choices(field, fields)}")
     values = source.metadata_array[:, list(source.metadata_fields).index(field)].long()
     everything = EnvironmentSet(
-        WildsImages(source, asked.size or SIZE),
+        WildsImages(source, options.size or SIZE),
         source.y_array.long(),
         values,
         _names(source, field, int(values.max()) + 1),
@@ -73,7 +70,7 @@ def load(name: str, asked: Options) -> Splits:
     )
 
     def part(split: str, names: Sequence[str] | None = None) -> EnvironmentSet:
-        """With the environments that occur in it, unless others are named."""
+        """A part with the environments that occur in it, unless others are named."""
         members = torch.as_tensor(np.asarray(source.split_array) == source.split_dict[split]).nonzero().flatten()
         data = everything.select(members)
         return data.only(names or [data.environment_names[e] for e in data.environments.unique().tolist()])
@@ -82,9 +79,9 @@ def load(name: str, asked: Options) -> Splits:
     if "id_val" in source.split_dict:
         validation = part("id_val", train.environment_names)
     else:
-        kept, held = hold_out(train, VALIDATION, asked.seed)
+        kept, held = hold_out(train, VALIDATION, options.seed)
         train, validation = train.select(kept), train.select(held)
-    tested, selected = hold_out(test, VALIDATION, asked.seed)
+    tested, selected = hold_out(test, VALIDATION, options.seed)
     return Splits(
         train,
         retyped(validation, TrainingDomainValidation),
@@ -94,7 +91,7 @@ def load(name: str, asked: Options) -> Splits:
 
 
 def _names(source: Any, field: str, count: int) -> tuple[str, ...]:
-    """Of a field's values, from the set's own table where it has one."""
+    """Names of a field's values, from the set's own table where it has one."""
     table: Sequence[Any] = (source.metadata_map or {}).get(field, ())
     return tuple(f"{field} {table[i] if i < len(table) else i}" for i in range(count))
 
@@ -109,7 +106,7 @@ register(
             homepage="https://wilds.stanford.edu",
             shape=(3, SIZE, SIZE),
         ),
-        load,
+        load_wilds,
         takes=frozenset({"size", "environment"}),
         argument="NAME",
     )

@@ -1,0 +1,130 @@
+"""A featuriser with a linear predictor on top, the decomposition everything here rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class Classifier(nn.Module):
+    """w_all o Phi: `featurise` gives Phi(x), (n, d); calling it gives logits, (n, C).
+
+    autocast  the type Phi computes in, by autocast; None: that of its weights. Features come back in float32, so
+              that the head and whatever is computed from them keep full precision
+    """
+
+    autocast: torch.dtype | None = None
+
+    def __init__(self, featuriser: nn.Module, num_features: int, num_classes: int) -> None:
+        super().__init__()
+        self.featuriser = featuriser
+        self.head = nn.Linear(num_features, num_classes)
+
+    def featurise(self, inputs: Tensor) -> Tensor:
+        if self.autocast is None:
+            features: Tensor = self.featuriser(inputs)
+            return features
+        with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # a cache could not be captured
+            features = self.featuriser(inputs)
+        return features.float()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.featurise(inputs))
+        return logits
+
+    @property
+    def predictor(self) -> Tensor:
+        """The head's weights with the bias as last column, (C, d + 1), detached."""
+        return torch.cat([self.head.weight, self.head.bias.unsqueeze(-1)], -1).detach()
+
+
+class Normalise(nn.Module):
+    """(x - mean) / std by channel, (n, c, h, w). Both are buffers: they move and are saved with the network."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+
+def freeze_batch_norm(module: nn.Module) -> None:
+    """Until the next `train()`, let batch norm inside use its running statistics and leave them as they are.
+
+    Scale and shift go on training. A `Featuriser` with `frozen` set does this after every `train()`.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eval()
+
+
+class Featuriser(nn.Module):
+    """Inputs in the form of the data layer to features, (n, ...) to (n, d): a network, and its inputs' normalisation.
+
+    Invariant: while `frozen`, no batch norm inside is ever in training mode, whoever calls `train()`. The flag is
+    part of the state dict (as a tensor), so a network read back from a file stays as frozen as it was.
+    """
+
+    def __init__(self, network: nn.Module, normalise: Normalise | None = None, frozen: bool = False) -> None:
+        super().__init__()
+        self.normalise = nn.Identity() if normalise is None else normalise
+        self.network = network
+        self.frozen = frozen
+        self.train()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.network(self.normalise(inputs))
+        return features
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.frozen:
+            freeze_batch_norm(self)
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.frozen)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.frozen = bool(state)
+        self.train(self.training)
+
+
+class OnFrozen(nn.Module):
+    """top(standardise(backbone(x))), (n, ...) to (n, d): a small network on the features of a fixed backbone.
+
+    Invariant: the backbone takes no gradient and is in evaluation mode, whoever calls `train()`.
+    """
+
+    def __init__(self, backbone: nn.Module, standardise: nn.Module, top: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone.requires_grad_(False)
+        self.standardise = standardise
+        self.top = top
+        self.train()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.top(self.standardise(self.backbone(inputs)))
+        return features
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+
+def on_frozen(backbone: Classifier, top: Classifier, standardise: nn.Module) -> Classifier:
+    """One network from a backbone, whose own head is left out, and a classifier of its features, standardised."""
+    featuriser = OnFrozen(backbone.featuriser, standardise, top.featuriser)
+    whole = Classifier(featuriser, top.head.in_features, top.head.out_features)
+    whole.head = top.head
+    return whole
