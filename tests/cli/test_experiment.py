@@ -208,13 +208,13 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
     [
         ([], "no experiment is named"),
         (["cmnits"], "did you mean 'cmnist'?"),
-        (["small.toml", "--executor", "slurm"], "executor 'slurm' is not known"),
-        (["small.toml", "--executor", "slurm", "--dry-run"], "executor 'slurm' is not known"),
+        (["small.toml", "--executor", "slurm"], "unknown executor 'slurm'"),
+        (["small.toml", "--executor", "slurm", "--dry-run"], "unknown executor 'slurm'"),
         (
             ["small.toml", "--address", "auto"],
-            "--address is not for --executor local: leave it out, or add --executor ray",
+            "--address is an option of --executor ray",
         ),
-        (["small.toml", "--executor", "ray", "--workers", "2"], "--workers is not for --executor ray"),
+        (["small.toml", "--executor", "ray", "--workers", "2"], "--workers is an option of --executor local"),
         (["small.toml", "--only", "TRM"], "unknown method 'TRM'"),
         pytest.param(
             ["small.toml", "--device", "cuda:7"],
@@ -223,8 +223,8 @@ def test_a_run_that_fails_is_told_and_the_others_are_done(trm, small):
         ),
         (["small.toml", "--device", "gpu"], "device 'gpu' is not known: use auto, cpu, cuda or"),
         (["small.toml", "--device", "cpu,"], "device '' is not known"),
-        (["small.toml", "--cpus-per-run", "2"], "--cpus-per-run is not for --executor local"),
-        (["small.toml", "--output", ""], "--output is empty"),
+        (["small.toml", "--cpus-per-run", "2"], "--cpus-per-run is an option of --executor ray"),
+        (["small.toml", "--output", ""], "--output must be a folder"),
         (["small.toml", "--output", "small.toml"], "small.toml"),
         (["small.toml", "--output", "nowhere://x"], "nowhere://x cannot be used for results"),
     ],

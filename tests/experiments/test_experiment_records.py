@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from dataclasses import replace
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -11,7 +12,7 @@ import pytest
 from sweep_tasks import plan, walk
 
 import transferrisk
-from transferrisk.experiments.executors import LocalExecutor
+from transferrisk.experiments.local_executor import LocalExecutor
 from transferrisk.experiments.plan import Cell, Plan
 from transferrisk.experiments.recipe import Recipe
 from transferrisk.experiments.store import Store
@@ -40,7 +41,7 @@ def test_records_of_a_part_leave_the_whole_in_place(tmp_path):
     whole = plan(*(walk(seed=seed) for seed in range(3)))
     run_experiment(whole, Store(tmp_path), HERE)
     part = plan(walk(seed=1))
-    assert run_experiment(part, Store(tmp_path), HERE, whole=whole).total == 1
+    assert run_experiment(replace(part, whole=whole.cells), Store(tmp_path), HERE).total == 1
     assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 9
 
 
@@ -60,7 +61,7 @@ def test_what_is_done_stays_until_what_comes_in_its_place_is_done(tmp_path):
     """As with another precision, or a version whose defaults are others: the same cells are of other runs."""
     before, after = ([walk(seed=seed, steps=steps) for seed in range(3)] for steps in (3, 4))
     run_experiment(plan(*before), Store(tmp_path), HERE)
-    run_experiment(plan(after[0]), Store(tmp_path), HERE, whole=plan(*after))
+    run_experiment(replace(plan(after[0]), whole=plan(*after).cells), Store(tmp_path), HERE)
     shown = pd.read_parquet(tmp_path / "trial" / "records.parquet").groupby("position")["run"].first().tolist()
     assert shown == [after[0].name, before[1].name, before[2].name]
     run_experiment(plan(*after), Store(tmp_path), HERE)
@@ -79,7 +80,7 @@ def test_results_without_the_folders_of_their_runs_stay(tmp_path, damaged):
     if damaged:
         (tmp_path / "runs" / runs[1].name).mkdir(parents=True)
         (tmp_path / "runs" / runs[1].name / "records.damaged.jsonl").touch()
-    run_experiment(plan(runs[0]), Store(tmp_path), HERE, whole=twice)
+    run_experiment(replace(plan(runs[0]), whole=twice.cells), Store(tmp_path), HERE)
     after = pd.read_parquet(path)
     without = ["commit", "date"]
     expected = before[before["run"] != runs[1].name].reset_index(drop=True) if damaged else before

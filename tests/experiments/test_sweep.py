@@ -18,7 +18,7 @@ from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments import sweep as sweep_module
-from transferrisk.experiments.executors import LocalExecutor
+from transferrisk.experiments.local_executor import LocalExecutor
 from transferrisk.experiments.store import Store
 from transferrisk.experiments.sweep import Interrupted, run_experiment
 from transferrisk.experiments.table import ExperimentTable
@@ -339,7 +339,7 @@ def test_workers_that_cannot_start(tmp_path):
     script.write_text(
         "from sweep_tasks import plan, walk\n"
         "from transferrisk.errors import TransferRiskError\n"
-        "from transferrisk.experiments.executors import LocalExecutor\n"
+        "from transferrisk.experiments.local_executor import LocalExecutor\n"
         "from transferrisk.experiments.sweep import run_experiment\n"
         "from transferrisk.experiments.store import Store\n"
         f"try:\n    run_experiment(plan(walk()), Store({str(tmp_path / 'out')!r}), LocalExecutor(1))\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -126,7 +128,7 @@ def test_errors_fall_from_none_to_exact(found):
             assert errors[ridge, size, "none"] > 0.1
     for size in (16, 256):
         series = [errors[0.1, size, name] for name in ("none", "neumann-1", "neumann-10", "neumann-100", "exact")]
-        assert series == sorted(series, reverse=True)
+        assert all(after < before + 1e-13 for before, after in pairwise(series))  # what differences resolve
         assert series[3] < 1e-4
     assert errors[1e-3, 16, "neumann-10"] > 0.3  # the paper's ten terms on a small batch
 

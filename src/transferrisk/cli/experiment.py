@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from ..experiments.executors import Executor
 
 Name = Annotated[str | None, typer.Argument(help="As --list shows them, or a recipe of your own, FILE.toml.")]
 List = Annotated[bool, typer.Option("--list", help="Show the experiments, and stop.")]
@@ -67,15 +63,17 @@ def experiment(
     Example: trm experiment cmnist --fast --only ERM --only TRM --output results
     """
     from ..errors import InputError
-    from ..experiments.plan import absent_data, make_plan, whole_plan
+    from ..experiments.estimate import describe_plan
+    from ..experiments.executors import make_executor, usual_precision
+    from ..experiments.local_executor import LocalExecutor
+    from ..experiments.plan import absent_data, make_plan
     from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
     from ..experiments.sweep import Sweep
     from ..reports.experiments import check
     from ..settings import as_json
-    from ..training.engine import device_of
-    from .experiment_show import events, show_plan, show_recipes, show_summary
-    from .show import console
+    from .experiment_show import events, show_recipes, show_summary
+    from .show import console, task_progress
 
     if listed:
         show_recipes()
@@ -84,65 +82,28 @@ def experiment(
         raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
     recipe = load_recipe(name, fast, defaults)
     if not output.strip():
-        raise InputError("--output is empty: name a folder, or storage such as s3://...")
-    devices = None if device == "auto" else [part.strip() for part in device.split(",")]
-    for one in devices or ():
-        device_of(one)  # refused here, and not by each run
-    given = {"precision": precision or ("fp32" if set(devices or ()) == {"cpu"} or not _gpu() else "bf16")}
-    plan, store = make_plan(recipe, only or (), seeds, given), Store(output)
+        raise InputError("--output must be a folder, or storage such as s3://..., got nothing")
+    carrier = make_executor(
+        executor, device=device, workers=workers, threads=threads, retries=retries, address=address,
+        gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run,
+    )  # fmt: skip
+    plan = make_plan(recipe, only or (), seeds, {"precision": precision or usual_precision(device)})
+    store = Store(output)
     cells = [(cell.run.name, cell.columns) for cell in plan.cells]
     check(recipe.name, recipe.where, as_json(recipe), as_json(cells))  # before hours of work
-    carrier = _executor(executor, workers, threads, devices, address, gpus_per_run, cpus_per_run, retries)
     missing_data = absent_data(plan, store.missing(plan.runs), data_root) if executor == "local" else None
     if dry_run:
-        show_plan(plan, store, devices, workers if executor == "local" else 1, threads)
-        if missing_data:
-            console.print(missing_data, highlight=False, markup=False, soft_wrap=True)
+        local = carrier if isinstance(carrier, LocalExecutor) else LocalExecutor(1, threads=threads)
+        with task_progress() as advance:
+            lines = describe_plan(plan, store, local, advance)
+        console.print("\n".join([*lines, *filter(None, [missing_data])]), highlight=False, markup=False, soft_wrap=True)
         return
     if missing_data:
         raise InputError(missing_data)
     with events(plan, store, quiet) as on_event:
-        sweep = Sweep(plan, store, carrier, whole_plan(recipe, seeds, given), data_root, on_event)
+        sweep = Sweep(plan, store, carrier, data_root, on_event)
         for event in sweep:
             on_event(event)
     show_summary(plan, sweep.summary, output, quiet)
     if sweep.failed:
         raise typer.Exit(1)
-
-
-def _executor(
-    name: str,
-    workers: int | None,
-    threads: int | None,
-    devices: Sequence[str] | None,
-    address: str | None,
-    gpus_per_run: float | None,
-    cpus_per_run: float | None,
-    retries: int,
-) -> Executor:
-    from ..errors import InputError
-    from ..experiments.executors import LocalExecutor
-    from ..experiments.ray_executor import RayExecutor
-
-    if name == "local":
-        _refuse("local", {"--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run})
-        return LocalExecutor(workers, None if devices is None else tuple(devices), threads, retries)
-    if name == "ray":
-        _refuse("ray", {"--workers": workers, "--device": devices})
-        return RayExecutor(address, gpus_per_run, 1.0 if cpus_per_run is None else cpus_per_run, threads, retries)
-    raise InputError(f"executor {name!r} is not known: choose from local, ray")
-
-
-def _gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def _refuse(executor: str, asked: dict[str, object]) -> None:
-    from ..errors import InputError
-
-    for option, value in asked.items():
-        if value is not None:
-            other = "ray" if executor == "local" else "local"
-            raise InputError(f"{option} is not for --executor {executor}: leave it out, or add --executor {other}")

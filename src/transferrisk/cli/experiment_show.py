@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .show import console, task_progress
+from .show import console
 
 if TYPE_CHECKING:
     from ..experiments.plan import Plan
@@ -52,48 +52,6 @@ def _fast(name: str) -> str:
         return f"{count_runs(load_recipe(name, fast=True))}"
     except InputError:
         return ""
-
-
-def show_plan(
-    plan: Plan, store: Store, devices: Sequence[str] | None, workers: int | None, threads: int | None
-) -> None:
-    """How many runs are done and missing, and how long the missing ones take."""
-    from ..errors import counted
-    from ..experiments.estimate import estimate, seconds_by_kind
-    from ..experiments.executors import LocalExecutor, threads_set
-
-    seats, threads = LocalExecutor(workers, None if devices is None else tuple(devices), threads).seats()
-    devices, workers = list(dict.fromkeys(seats)), len(seats)
-    runs, missing = plan.runs, store.missing(plan.runs)
-    left = {run.name for run in missing}
-    done = ((run, store.seconds(run.name)) for run in runs if run.name not in left)
-    seconds = seconds_by_kind((run, took) for run, took in done if took is not None)
-    with threads_set(threads), task_progress() as advance:
-        found = estimate(missing, devices[0], seconds, advance)
-    lines = [plan.recipe.name + (f": {plan.recipe.title}" if plan.recipe.title else "")]
-    needed = f" ({plan.needed} of them train what others go on with)" if plan.needed else ""
-    lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} done, {len(missing)} missing"]
-    if len(missing) > found.unknown:
-        at_once = max(1, workers if devices == ["cpu"] else min(workers, len(devices)))
-        shared = f", faster where {workers} workers share them" if workers > at_once else ""
-        each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}{shared}"
-        unknown = f", and {counted(found.unknown, 'run')} whose time is not known" if found.unknown else ""
-        lines += [
-            f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations: reading data "
-            f"and start-up come on top{unknown}"
-        ]
-    elif missing:
-        lines += ["how long they take is not known beforehand"]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if minutes < 90:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{round(seconds / 3600)} h"
 
 
 @contextmanager

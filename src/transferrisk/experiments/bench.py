@@ -46,6 +46,21 @@ class Workload:
     classes: int
 
 
+@dataclass(frozen=True)
+class Cost:
+    """A number of steps of an algorithm.
+
+    evaluated  about how many samples all evaluations look at
+    """
+
+    workload: Workload
+    algorithm: str
+    settings: Mapping[str, Any]
+    precision: Precision | None
+    steps: int
+    evaluated: int = 0
+
+
 SETTINGS = {
     "cmnist": Workload(2, 128, (3, 28, 28), "cnn", 10),
     "scenecoco": Workload(2, 128, (3, 64, 64), "wrn-16-2", 10),

@@ -19,7 +19,8 @@ from ..data import Options, Splits, load_splits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
 from ..training import Record, Run, TrainingConfig, train, write_records
-from .executors import Slot, run_jobs
+from .executors import Slot
+from .local_executor import run_jobs
 
 RECORDS = "records.jsonl"
 UNFINISHED = "records.unfinished.jsonl"

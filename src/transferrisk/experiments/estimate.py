@@ -11,29 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..errors import counted
 from ..settings import dumps
 from ..training.config import Precision
-from .bench import BRIEF, Workload, forward_seconds, step_seconds
+from .bench import BRIEF, Cost, Workload, forward_seconds, step_seconds
+from .executors import threads_set
+from .local_executor import LocalExecutor
+from .plan import Plan
+from .store import Store
 from .tasks import PlannedRun, get_task
 
 FEW = 2  # samples of each environment in a step that stands for a long one
 LONGEST = 4.0  # seconds of the one step of ERM that tells how time grows with samples
 BUDGET = 25.0  # seconds after which no further kind of step is measured
-
-
-@dataclass(frozen=True)
-class Cost:
-    """So many steps of an algorithm.
-
-    evaluated  about how many samples all evaluations look at
-    """
-
-    workload: Workload
-    algorithm: str
-    settings: Mapping[str, Any]
-    precision: Precision | None
-    steps: int
-    evaluated: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,3 +149,41 @@ def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
         return (run.task, dumps({**run.settings, "seed": 0}, sort_keys=True)), None
     training = run.settings["training"]
     return (run.task, _step(cost), cost.steps, cost.evaluated, dumps(training.get("record"))), cost
+
+
+def describe_plan(
+    plan: Plan, store: Store, executor: LocalExecutor, progress: Callable[[str, int, int], None]
+) -> list[str]:
+    """How many runs are done and missing, and how long the missing ones take with this executor."""
+    seats, threads = executor.seats()
+    devices = list(dict.fromkeys(seats))
+    runs, missing = plan.runs, store.missing(plan.runs)
+    left = {run.name for run in missing}
+    took = [(run, store.seconds(run.name)) for run in runs if run.name not in left]
+    done = seconds_by_kind([(run, seconds) for run, seconds in took if seconds is not None])
+    with threads_set(threads):
+        found = estimate(missing, devices[0], done, progress)
+    lines = [plan.recipe.name + (f": {plan.recipe.title}" if plan.recipe.title else "")]
+    needed = f" ({plan.needed} of them train what others go on with)" if plan.needed else ""
+    lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} done, {len(missing)} missing"]
+    if len(missing) > found.unknown:
+        at_once = len(seats) if devices == ["cpu"] else len(devices)
+        shared = f", faster where {len(seats)} workers share them" if len(seats) > at_once else ""
+        each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}{shared}"
+        unknown = f", and {counted(found.unknown, 'run')} whose time is not known" if found.unknown else ""
+        lines += [
+            f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations: reading data "
+            f"and start-up come on top{unknown}"
+        ]
+    elif missing:
+        lines += ["how long they take is not known beforehand"]
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 600 else f"{round(seconds / 3600)} h"

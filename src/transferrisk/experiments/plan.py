@@ -31,8 +31,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
+    """
+    cells  what is to be done
+    whole  all cells of the recipe, of which those are a part; (): they are all
+    """
+
     recipe: Recipe
     cells: tuple[Cell, ...]
+    whole: tuple[Cell, ...] = ()
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
@@ -59,8 +65,8 @@ def make_plan(
 ) -> Plan:
     """A plan of every problem, combination, method, point and seed, in this order.
 
-    only   "column=value,value" leaves the others out; a value alone is a method's label
-    seeds  the first so many in place of the recipe's
+    only   "column=value,value" leaves the others out of the plan's cells; a value alone is a method's label
+    seeds  how many, in place of the recipe's
     given  settings where the recipe does not say them, such as the precision of the machine; those that the task does
            not have are left out
     """
@@ -68,24 +74,24 @@ def make_plan(
     names = [field.name for field in fields(get_task(recipe.task).settings_type)]
     common = {key: value for key, value in (given or {}).items() if key in names}
     numbers = recipe.seeds if seeds is None else _first_seeds(recipe.seeds, seeds)
-    cells = []
-    for columns, settings in _chosen(recipe, only):
+    every = numbers if len(numbers) > len(recipe.seeds) else recipe.seeds
+    combinations = list(_combinations(recipe))
+    wanted = _wanted(recipe, only, [columns for columns, _ in combinations])
+    cells, whole = [], []
+    for columns, settings in combinations:
         try:
             run = plan_run(recipe.task, {**common, **settings, "seed": numbers[0]}, recipe.keep)
         except InputError as error:
             method = f", method {columns['method']}" if columns.get("method") else ""
             raise InputError(f"recipe {recipe.where}{method}: {error}") from None
-        for seed in numbers:
-            own = replace(run, settings={**run.settings, "seed": seed})
-            cells.append(Cell(own, {**columns, "seed": seed}))
+        chosen = all(_comparable(columns.get(column)) in names for column, names in wanted.items())
+        for seed in every:
+            whole.append(Cell(replace(run, settings={**run.settings, "seed": seed}), {**columns, "seed": seed}))
+            if chosen and seed in numbers:
+                cells.append(whole[-1])
     if not cells:
         raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
-    return Plan(recipe, tuple(cells))
-
-
-def whole_plan(recipe: Recipe, seeds: int | None = None, given: Mapping[str, Any] | None = None) -> Plan:
-    """Every cell of the recipe, with more seeds than it has where those are asked for."""
-    return make_plan(recipe, seeds=None if seeds is None or seeds <= len(recipe.seeds) else seeds, given=given)
+    return Plan(recipe, tuple(cells), tuple(whole))
 
 
 def count_runs(recipe: Recipe) -> int:
@@ -191,11 +197,10 @@ def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _chosen(recipe: Recipe, only: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The combinations that `only` leaves."""
-    everything = list(_combinations(recipe))
-    values: dict[str, dict[str, str]] = {}  # column -> its values as text, in the form in which they are compared
-    for columns, _ in everything:
+def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
+    """Column -> the values that `only` leaves, in the form in which they are compared; cells are given by columns."""
+    values: dict[str, dict[str, str]] = {}  # column -> each of its values, as compared and as text
+    for columns in cells:
         for column, value in columns.items():
             values.setdefault(column, {})[_comparable(value)] = _as_text(value)
     if only and not values:
@@ -204,9 +209,7 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> Iterator[tuple[dict[str, Any
     for text in only:
         column, names = _parse_only(recipe, text, values)
         wanted.setdefault(column, set()).update(names)
-    for columns, settings in everything:
-        if all(_comparable(columns.get(column)) in names for column, names in wanted.items()):
-            yield columns, settings
+    return wanted
 
 
 def _parse_only(recipe: Recipe, text: str, values: Mapping[str, Mapping[str, str]]) -> tuple[str, list[str]]:

@@ -77,11 +77,10 @@ def run_experiment(
     store: Store,
     executor: Executor,
     on_event: OnEvent = lambda event: None,
-    whole: Plan | None = None,
     data_root: Path | None = None,
 ) -> Summary:
     """Do all that is missing of a plan; see `Sweep`."""
-    sweep = Sweep(plan, store, executor, whole, data_root, on_event)
+    sweep = Sweep(plan, store, executor, data_root, on_event)
     for event in sweep:
         on_event(event)
     return sweep.summary
@@ -94,7 +93,6 @@ class Sweep:
     left. A run that failed is tried again by the next sweep. SIGINT and SIGTERM end the work as `executor` does, and
     raise `Interrupted`.
 
-    whole      the plan of which `plan` is a part: the table is of all its runs that are done
     data_root  where data sets are; None: the usual place
     on_step    takes the steps of runs in this process, during which the iteration cannot tell anything
     """
@@ -104,13 +102,12 @@ class Sweep:
         plan: Plan,
         store: Store,
         executor: Executor,
-        whole: Plan | None = None,
         data_root: Path | None = None,
         on_step: OnEvent = lambda event: None,
     ) -> None:
         self.store, self.executor, self.data_root, self.on_step = store, executor, data_root, on_step
         self.runs = plan.runs
-        self.table = ExperimentTable(whole or plan, store)
+        self.table = ExperimentTable(plan, store)
         self.failed: dict[str, str] = {}
         self.ran = 0
         self._name = plan.recipe.name

@@ -62,7 +62,7 @@ class ExperimentTable:
     def _cells(self, earlier: dict[str, NamedCell], finished: Collection[str]) -> list[NamedCell]:
         """The cells of the plan, with a run of an earlier call where only that is finished, and those left of it."""
         left, cells = dict(earlier), list[NamedCell]()
-        for cell in self.plan.cells:
+        for cell in self.plan.whole or self.plan.cells:
             run = cell.run.name
             before, _ = left.pop(_key(cell.columns), (run, {}))
             cells.append((before if before in finished and run not in finished else run, cell.columns))

@@ -17,7 +17,7 @@ from ..results.selection import RULES
 from ..settings import Settings, as_json, checked_values, digest
 
 if TYPE_CHECKING:
-    from .estimate import Cost
+    from .bench import Cost
 
 S = TypeVar("S", bound=Settings)
 OnStep = Callable[[int, int], None]

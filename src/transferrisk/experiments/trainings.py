@@ -26,8 +26,7 @@ from ..training.digests import LENGTH, of_file
 from ..training.finetune import finetuning
 from ..training.output import BEST, LAST
 from ..training.protocols import PROTOCOLS, default_backbone, side_of
-from .bench import Workload
-from .estimate import Cost
+from .bench import Cost, Workload
 from .tasks import Place, PlannedRun, Task, get_task, register
 
 FOLDER = "training"

@@ -16,7 +16,8 @@ from torch import Generator, Tensor
 
 from ..data import EnvironmentSet
 from ..data.splits import VALIDATION, hold_out
-from ..experiments.executors import Slot, run_jobs
+from ..experiments.executors import Slot
+from ..experiments.local_executor import run_jobs
 from ..training import OnStep
 from .source import Source
 from .trial import Outcome, Recipe, correct, fit_rows

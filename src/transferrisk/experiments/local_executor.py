@@ -1,0 +1,270 @@
+"""Jobs in processes of this machine, or in this one.
+
+Python's own pools cannot do what runs of hours need: they break as a whole when one worker is killed, and end workers
+without letting them save. So each worker here is a process with a pipe: a job goes in; steps and the result come out. A
+worker that dies is replaced and its job tried again. SIGTERM asks a worker to finish its step, save and end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Annotated, Any, TypeVar
+
+import torch
+
+from ..errors import InputError, TransferRiskError
+from ..settings import Bound, Count, Settings
+from ..training import Stopped
+from .executors import Executor, Job, Message, Messages, OnJobStep, Slot, count_cores, threads_set
+
+T = TypeVar("T")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class LocalExecutor(Settings):
+    """
+    workers  processes, started afresh: a script that asks for them needs the `if __name__ == "__main__"` guard. None:
+             one for each device, or for each core if the device is the CPU. 0: all is done in this process, which ends
+             with the first job that kills it
+    devices  workers take them in turn; None: all GPUs, or the CPU
+    threads  threads of each worker; None: the cores, divided among the workers
+    retries  how often a job is tried again after its worker died
+    """
+
+    workers: Annotated[int, Bound(least=0)] | None = None
+    devices: tuple[str, ...] | None = None
+    threads: Count | None = None
+    retries: Annotated[int, Bound(least=0)] = 2
+
+    def seats(self) -> tuple[tuple[str, ...], int]:
+        """The device of each worker, or of this process, and the threads of each."""
+        devices = self.devices or _all_devices()
+        workers = self.workers
+        if workers is None:
+            workers = count_cores() if devices == ("cpu",) else len(devices)
+        seats = tuple(devices[i % len(devices)] for i in range(max(1, workers)))
+        return seats, self.threads or max(1, count_cores() // len(seats))
+
+    def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep = lambda position, done, total: None) -> Messages:
+        seats, threads = self.seats()
+        if self.workers == 0:
+            return _here(jobs, seats[0], threads, on_step)
+        return _in_processes(jobs, seats, threads, self.retries)
+
+    def close(self) -> None:
+        """Nothing outlives `map`."""
+
+
+def _all_devices() -> tuple[str, ...]:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
+
+
+def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: OnJobStep) -> Iterator[tuple[int, T]]:
+    """(position, result) of each job as it finishes, on the CPU; one worker is this process.
+
+    A job gets one thread wherever it runs: small networks gain little from more, threads that wait by spinning bring
+    each other to a halt where cores are shared, and so the numbers do not depend on how many processes there are.
+    """
+    if workers < 1:
+        raise InputError(f"workers must be an integer >= 1, got {workers}")
+    executor = LocalExecutor(0 if min(workers, len(jobs)) == 1 else workers, ("cpu",), threads=1, retries=0)
+    return _results(executor, jobs, on_step)
+
+
+def _results(executor: Executor, jobs: Sequence[Job[T]], on_step: OnJobStep) -> Iterator[tuple[int, T]]:
+    with closing(executor.map(jobs, on_step)) as messages:
+        for message in messages:
+            if message.kind == "step":
+                on_step(message.position, *message.content)
+            elif message.kind == "done":
+                yield message.position, message.content
+            else:
+                raise TransferRiskError(f"a worker process {message.content}: use fewer workers")
+
+
+def _here(jobs: Sequence[Job[Any]], device: str, threads: int, on_step: OnJobStep) -> Messages:
+    for position, job in enumerate(jobs):
+        with threads_set(threads):
+            result = job(Slot(device, threads, partial(on_step, position)))
+        yield Message(position, "done", result)
+
+
+def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, retries: int) -> Messages:
+    waiting, deaths = deque(range(len(jobs))), Counter[int]()
+    workers: dict[Connection, _Worker] = {}
+    begun = False
+
+    def next_job(worker: _Worker) -> None:
+        worker.position = waiting.popleft()
+        with suppress(OSError):  # it has just died, which is noticed when its answer is waited for
+            worker.connection.send(jobs[worker.position])
+
+    def replace(worker: _Worker) -> str:
+        how = worker.join()
+        del workers[worker.connection]
+        if waiting:
+            start(worker.device)
+        return how
+
+    def start(device: str) -> None:
+        worker = _Worker(device, threads)
+        workers[worker.connection] = worker
+        next_job(worker)
+
+    try:
+        for device in seats[: len(jobs)]:
+            start(device)
+        while busy := [connection for connection, worker in workers.items() if worker.position is not None]:
+            for connection in wait(busy):
+                worker = workers[connection]  # type: ignore[index]  # it is one of ours
+                position = worker.position
+                assert position is not None
+                try:
+                    kind, content = worker.connection.recv()
+                except (EOFError, OSError):
+                    kind, content = "died", None
+                if kind == "begun":
+                    begun = True
+                elif kind == "raised":
+                    raise content
+                elif kind == "step":
+                    yield Message(position, "step", content)
+                elif kind == "died":
+                    deaths[position] += 1
+                    again = begun and deaths[position] <= retries
+                    if again:
+                        waiting.appendleft(position)
+                    how = replace(worker)
+                    if not begun:
+                        raise TransferRiskError(
+                            f"a worker process {how} before it could work: use fewer workers, and in a script of "
+                            'your own start them below `if __name__ == "__main__":`'
+                        )
+                    attempts = f", at each of {retries + 1} attempts" if retries and not again else ""
+                    yield Message(position, "retried" if again else "lost", how + attempts)
+                else:
+                    worker.position = None
+                    if kind == "last":
+                        replace(worker)
+                    elif waiting:
+                        next_job(worker)
+                    yield Message(position, "done", content)
+    finally:
+        _end([worker.process for worker in workers.values()])
+
+
+class _Worker:
+    """A process that does jobs; `position` is that of the job it has."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        """Start it. It inherits a block on signals: what Ctrl-C means is decided in this process alone."""
+        self.device, self.position = device, None  # type: tuple[str, int | None]
+        context = get_context("spawn")
+        resource_tracker.ensure_running()  # when it starts with the first worker, it lifts the block
+        with _signals_blocked(signal.SIGINT, signal.SIGTERM), _environment(threads):
+            self.connection, theirs = context.Pipe()
+            self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads))
+            self.process.start()
+            theirs.close()
+
+    def join(self) -> str:
+        """Wait for its end, and say how it ended."""
+        self.process.join()
+        self.connection.close()
+        code = self.process.exitcode or 0
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"was ended by {name}{', perhaps because memory ran out' * (code == -9)}"
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """Let trainings finish their step and save; whoever cannot wait for that interrupts again."""
+    try:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+@contextmanager
+def _signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Hold such signals back until the end, where the system can."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Variables that libraries of a worker read as they are loaded."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _work(connection: Connection, device: str, threads: int) -> None:
+    """A worker's life: jobs come and results go through the connection, until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    torch.set_num_threads(threads)
+    abandoned = False
+
+    def on_step(done: int, total: int) -> None:
+        nonlocal abandoned
+        try:
+            connection.send(("step", (done, total)))
+        except OSError:  # the process that started us is gone: stop as it would have asked us to
+            if not abandoned:
+                abandoned = True
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        connection.send(("begun", None))
+        kind = "done"
+        while kind == "done":
+            kind, content = _answer(connection.recv(), Slot(device, threads, on_step))
+            connection.send((kind, content))
+    except (EOFError, ConnectionError, Stopped):
+        return
+
+
+def _answer(job: Job[Any], slot: Slot) -> tuple[str, Any]:
+    try:
+        result = job(slot)
+    except Stopped:
+        raise
+    except Exception as error:
+        error.add_note(f"In a worker process:\n{traceback.format_exc()}")
+        return "raised", error
+    return "last" if slot.broken else "done", result
