@@ -29,7 +29,7 @@ GROUND = {"errors", "extras", "files", "plugins", "registry", "results", "settin
 ASIDE = {
     "data": {"errors", "extras", "files", "plugins", "registry", "settings"},
     "models": {"errors", "plugins", "registry", "settings"},
-    "reports": {"errors", "files", "results", "settings", "training.records", "training.selection"},  # records only
+    "reports": {"errors", "files", "results", "settings"},
     "results": {"errors", "files", "settings"},
     "paper": {
         "algorithms",

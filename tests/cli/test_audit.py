@@ -134,7 +134,7 @@ def test_bad_rows_can_be_left_out(trm, tmp_path):
         (("notes.txt",), "does not exist"),
         (("real.txt",), "no kind of data that is known"),
         (("embeddings.npz",), "has no array 'labels'"),
-        (("embeddings.npz", *NAMED, "--output", "page.pdf"), "does not end in .html"),
+        (("embeddings.npz", *NAMED, "--output", "page.pdf"), "must end in .html"),
         (("embeddings.npz", *NAMED, "--ridge", "0"), "ridge must be a finite number > 0"),
         (("embeddings.npz", *NAMED, "--confidence", "2"), "got 2.0"),
         (("embeddings.npz", *NAMED, "--model", "none.safetensors"), "does not exist"),

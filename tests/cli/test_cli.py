@@ -8,13 +8,12 @@ import subprocess
 import sys
 
 import pytest
-import rich.progress
 
-from transferrisk.cli import show
-from transferrisk.cli.show import provenance
+from transferrisk.cli.demo import as_runs, provenance
+from transferrisk.cli.progress import run_progress
 from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.execute import commit
-from transferrisk.reports import summarise
+from transferrisk.reports.comparison import summarise
 
 
 def in_a_process(*arguments, cwd=None):
@@ -95,7 +94,7 @@ def test_the_package_runs_as_a_module():
 def test_small_demo_end_to_end(tmp_path):
     result = in_a_process("demo", "--seeds", "1", "--epochs", "1", "--output", "out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "Transfer risk" in result.stdout
+    assert "TRM" in result.stdout
     assert "In the environment it has not seen" in " ".join(result.stdout.split())
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["records.jsonl", "report.html", "samples.npz"]
 
@@ -110,33 +109,31 @@ def test_json_is_all_there_is_on_stdout(tmp_path):
     assert "trm, seed 0: 4 of 4 runs finished" in result.stderr
 
 
-def test_each_run_has_a_bar_and_a_clock_of_its_own(monkeypatch):
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    now = [0.0]
-    seen = []
+@pytest.mark.parametrize("terminal", [True, False])
+def test_each_run_has_a_bar_of_its_own_or_a_line(monkeypatch, capsys, terminal):
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
+    with run_progress("all runs", 2) as bars:
+        bars.step("erm, seed 0", 1, 2)
+        bars.step("trm, seed 0", 1, 2)
+        bars.end("erm, seed 0")
+        assert bars.done == 1
+        bars.end("trm, seed 0", "failed", finished=False, said=True)
+    said = capsys.readouterr().err
+    assert "failed" in said
+    assert ("erm, seed 0: 1 of 2 runs finished" in said) is not terminal
+    assert ("all runs" in said) is terminal
 
-    class Clocked(rich.progress.Progress):
-        def __init__(self, *columns, **options):
-            super().__init__(*columns, get_time=lambda: now[0], auto_refresh=False, **options)
-            seen.append(self)
 
-    monkeypatch.setattr(show, "Progress", Clocked)
-    with show.progress(2) as advance:
-        (bars,) = seen
-        advance("erm", 0, 1, 2)
-        now[0] = 60.0
-        advance("trm", 0, 1, 2)
-        now[0] = 70.0
-        assert [(task.description, task.elapsed) for task in bars.tasks] == [
-            ("all runs", 70.0), ("erm, seed 0", 70.0), ("trm, seed 0", 10.0),
-        ]  # fmt: skip
-        advance("erm", 0, 2, 2)
-        assert [task.description for task in bars.tasks] == ["all runs", "trm, seed 0"]
-        assert bars.tasks[0].completed == 1
+def test_json_goes_to_a_file_or_to_standard_output(trm, tmp_path):
+    code, out, _ = trm("data", "list", "--json")
+    assert code == 0
+    assert trm("data", "list", "--json", tmp_path / "sets.json")[0] == 0
+    assert json.loads((tmp_path / "sets.json").read_text()) == json.loads(out)
+    code, out, err = trm("data", "list", "--json", tmp_path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 def test_trm_is_ahead_of_erm_by_five_points_in_the_demo(tmp_path):
-    records = Demo(algorithms=("erm", "trm")).run(tmp_path)
-    erm, trm_row = summarise(records)
+    erm, trm_row = summarise(as_runs(Demo(algorithms=("erm", "trm")).run(tmp_path)))
     assert trm_row.test.mean - erm.test.mean > 0.05
     assert trm_row.transfer_risk.mean < erm.transfer_risk.mean

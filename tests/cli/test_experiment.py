@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from transferrisk.cli.experiment_show import events
-from transferrisk.cli.show import console
 from transferrisk.experiments import estimate as estimates
 from transferrisk.experiments.plan import count_runs, make_plan
 from transferrisk.experiments.recipe import load_recipe
@@ -78,13 +77,13 @@ def test_damaged_files_of_an_experiment_are_written_anew(trm, small, content):
 
 
 def test_the_list_names_every_experiment(trm, monkeypatch):
-    monkeypatch.setattr(console, "width", 120)
+    monkeypatch.setenv("COLUMNS", "120")
     code, out, err = trm("experiment", "--list")
     assert (code, err) == (0, "")
     for name in ("cmnist", "pacs-resnet18", "office-home", "irm-vs-trm"):
         assert name in out
     assert "In the paper" in out
-    monkeypatch.setattr(console, "width", 80)
+    monkeypatch.setenv("COLUMNS", "80")
     out = trm("experiment", "--list")[1]
     assert "In the paper" not in out
     assert "…" not in out
@@ -241,9 +240,9 @@ def test_bad_input_is_one_line(trm, small, arguments, message):
     ("text", "message"),
     [
         ('[show]\nkind = "lines"\nx = "sead"', "there is no axis 'sead'"),
-        ("[published]\ntraining_domain = 3", "published.training_domain is no table"),
+        ("[published]\ntraining_domain = 3", "published must be a table"),
         ("[published.training_dom.ERM]\naccuracy = [3]", "did you mean 'training_domain'?"),
-        ('[published.training_domain.ERM]\naccuracy = "a"', "'a' is neither [mean] nor [mean, deviation]"),
+        ('[published.training_domain.ERM]\naccuracy = "a"', "[mean, deviation], got 'a'"),
     ],
 )
 def test_what_the_report_would_refuse_is_refused_before_anything_runs(trm, small, text, message):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "experiments"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "reports"))
 from results_folder import cells_of, evaluation, write
 
 TABLE = {"kind": "table", "value": "accuracy"}
@@ -35,7 +35,8 @@ def results(tmp_path):
 def test_prints_tables_and_writes_beside_the_results(trm, results):
     code, out, err = trm("report", results)
     assert (code, err) == (0, "")
-    for told in ("About whole", "75.0 ± 7.1", "71.0 ± 1.0, +4.0", "+20.0 20.0 to 20.0", "over 2 seeds", "Missing: TRM.",
+    for told in ("About whole", "75.0 ± 7.1", "paper 71.0 ± 1.0", "difference +4.0", "20.0 to 20.0", "over 2 seeds",
+                 "Missing: TRM.",
                  "75.0 ± 7.1*", "Starred: the best mean", "report.html",
                  "Selected by training-domain validation", "Missing: 2 of 4 runs."):  # fmt: skip
         assert told in re.sub(r"\s+", " ", out)
@@ -72,7 +73,7 @@ def test_results_at_an_address(trm, results, tmp_path, text_of):
     assert "the reason" in page
     code, out, err = trm("report", "memory://shelf/results")
     assert (code, out) == (2, "")
-    assert "memory://shelf/results is no folder that a report can be written to: add --output FOLDER" in err
+    assert "memory://shelf/results is an address, where no report can be written: add --output FOLDER" in err
     assert trm("report", f"file://{results}")[0] == 0
     shelf.pipe_file("/shelf/results/part/recipe.json", b"{")
     code, out, err = trm("report", "memory://shelf/results", "part", "--output", "here")
@@ -103,17 +104,17 @@ def test_help_has_an_example(trm):
 @pytest.mark.parametrize(
     ("spoil", "arguments", "said"),
     [
-        (lambda r: None, ["nowhere"], "nowhere is no folder: name the one that trm experiment wrote"),
+        (lambda r: None, ["nowhere"], "nowhere must be a folder of results"),
         (lambda r: (r / "empty").mkdir(), ["results/empty"], "holds no results: run trm experiment"),
         (lambda r: None, ["results/whole"], "is one experiment: name the folder that holds it, trm report results"),
         (lambda r: None, ["results", "whol"], "has no experiment 'whol': did you mean 'whole'?"),
         (lambda r: (r / "part/recipe.json").write_text("{"), PART, "recipe.json cannot be read as JSON"),
-        (lambda r: (r / "part/recipe.json").write_text("{}"), PART, "is not what an experiment writes"),
+        (lambda r: (r / "part/recipe.json").write_text("{}"), PART, "recipe.json: cells must be a list, got None"),
         (lambda r: (r / "part/recipe.json").write_bytes(b"\xff"), PART, "recipe.json cannot be read as JSON"),
         (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["best"]}, "cells": []}'), PART,
-         "select = ['best'] is no list of"),
+         "recipe.json: select must name rules of selection, got 'best'"),
         (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["last"], "published": {"last": 1}}, '
-                                                       '"cells": []}'), PART, "published.last is no table"),
+                                                       '"cells": []}'), PART, "recipe.json: published must be a table"),
         (lambda r: (r / "part/records.parquet").write_bytes(b"PAR1 no"), PART, "cannot be read as Parquet"),
         (lambda r: (r / "part/records.parquet").write_bytes(b""), PART, "cannot be read as Parquet"),
     ],
@@ -183,4 +184,4 @@ def test_a_show_that_is_not_known_is_one_line(trm, results):
     write(results, "odd", {"kind": "tables"}, [], lambda c: None)
     code, _, err = trm("report", "results", "odd")
     assert code == 2
-    assert "recipe odd, [show]: kind = 'tables' is not known: did you mean 'table'?" in err
+    assert "recipe odd, [show]: kind must be a kind of view, got 'tables': did you mean 'table'?" in err

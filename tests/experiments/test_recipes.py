@@ -13,19 +13,19 @@ from transferrisk.errors import InputError
 from transferrisk.experiments import plan
 from transferrisk.experiments.recipe import load_recipe, recipe_names
 from transferrisk.experiments.tasks import get_task
-from transferrisk.reports.experiments.shows import read
-from transferrisk.reports.experiments.values import text as as_text
+from transferrisk.reports.report import read_views
+from transferrisk.reports.tables import axis_text
 from transferrisk.results.selection import RULES
 
 
 def columns_of(recipe, made):
     """What a column of the paper's numbers may be called, in the tables that the recipe shows."""
     found = set()
-    for show in read(recipe.show, recipe.name):
+    for show in read_views(recipe.show, recipe.name).values():
         found |= {*getattr(show, "value", ()), *getattr(show, "values", ())}
         found |= {"average"} if getattr(show, "average", False) else set()
         axes = {getattr(show, "columns", ""), getattr(show, "x", ""), *show.panels}
-        found |= {as_text(cell.columns[axis]) for cell in made.cells for axis in axes if axis in cell.columns}
+        found |= {axis_text(cell.columns[axis]) for cell in made.cells for axis in axes if axis in cell.columns}
     return found
 
 

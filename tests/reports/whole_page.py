@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transferrisk.reports import Bar, Bars, Curves, Group, Heatmap, Page, Pictures, Sentences, Shown, Table
+from transferrisk.reports import Bar, Bars, Cell, Curves, Group, Heatmap, Page, Pictures, Table, Text
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -17,10 +17,10 @@ HOSTILE = (
     "مستشفى الشمال",
 )
 TABLE = (
-    ("b", 10, 0.5, Shown(0.9, "90.0 ± 1.0")),
-    ("a", 9, None, Shown(0.1, "10.0 ± 2.0")),
-    ("c", 100, -2.25, Shown(float("nan"), "none")),
-    ("B", 2, 1e-3, Shown(0.25, "25.0 ± 3.0")),
+    ("b", 10, 0.5, Cell("90.0 ± 1.0", 0.9)),
+    ("a", 9, None, Cell("10.0 ± 2.0", 0.1)),
+    ("c", 100, -2.25, Cell("none", float("nan"))),
+    ("B", 2, 1e-3, Cell("25.0 ± 3.0", 0.25)),
 )
 
 
@@ -43,7 +43,7 @@ def whole_page(names=HOSTILE) -> Page:
             Curves(names[0], {name: (x, [i, 1.0, i / 2]) for i, name in enumerate(names)}, names[1], names[2]),
             Table("Numbers", ["Name", "Count", "Value", "Own words"], TABLE, digits=2, emphasised=[1], note=names[0]),
             Table("Names", [*names], [[*names], [*reversed(names)]]),
-            Sentences(names[1], [*names]),
+            Text(names[1], [*names]),
             Pictures("Pictures", {names[0]: np.zeros((3, 2, 4, 4, 3), np.uint8)}),
         ),
         settings={names[0]: names[1], "List": list(names)},

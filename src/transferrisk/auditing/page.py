@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Sentences, Shown, Table, write_page
-from ..reports.sections import Entry
+from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent, write_page
+from ..reports.values import Entry
 from .intervals import Estimate
-from .report import NOT_JUDGED, Audit
+from .report import MAJORITY, NOT_JUDGED, Audit
 
 _PAIRS = 10  # listed, of the worst
+_MOST_COLUMNS = 8  # environments beside each other on a terminal
 _CORNER = "fitted on ↓ tested on →"
 
 
@@ -23,12 +24,35 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     lead, rest = audit.sentences[:2], audit.sentences[2:]
     sections: list[Section] = [_maps(audit), _bars(audit), _pairs(audit), _environments(audit)]
     if rest:
-        sections.insert(0, Sentences("Findings", rest))
+        sections.insert(0, Text("Findings", rest))
     settings = {key.capitalize(): str(value) for key, value in audit.settings.items() if value is not None}
     settings |= {"Samples": str(int(audit.counts.sum())), "Classes": ", ".join(map(str, audit.classes))}
     settings |= {"Seconds": f"{audit.seconds['all']:.1f}, of which the matrix {audit.seconds['matrix']:.1f}"}
     title = f"Do these features transfer? {data}".strip()
     return Page(title, tuple(lead), tuple(sections), settings, command)
+
+
+def accuracy_table(audit: Audit) -> Table:
+    """Accuracy by where a predictor was fitted and tested; for many environments, the worst of each.
+
+    The share of the most frequent class is what guessing it would give.
+    """
+    names, values, majority = audit.marked_names, audit.accuracy.value, audit.majority
+    title, note = "Accuracy on held-out samples, %", "" if audit.judged.all() else NOT_JUDGED
+    rows: list[list[Entry]]
+    if len(names) <= _MOST_COLUMNS:
+        pairs = [*zip(names, values, strict=True), ("all of them", audit.pooled_accuracy.value)]
+        pairs += [("all others", audit.left_out_accuracy.value), (MAJORITY, majority)]
+        rows = [[name, *map(percent, row)] for name, row in pairs]
+        return Table(f"{title}; rows: fitted on, columns: tested on", ["Fitted on", *names], rows, note=note)
+    rows = []
+    for p, name in enumerate(names):
+        others = [(values[q, p], q) for q in range(len(names)) if q != p and audit.judged[q]]
+        worst, q = min(others, default=(float("nan"), p))
+        there = (values[p, p], audit.pooled_accuracy.value[p], audit.left_out_accuracy.value[p])
+        rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
+    columns = ["Environment", "Fitted there", "On all", "On all others", "Worst other", "Most frequent"]
+    return Table(title, columns, rows, note=note)
 
 
 def _maps(audit: Audit) -> Group:
@@ -78,7 +102,7 @@ def _pairs(audit: Audit) -> Table:
     pairs = sorted(((M[q, p] - M[p, p], q, p) for q in judged for p in judged if q != p), reverse=True)
     rows: list[list[Entry]] = [
         [str(audit.environments[q]), str(audit.environments[p]), float(M[q, p]), float(M[p, p]),
-         _percent(A[q, p]), _percent(A[p, p])]
+         percent(A[q, p]), percent(A[p, p])]
         for _, q, p in pairs[:_PAIRS]
     ]  # fmt: skip
     columns = ["Fitted on", "Tested on", "Loss", "Loss, fitted there", "Accuracy, %", "Accuracy, fitted there, %"]
@@ -86,13 +110,9 @@ def _pairs(audit: Audit) -> Table:
     return Table("Worst pairs", columns, rows, digits=3, note=note)
 
 
-def _percent(share: float) -> Shown:
-    return Shown(float(share), f"{100 * share:.1f}")
-
-
 def _environments(audit: Audit) -> Table:
     rows: list[list[Entry]] = [
-        [str(name), int(audit.counts[e].sum()), int((audit.counts[e] > 0).sum()), _percent(audit.majority[e]),
+        [str(name), int(audit.counts[e].sum()), int((audit.counts[e] > 0).sum()), percent(audit.majority[e]),
          float(audit.irm.value[e]), f"{audit.ridges[e]:g}" if np.isfinite(audit.ridges[e]) else "-",
          audit.remarks.get(name, "")]
         for e, name in enumerate(audit.environments)

@@ -63,7 +63,7 @@ def _run() -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _show_warning
-            return app(prog_name="trm", standalone_mode=False) or 0
+            return app(_with_json_target(sys.argv[1:]), prog_name="trm", standalone_mode=False) or 0
     except usage_error as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]  # click's own
         command = context.command_path if context else "trm"
@@ -84,6 +84,17 @@ def _run() -> int:
         if full is None:
             raise
         return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
+
+
+def _with_json_target(arguments: list[str]) -> list[str]:
+    """The arguments with --json=- for --json that no FILE follows: typer has no option with an optional value."""
+    found = list(arguments)
+    end = found.index("--") if "--" in found else len(found)
+    for place, word in enumerate(found[:end]):
+        following = found[place + 1] if place + 1 < end else "-"
+        if word == "--json" and following.startswith("-"):
+            found[place] = "--json=-"
+    return found
 
 
 def _show_warning(

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..data import Options
-from .asking import AsJson, reads_data
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from ..auditing import Audit
-
-_MOST_COLUMNS = 8  # environments beside each other on a terminal
+from .options import Json, data_options
 
 Data = Annotated[
     str,
@@ -44,7 +36,7 @@ Confidence = Annotated[float, typer.Option(help="Share of the draws that an inte
 Standardise = Annotated[bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and deviation 1.")]
 
 
-@reads_data
+@data_options()
 def audit(
     name: Data,
     options: Options,
@@ -55,22 +47,23 @@ def audit(
     bootstrap: Draws = 200,
     confidence: Confidence = 0.95,
     standardise: Standardise = True,
-    as_json: AsJson = False,
+    as_json: Json = None,
 ) -> None:
     """Tell whether predictors fitted on features in one environment work in the others.
 
     Example: trm audit embeddings.npz --label y --environment site --output audit.html
     """
     from ..auditing import audit as audit_features
-    from ..auditing.report import NOT_JUDGED
+    from ..auditing.page import accuracy_table
     from ..errors import InputError
     from ..files import check_target, expand_home, readable
+    from ..reports.terminal import print_line, print_values
     from .audit_data import data_name, read
-    from .show import console, task_progress
+    from .progress import task_progress
 
     target = expand_home(output)
     if target.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{target} does not end in .html, which is what is written: name it so")
+        raise InputError(f"--output must end in .html, got {target}")
     check_target(target)
     with task_progress() as advance:
         data = read(data_name(name, options), replace(options, progress=advance), model)
@@ -87,51 +80,7 @@ def audit(
             progress=lambda _, done, total: advance("auditing", done, total),
         )
     found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))
-    if as_json:
-        print(json.dumps(found.to_dict() | {"page": str(target)}, indent=2, allow_nan=False))
+    if as_json and as_json.write(found.to_dict() | {"page": str(target)}):
         return
-    console.print(_table(found))
-    if not found.judged.all():
-        console.print(f"{NOT_JUDGED}\n", highlight=False)
-    for sentence in found.sentences:
-        console.print(sentence, highlight=False, markup=False)
-    console.print(f"\nReport: {readable(target)}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _table(found: Audit) -> Table:
-    """Accuracy by where a predictor was fitted and tested; of many environments, the worst of each.
-
-    The share of the most frequent class is what guessing it would give.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..auditing.report import MAJORITY
-
-    few = len(found.environments) <= _MOST_COLUMNS
-    title = "Accuracy on held-out samples, %" + ("; rows: fitted on, columns: tested on" if few else "")
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    names, values = found.marked_names, found.accuracy.value
-    table.add_column("Fitted on" if few else "Environment")
-    if few:
-        for name in names:
-            table.add_column(Text(name), justify="right")
-        rows = [*zip(names, values, strict=True), ("all of them", found.pooled_accuracy.value)]
-        rows += [("all others", found.left_out_accuracy.value), (MAJORITY, found.majority)]
-        for name, row in rows:
-            table.add_row(Text(name), *map(_percent, row))
-        return table
-    for heading in ("Fitted there", "On all", "On all others", "Worst other", "Most frequent"):
-        table.add_column(heading, justify="right")
-    majority = found.majority
-    for p, name in enumerate(names):
-        others = [(values[q, p], q) for q in range(len(names)) if q != p and found.judged[q]]
-        worst, q = min(others, default=(float("nan"), p))
-        row = (values[p, p], found.pooled_accuracy.value[p], found.left_out_accuracy.value[p])
-        table.add_row(Text(name), *map(_percent, row), Text(f"{_percent(worst)} ({names[q]})"), _percent(majority[p]))
-    return table
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}" if share == share else "-"
+    print_values(accuracy_table(found), *found.sentences)
+    print_line(f"Report: {readable(target)}")

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data import Options
-from .asking import AsJson, Name, Root, reads_data
+from .options import DataName, DataRoot, Json, data_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from ..data import EnvironmentSet
     from ..data.summary import Listing
+    from ..reports import Cell, Table
 
 data_app = typer.Typer(help="The data sets: list them, get their files, check them, look at them.")
 
@@ -29,24 +28,22 @@ def help_(context: typer.Context) -> None:
 
 
 @data_app.command("list")
-def list_(data_root: Root = None, as_json: AsJson = False) -> None:
+def list_(data_root: DataRoot = None, as_json: Json = None) -> None:
     """List the data sets, what they are built from, and whether the files they need are there.
 
     Example: trm data list
     """
     from ..data.catalogue import data_root as root_of
     from ..data.summary import list_sets, list_sources
-    from ..settings import dumps
-    from .show import console
+    from ..reports.terminal import print_line, print_values, width
 
     sets, sources, root = list_sets(data_root), list_sources(data_root), root_of(data_root)
-    if as_json:
-        found = {"root": str(root), "sets": [*map(_described, sets)], "sources": [*map(_described, sources)]}
-        print(dumps(found, indent=2))
+    found = {"root": str(root), "sets": [*map(_described, sets)], "sources": [*map(_described, sources)]}
+    if as_json and as_json.write(found):
         return
-    console.print(_sets_table("Data sets", sets, console.width >= 110))
-    console.print(_sets_table("What they are built from", sources, console.width >= 110))
-    console.print(f"Data root: {root}", highlight=False, markup=False, soft_wrap=True)
+    wide = width() >= 110
+    print_values(_sets_table("Data sets", sets, wide), _sets_table("What they are built from", sources, wide))
+    print_line(f"Data root: {root}")
 
 
 @data_app.command()
@@ -55,8 +52,8 @@ def fetch(
     given: Annotated[
         Path | None, typer.Option("--from", help="A folder, an archive or a file that you have already got.")
     ] = None,
-    data_root: Root = None,
-    as_json: AsJson = False,
+    data_root: DataRoot = None,
+    as_json: Json = None,
 ) -> None:
     """Get the files of a data set. Files that are there are left alone, interrupted downloads go on.
 
@@ -67,16 +64,14 @@ def fetch(
     from ..data import catalogue
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
-    from ..settings import dumps
-    from .show import byte_progress
+    from .progress import byte_progress
 
-    with byte_progress(quiet=as_json) as advance:
+    with byte_progress(quiet=as_json is not None) as advance:
         came = fetch_files(name, data_root, given, lambda what, *done: advance(escape(what), *done))
     root = catalogue.data_root(data_root)
     states = verify(name, root, digests=False)
-    if as_json:
-        files = [{"path": str(state.path), "state": state.state} for state in states]
-        print(dumps({"name": name, "root": str(root), "fetched": [str(path) for path in came], "files": files}))
+    files = [{"path": str(state.path), "state": state.state} for state in states]
+    if as_json and as_json.write({"name": name, "root": str(root), "fetched": list(map(str, came)), "files": files}):
         return
     for path in came:
         print(f"fetched {path}")
@@ -90,35 +85,35 @@ def fetch(
 
 
 @data_app.command()
-@reads_data
-def check(name: Name, options: Options, as_json: AsJson = False) -> None:
+@data_options(synthetic=True)
+def check(name: DataName, options: Options, as_json: Json = None) -> None:
     """Read all of a data set, compare it with its published facts, and count its samples.
 
     Example: trm data check pacs
     """
     from ..data.summary import check_data, count_by_class, count_distinct, parts_of
-    from ..settings import dumps
-    from .show import console, task_progress
+    from ..reports.terminal import print_values, width
+    from .progress import task_progress
 
     with task_progress() as advance:
         files, data = check_data(name, replace(options, progress=advance))
     if data is None:
-        print(dumps([str(file.path) for file in files]) if as_json else "\n".join(map(str, files)))
+        if not (as_json and as_json.write([str(file.path) for file in files])):
+            print("\n".join(map(str, files)))
         return
     parts = parts_of(data)
-    if as_json:
-        counts = {title: count_by_class(members) for title, members in parts.items()}
-        print(dumps({"name": name, "parts": counts}))
+    counts = {title: count_by_class(members) for title, members in parts.items()}
+    if as_json and as_json.write({"name": name, "parts": counts}):
         return
-    console.print(_counts_table(name, parts, console.width))
+    print_values(_counts_table(name, parts, width()))
     shape = " x ".join(map(str, next(iter(parts.values())).inputs[:1].shape[1:]))
-    console.print(f"{count_distinct(data)} samples of shape {shape}: all there, and all can be read", highlight=False)
+    print_values(f"{count_distinct(data)} samples of shape {shape}: all there, and all can be read")
 
 
 @data_app.command()
-@reads_data
+@data_options(synthetic=True)
 def show(
-    name: Name,
+    name: DataName,
     options: Options,
     output: Annotated[Path | None, typer.Option(help="Picture to write, .png. Default: NAME.png.")] = None,
     per_class: Annotated[int, typer.Option(min=1, max=50, help="Samples of each class.")] = 3,
@@ -131,8 +126,8 @@ def show(
     from ..data.summary import environments_of, parts_of, pictures_by_class, principal_components
     from ..errors import InputError, cause_of
     from ..files import check_target, expand_home, readable, write_atomically
-    from ..reports.gallery import MOST_ENVIRONMENTS, picture_grid, scatter_grid
-    from .show import task_progress
+    from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
+    from .progress import task_progress
 
     target = expand_home(output) if output else Path(f"{_file_name(name)}.png")
     if target.suffix.lower() != ".png":
@@ -162,41 +157,36 @@ def _described(listing: Listing) -> dict[str, Any]:
 
 
 def _sets_table(title: str, listings: Sequence[Listing], wide: bool) -> Table:
-    """One row a set, without the columns that would be empty.
+    """One row for each set, without the columns that would be empty.
 
     A narrow table has the licence and what a set is built from below its name.
     """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from ..reports import Cell, Table
 
-    columns = {
-        "Envs": [str(len(one.facts.environments) or "") for one in listings],
-        "Classes": [str(len(one.facts.classes) or "") for one in listings],
-        "Samples": [str(one.facts.samples or "") for one in listings],
+    columns: dict[str, list[Cell | str]] = {
+        "Envs": [_count(len(one.facts.environments)) for one in listings],
+        "Classes": [_count(len(one.facts.classes)) for one in listings],
+        "Samples": [_count(one.facts.samples) for one in listings],
         "Shape": ["x".join(map(str, one.facts.shape)) for one in listings],
         "To fetch": [_size(one) for one in listings],
         "There": [one.there for one in listings],
     }
-    built = [", ".join(one.built_from) for one in listings]
-    names = [Text(one.usage) for one in listings]
-    if not wide:
-        for name, one, sources in zip(names, listings, built, strict=True):
-            name.append(f"\n{one.facts.licence}{f'; built from {sources}' if sources else ''}", "dim")
-    elif any(built):
-        columns["Built from"] = built
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), leading=0 if wide else 1)
-    table.title_justify, table.title_style = "left", "bold"
-    table.add_column("Name", no_wrap=wide)
-    filled = {heading: cells for heading, cells in columns.items() if any(cells)}
-    for heading in filled:
-        table.add_column(heading, justify="left" if heading in ("There", "Built from") else "right", no_wrap=True)
+    names: list[Cell | str] = [one.usage for one in listings]
     if wide:
-        table.add_column("Licence")
-    licences = [[one.facts.licence for one in listings]] if wide else []
-    for row in zip(names, *filled.values(), *licences, strict=True):
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
+        columns |= {"Built from": [", ".join(one.built_from) for one in listings]}
+        columns |= {"Licence": [one.facts.licence for one in listings]}
+    else:
+        for place, one in enumerate(listings):
+            sources = f"; built from {', '.join(one.built_from)}" if one.built_from else ""
+            names[place] = Cell(one.usage, below={"": f"{one.facts.licence}{sources}"})
+    filled = {heading: cells for heading, cells in columns.items() if any(getattr(c, "text", c) for c in cells)}
+    return Table(title, ["Name", *filled], list(zip(names, *filled.values(), strict=True)))
+
+
+def _count(number: int | None) -> Cell | str:
+    from ..reports import Cell
+
+    return Cell(str(number), float(number)) if number else ""
 
 
 def _size(listing: Listing) -> str:
@@ -209,29 +199,21 @@ def _size(listing: Listing) -> str:
 
 def _counts_table(name: str, parts: dict[str, EnvironmentSet], width: int) -> Table:
     """Samples of each environment, and of each class where there is room for that."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     from ..data.summary import count_by_class
     from ..files import readable
+    from ..reports import Table
 
     classes = next(iter(parts.values())).class_names
     named = max(len(where) for members in parts.values() for where in members.environment_names)
     needed = max(map(len, parts)) + named + 14 + sum(max(len(label), 5) + 1 for label in classes)
     headings = classes if needed <= width else ()
-    table = Table(title=Text(readable(name), "bold"), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
-    if len(parts) > 1:
-        table.add_column("Part")
-    table.add_column("Environment")
-    for heading in ("Samples", *headings):
-        table.add_column(Text(heading), justify="right")
+    several = len(parts) > 1
+    rows = []
     for part, members in parts.items():
         for place, (where, counts) in enumerate(count_by_class(members).items()):
-            first = [part if place == 0 else ""] if len(parts) > 1 else []
-            cells = map(str, counts.values()) if headings else ()
-            table.add_row(*first, Text(where), str(sum(counts.values())), *cells)
-    return table
+            first = [part if place == 0 else ""] if several else []
+            rows.append([*first, where, sum(counts.values()), *(counts.values() if headings else ())])
+    return Table(readable(name), [*(["Part"] if several else []), "Environment", "Samples", *headings], rows)
 
 
 def _file_name(name: str) -> str:

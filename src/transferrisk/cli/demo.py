@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import Json, parse_folder
 
-def folder(text: str | Path) -> Path:
-    """A path as it is given on the command line, where an empty one is a slip and not the current folder."""
-    if not str(text).strip():
-        raise typer.BadParameter("it is empty; name a folder, or . for the current one")
-    return Path(text)
+if TYPE_CHECKING:
+    from ..training import Record
 
 
 def demo(
     output: Annotated[
-        Path, typer.Option(parser=folder, metavar="FOLDER", help="Where records and report.html go.")
+        Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Where records and report.html go.")
     ] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds to average over.")] = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run; fewer are faster and tell less.")] = 10,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that train at the same time; as many as cores when not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON, for a program to read.")] = False,
+    as_json: Json = None,
 ) -> None:
     """Train ERM, IRM, GroupDRO and TRM on coloured digits, where colour gives the label away in training only.
 
@@ -34,27 +33,75 @@ def demo(
     from ..experiments.demo import RECORDS, REPORT, SAMPLES, Demo
     from ..experiments.executors import count_cores
     from ..files import prepare_folder
-    from ..reports import demo_page, summarise, verdict, write_page
-    from ..training.plain import dumps
-    from .show import console, load_pictures, progress, provenance, results_table
+    from ..reports import write_page
+    from ..reports.comparison import comparison_page, comparison_table, summarise, verdict
+    from ..reports.terminal import print_line, print_values
+    from .progress import run_progress
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
     plan = Demo(seeds=tuple(range(seeds)), workers=workers or count_cores())
     plan = replace(plan, training=replace(plan.training, epochs=epochs))
     command = f"trm demo --seeds {seeds} --epochs {epochs} --output {output}"
-    with progress(len(plan.seeds) * len(plan.algorithms)) as advance:
-        records = plan.run(output, advance)
-    rows = summarise(records)
+    with run_progress("all runs", len(plan.seeds) * len(plan.algorithms)) as bars:
+
+        def on_step(algorithm: str, seed: int, done: int, total: int) -> None:
+            bars.step(f"{algorithm}, seed {seed}", done, total)
+            if done == total:
+                bars.end(f"{algorithm}, seed {seed}")
+
+        runs = as_runs(plan.run(output, on_step))
+    rows = summarise(runs)
     page = output / REPORT
     settings = {"Data": "10c-digits, bias 100 % / 90 %, unbiased test"} | plan.describe() | provenance()
     title = "Coloured digits: which model still works without the colours?"
-    write_page(page, demo_page(title, records, load_pictures(output / SAMPLES), settings, command))
-    if as_json:
-        print(dumps({row.algorithm: {"test_accuracy": row.test.mean, "test_std": row.test.std,
-                                     "transfer_risk": row.transfer_risk.mean,
-                                     "train_accuracy": {name: s.mean for name, s in row.train.items()}}
-                     for row in rows}, indent=2))  # fmt: skip
+    write_page(page, comparison_page(title, runs, _pictures(output / SAMPLES), settings, command))
+    if as_json and as_json.write(
+        {row.algorithm: {"test_accuracy": row.test.mean, "test_std": row.test.std,
+                         "transfer_risk": row.transfer_risk.mean,
+                         "train_accuracy": {name: s.mean for name, s in row.train.items()}}
+         for row in rows}
+    ):  # fmt: skip
         return
-    console.print(results_table(rows))
-    console.print(verdict(rows), width=100)
-    console.print(f"\nReport: [bold]{page}[/bold]", highlight=False)
+    print_values(comparison_table(rows), verdict(rows))
+    print_line(f"Report: {page}")
+
+
+def as_runs(records: Sequence[Record]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Records of the demo as `reports.comparison` takes them."""
+    from ..results import PARTS
+
+    runs: dict[object, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
+    for record in records:
+        about = {"algorithm": record.algorithm, "seed": record.seed}
+        _, lines = runs.setdefault(record.run, (about, []))
+        for part in PARTS:
+            for name, scores in getattr(record, part).items():
+                when = {"step": record.step, "epoch": record.epoch, "seconds": record.seconds}
+                lines.append({**when, "part": part, "environment": name, **asdict(scores)})
+                if part == "training_domain" and record.transfer_matrix:
+                    losses = record.transfer_matrix[list(record.training_domain).index(name)]
+                    others = dict(zip(record.training_domain, losses, strict=True))
+                    worst = max(loss for other, loss in others.items() if other != name)
+                    lines[-1] |= {"transfer": others, "transfer_risk": worst}
+    return list(runs.values())
+
+
+def _pictures(path: Path) -> Mapping[str, Any]:
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def provenance() -> dict[str, str]:
+    """What a result comes from: version, commit, torch, hardware."""
+    import torch
+
+    from .. import __version__
+    from ..experiments.execute import commit, hardware
+
+    found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__}
+    if revision := commit():
+        found["Commit"] = revision
+    found["Hardware"] = hardware()
+    return found

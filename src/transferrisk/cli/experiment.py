@@ -70,10 +70,11 @@ def experiment(
     from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
     from ..experiments.sweep import Sweep
-    from ..reports.experiments import check
+    from ..reports.report import check_recipe
+    from ..reports.terminal import print_line
     from ..settings import as_json
     from .experiment_show import events, show_recipes, show_summary
-    from .show import console, task_progress
+    from .progress import task_progress
 
     if listed:
         show_recipes()
@@ -90,13 +91,14 @@ def experiment(
     plan = make_plan(recipe, only or (), seeds, {"precision": precision or usual_precision(device)})
     store = Store(output)
     cells = [(cell.run.name, cell.columns) for cell in plan.cells]
-    check(recipe.name, recipe.where, as_json(recipe), as_json(cells))  # before hours of work
+    check_recipe(recipe.name, recipe.where, as_json(recipe), as_json(cells))  # before hours of work
     missing_data = absent_data(plan, store.missing(plan.runs), data_root) if executor == "local" else None
     if dry_run:
         local = carrier if isinstance(carrier, LocalExecutor) else LocalExecutor(1, threads=threads)
         with task_progress() as advance:
             lines = describe_plan(plan, store, local, advance)
-        console.print("\n".join([*lines, *filter(None, [missing_data])]), highlight=False, markup=False, soft_wrap=True)
+        for line in (*lines, *filter(None, [missing_data])):
+            print_line(line)
         return
     if missing_data:
         raise InputError(missing_data)

@@ -7,12 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
-from .show import console
+from ..reports import Table
+from ..reports.terminal import print_line, print_values, width
+from .progress import run_progress
 
 if TYPE_CHECKING:
     from ..experiments.plan import Plan
@@ -27,29 +24,22 @@ def show_recipes() -> None:
     from ..experiments.plan import count_runs
     from ..experiments.recipe import load_recipe, recipe_names
 
-    is_wide = console.width >= WIDE
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("Experiment", no_wrap=True)
-    table.add_column("What it shows", overflow="fold")
-    if is_wide:
-        table.add_column("In the paper", overflow="fold")
-    table.add_column("Runs", justify="right", no_wrap=True)
-    table.add_column("--fast", justify="right", no_wrap=True)
+    paper = ["In the paper"] if width() >= WIDE else []
+    rows = []
     for name in recipe_names():
         recipe = load_recipe(name)
-        paper = [recipe.paper] if is_wide else []
-        table.add_row(name, recipe.title, *paper, f"{count_runs(recipe)}", _fast(name))
-    console.print(table)
+        rows.append([name, recipe.title, *([recipe.paper] if paper else []), count_runs(recipe), _fast(name)])
+    print_values(Table("", ["Experiment", "What it shows", *paper, "Runs", "--fast"], rows))
 
 
-def _fast(name: str) -> str:
-    """How many runs the small version has, where there is one."""
+def _fast(name: str) -> int | str:
+    """How many runs the small version has, "" where there is none."""
     from ..errors import InputError
     from ..experiments.plan import count_runs
     from ..experiments.recipe import load_recipe
 
     try:
-        return f"{count_runs(load_recipe(name, fast=True))}"
+        return count_runs(load_recipe(name, fast=True))
     except InputError:
         return ""
 
@@ -61,27 +51,16 @@ def events(plan: Plan, store: Store, quiet: bool) -> Iterator[OnEvent]:
     ended = len(runs) - len(store.missing(runs))
     names = {run.name: _needed(run.settings) for run in runs}
     names |= {cell.run.name: _label(cell.columns) for cell in reversed(plan.cells)}
-    where = Console(stderr=True, quiet=quiet)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=where, disable=quiet or not where.is_terminal) as bars:
-        everything = bars.add_task(plan.recipe.name, completed=ended, total=len(runs))
-        working: dict[str, TaskID] = {}
+    with run_progress(plan.recipe.name, len(runs), ended, quiet) as bars:
 
         def on_event(event: Event) -> None:
-            nonlocal ended
             label = names.get(event.name, event.name)
             if event.kind == "step":
-                if event.name not in working:
-                    working[event.name] = bars.add_task(label, total=event.total)
-                bars.update(working[event.name], completed=event.step, total=event.total)
-                return
-            if event.name in working:
-                bars.remove_task(working.pop(event.name))
-            if event.kind in ("done", "failed"):
-                ended += 1
-                bars.update(everything, completed=ended)
-            if event.kind != "done" or not where.is_terminal:
-                where.print(f"{label}: {_told(event)}", highlight=False, markup=False, soft_wrap=True)
+                bars.step(label, event.step, event.total)
+            elif event.kind == "done":
+                bars.end(label, f"{label}: {_told(event)}")
+            else:
+                bars.end(label, f"{label}: {_told(event)}", finished=event.kind == "failed", said=True)
 
         yield on_event
 
@@ -94,20 +73,19 @@ def _told(event: Event) -> str:
 
 def show_summary(plan: Plan, summary: Summary, output: str, quiet: bool) -> None:
     """What failed is told in any case."""
-    problems = Console(stderr=True)
     alike: dict[str, list[str]] = {}
     for name, error in summary.failed.items():
         alike.setdefault(error, []).append(name)
     for error, names in list(alike.items())[:SHOWN]:
         which = f"run {names[0]}" if len(names) == 1 else f"{len(names)} runs, {names[0]} the first of them,"
-        problems.print(f"{which} failed: {error}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"{which} failed: {error}", stderr=True)
     if len(alike) > SHOWN:
-        problems.print(f"and {sum(map(len, list(alike.values())[SHOWN:]))} more failed", highlight=False)
+        print_line(f"and {sum(map(len, list(alike.values())[SHOWN:]))} more failed", stderr=True)
     if not quiet:
         failed = f", {len(summary.failed)} failed" if summary.failed else ""
         where = [output, "--output", "report"] if "://" in output.removeprefix("file://") else [output]
         told = f"{summary.done} of {summary.total} runs are done ({summary.ran} now{failed})"
-        console.print(f"{told}: {shlex.join(['trm', 'report', *where])}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"{told}: {shlex.join(['trm', 'report', *where])}")
 
 
 def _needed(settings: Mapping[str, Any]) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .asking import AsJson
-from .demo import folder
+from .options import Json, parse_folder
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from ..fitting.predict import Predicted
+    from ..reports import Table
 
-ModelFolder = Annotated[Path, typer.Argument(parser=folder, metavar="MODEL", help="A folder that trm fit has written.")]
+ModelFolder = Annotated[
+    Path, typer.Argument(parser=parse_folder, metavar="MODEL", help="A folder that trm fit has written.")
+]
 New = Annotated[str, typer.Argument(metavar="FILE", help="A table, embeddings, a manifest, or a folder of images.")]
 Output = Annotated[
     str, typer.Option(help="Where predictions go: .parquet, .csv or .tsv; - for CSV on standard output.")
@@ -41,7 +40,7 @@ def predict(
     path: PathColumn = None,
     skip_bad: SkipBad = False,
     chunk_rows: Size = 50_000,
-    as_json: AsJson = False,
+    as_json: Json = None,
 ) -> None:
     """Predict new samples with a fitted model; where they have labels, say how it did.
 
@@ -53,9 +52,10 @@ def predict(
     from ..fitting import load
     from ..fitting.folder import FILES
     from ..fitting.predict import predict as predict_samples
-    from .show import task_progress
+    from ..reports.terminal import print_line, print_values
+    from .progress import task_progress
 
-    if output == "-" and as_json:
+    if output == "-" and as_json and as_json.path is None:
         raise InputError("--json and --output - would both write to standard output: name a file")
     fitted = load(model)
     keep_apart(Path(output), *(model / name for name in FILES))
@@ -71,29 +71,22 @@ def predict(
             fitted, file, None if output == "-" else Path(output), asked, identity, chunk_rows,
             lambda rows: advance("rows predicted", rows, 0),
         )  # fmt: skip
-    if as_json:
-        print(json.dumps(_summary(done, output), indent=2))
+    if as_json and as_json.write(_summary(done, output)):
         return
-    from rich.console import Console
-
-    where = Console(stderr=output == "-")
+    to_stderr = output == "-"
     if done.right:
-        where.print(_accuracy(done))
-    print(f"{done.rows} predictions{'' if output == '-' else f': {output}'}", file=where.file)
+        print_values(_accuracy(done), stderr=to_stderr)
+    print_line(f"{done.rows} predictions{'' if to_stderr else f': {output}'}", stderr=to_stderr)
 
 
 def _accuracy(done: Predicted) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from ..reports import Table, percent
 
-    table = Table(title="Accuracy by environment", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    table.add_column("Environment")
-    table.add_column("Rows", justify="right")
-    table.add_column("Accuracy, %", justify="right")
-    for name, (right, count) in done.right.items():
-        table.add_row(Text(name), str(count), f"{100 * right / count:.1f}")
-    return table
+    return Table(
+        "Accuracy by environment",
+        ["Environment", "Rows", "Accuracy, %"],
+        [[name, count, percent(right / count)] for name, (right, count) in done.right.items()],
+    )
 
 
 def _summary(done: Predicted, output: str) -> dict[str, object]:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data import Options
-from .asking import AsJson, reads_data
-from .demo import folder
+from .options import Json, data_options, parse_folder
 
 if TYPE_CHECKING:
     from ..training import Record, Request
 
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
-Output = Annotated[Path, typer.Option(parser=folder, metavar="FOLDER", help="Where checkpoints and records go.")]
+Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Where checkpoints and records go.")]
 TestEnv = Annotated[str | None, typer.Option(help="The environment to test on, for sets that do not say.")]
 HoldOut = Annotated[
     str | None, typer.Option(help="Test on this one instead, without --test-env's: to select settings.")
@@ -62,7 +61,7 @@ Samples = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
 
 
-@reads_data
+@data_options(synthetic=True)
 def train(
     name: Data,
     output: Output,
@@ -92,7 +91,7 @@ def train(
     init: Init = None,
     finetune_samples: Samples = None,
     quiet: Quiet = False,
-    as_json: AsJson = False,
+    as_json: Json = None,
 ) -> None:
     """Train a model on all environments but one, and see how it does in that one.
 
@@ -138,7 +137,7 @@ def _train(
     from ..training import train as train_model
     from ..training.trackers import check_trackers, followed
     from ..training.troubles import in_one_line
-    from .show import task_progress
+    from .progress import task_progress
     from .train_show import note, training_progress
 
     check_trackers(trackers)
@@ -157,18 +156,14 @@ def _train(
         raise Stopped(stopped.signum, stopped.step, stopped.total, _again()) from None
 
 
-def _tell(records: Sequence[Record], folder: Path, quiet: bool, as_json: bool) -> None:
+def _tell(records: Sequence[Record], folder: Path, quiet: bool, as_json: Json) -> None:
+    from ..reports.terminal import print_line, print_values
     from ..training.output import BEST, LAST, RECORDS
-    from ..training.plain import dumps
-    from .show import console
     from .train_show import accuracies, summary
 
-    if as_json:
-        print(dumps(summary(records, folder), indent=2))
-    elif not quiet:
-        console.print(accuracies(records))
-        where = f"Selected model: {folder / BEST}; the last one: {folder / LAST}; records: {folder / RECORDS}"
-        console.print(where, highlight=False, markup=False, soft_wrap=True)
+    if not (as_json and as_json.write(summary(records, folder))) and not quiet:
+        print_values(accuracies(records))
+        print_line(f"Selected model: {folder / BEST}; the last one: {folder / LAST}; records: {folder / RECORDS}")
 
 
 def _again() -> str:

@@ -10,13 +10,13 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from ..algorithms import describe_algorithm
 from ..data import SPLITS
+from ..reports import Table, percent
+from ..reports.values import Entry
 from ..training import Record, Run, select
 from ..training.output import BEST, LAST, RECORDS
 from ..training.protocols import smallest_environment
@@ -101,24 +101,17 @@ def training_progress(run: Run, quiet: bool) -> Iterator[Watch]:
 def accuracies(records: Sequence[Record]) -> Table:
     """One row an environment of each part, at the selected evaluation and at the last."""
     (chosen,), (last,) = select(records, "training_domain"), select(records, "last")
-    table = Table(
-        title=f"Accuracy, %; selected by {BY[_rule(last)]}: step {chosen.step} of {last.step}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("Part", "Environment"):
-        table.add_column(heading)
-    for heading in ("Selected", "Worst class", "Last"):
-        table.add_column(heading, justify="right")
+    rows: list[list[Entry]] = []
     for part, title in SPLITS.items():
         for place, (name, scores) in enumerate(getattr(chosen, part).items()):
-            worst = "" if scores.worst_group is None else f"{100 * scores.worst_group:.1f}"
+            worst = "" if scores.worst_group is None else percent(scores.worst_group)
             final = getattr(last, part).get(name, Scores(nan, nan)).accuracy
-            first = title if place == 0 else ""
-            table.add_row(first, name, f"{100 * scores.accuracy:.1f}", worst, f"{100 * final:.1f}")
-    return table
+            rows.append([title if place == 0 else "", name, percent(scores.accuracy), worst, percent(final)])
+    return Table(
+        f"Accuracy, %; selected by {BY[_rule(last)]}: step {chosen.step} of {last.step}",
+        ["Part", "Environment", "Selected", "Worst class", "Last"],
+        rows,
+    )
 
 
 def _rule(record: Record) -> Selection:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
+from ..reports.text import markdown, markdown_text
+from ..reports.values import Table
 from .facts import columns_of, how_compared, named, ranked, settings_of
 from .fitted import Fitted
 
@@ -17,12 +19,12 @@ def card(fitted: Fitted, command: str = "") -> str:
     classes = named(samples.class_names)
     counts = samples.group_counts().tolist()
     parts = [
-        f"# Model of {_text(source.label)}",
+        f"# Model of {markdown_text(source.label)}",
         f"Made on {date.today().isoformat()} by transferrisk {__version__}"
         + (f" with `{command}`." if command else "."),
         "## Data",
-        f"{_text(source.name)}: {len(samples)} rows, {len(samples.environment_names)} environments (column "
-        f"{_text(source.environment)}), classes {_text(classes)}.",
+        f"{markdown_text(source.name)}: {len(samples)} rows, {len(samples.environment_names)} environments (column "
+        f"{markdown_text(source.environment)}), classes {markdown_text(classes)}.",
         _table(
             ["Environment", "Rows", *samples.class_names],
             [[name, sum(row), *row] for name, row in zip(samples.environment_names, counts, strict=True)],
@@ -32,15 +34,15 @@ def card(fitted: Fitted, command: str = "") -> str:
         _table(["Column", "Taken as", "Features", "Remark"], columns_of(fitted.model.encoder)),
         "## Comparison",
         _comparison(fitted),
-        f"**Chosen: {fitted.choice.algorithm}**, {_text(fitted.choice.why)}.",
+        f"**Chosen: {fitted.choice.algorithm}**, {markdown_text(fitted.choice.why)}.",
         "## Settings",
         "\n".join(
-            f"- {name}: {_text(value if isinstance(value, str) else '; '.join(value))}"
+            f"- {name}: {markdown_text(value if isinstance(value, str) else '; '.join(value))}"
             for name, value in settings_of(fitted).items()
         ),
         "The model of the last step is kept; nothing was selected by its accuracy on the way.",
         "## Intended use and limits",
-        f"For telling {_text(classes)} apart in places like the environments above, also new ones. "
+        f"For telling {markdown_text(classes)} apart in places like the environments above, also new ones. "
         + (
             "The comparison is what is known about new environments: expect an accuracy between the worst and the "
             "best of the held-out ones, and less where a new one differs more than they do from each other. Where the "
@@ -70,12 +72,5 @@ def _comparison(fitted: Fitted) -> str:
     return f"{how_compared(fitted.comparison)}\n\n{table}"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(_text(str(cell)) for cell in line) + " |" for line in lines)
-
-
-def _text(text: str) -> str:
-    """As it is, whatever it holds: what Markdown or HTML would take for their own is escaped."""
-    escaped = "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in " ".join(text.split()))
-    return escaped.encode(errors="backslashreplace").decode()
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int]]) -> str:
+    return markdown(Table("", columns, rows)).rstrip("\n")

@@ -1,11 +1,28 @@
-"""Tables and pages, made from records alone."""
+"""Tables, figures and pages, from plain values and from records alone.
 
-from .demo_page import demo_page
-from .page import Page, render, write_page
-from .sections import Bar, Bars, Chapter, Curves, Group, Heatmap, Mark, Pictures, Section, Sentences, Shown, Table
-from .tables import Row, Summary, caption, summarise, verdict
+`values` are what a report consists of; `terminal`, `text` and `html` render them, and `charts` draws their figures.
+`comparison` summarises runs over seeds; `report` reports on the results of experiments.
+"""
+
+from .html import render_page, write_page
+from .values import (
+    Bar,
+    Bars,
+    Cell,
+    Chapter,
+    Curves,
+    Group,
+    Heatmap,
+    Mark,
+    Page,
+    Pictures,
+    Section,
+    Table,
+    Text,
+    percent,
+)
 
 __all__ = [
-    "Bar", "Bars", "Chapter", "Curves", "Group", "Heatmap", "Mark", "Page", "Pictures", "Row", "Section", "Sentences",
-    "Shown", "Summary", "Table", "caption", "demo_page", "render", "summarise", "verdict", "write_page",
+    "Bar", "Bars", "Cell", "Chapter", "Curves", "Group", "Heatmap", "Mark", "Page", "Pictures", "Section", "Table",
+    "Text", "percent", "render_page", "write_page",
 ]  # fmt: skip

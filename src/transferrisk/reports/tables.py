@@ -1,40 +1,28 @@
-"""From records to the numbers that are shown: mean and standard deviation over seeds."""
+"""The tables of experiments: mean and deviation over seeds, the paper's numbers, and differences to ERM by seed."""
 
 from __future__ import annotations
 
 import math
+import numbers
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..training.records import Record, Scores, mean_accuracy
-from ..training.selection import Selection, select
+from .values import NOTHING, Cell, Curves, Entry, Table, number
 
-NAMES = {
-    "erm": "ERM",
-    "reweight": "Reweight",
-    "irm": "IRM",
-    "vrex": "V-REx",
-    "groupdro": "GroupDRO",
-    "mldg": "MLDG",
-    "fish": "Fish",
-    "trm": "TRM",
-    "trm-direct": "TRM without GM",
-    "oracle": "Oracle",
-}
-"""How algorithms are called in tables and figures."""
-
-SELECTION_NAMES = {
-    "training_domain": "best accuracy on held-out data of the training environments",
-    "test_domain": "best accuracy on held-out data of the test environment",
-    "last": "the last evaluation of each run",
-}
+CONFIDENCE = 0.95
+MISSING, NO_VALUE = "missing", "no value"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation over seeds (0 for a single one, and not shown); nan where one is missing."""
+    """Mean and sample standard deviation over seeds (0 for a single one, and not printed); nan where one is absent."""
 
     mean: float
     std: float
@@ -42,134 +30,391 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        if any(map(math.isnan, values)):
+        if not values or any(map(math.isnan, values)):
             return cls(math.nan, math.nan, tuple(values))
         return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0, tuple(values))
 
-    def percent(self) -> str:
-        return self._with_spread(100, 1)
+    def percent(self) -> Cell:
+        return self._cell(100, 1)
 
-    def plain(self) -> str:
-        return self._with_spread(1, 3)
+    def loss(self) -> Cell:
+        return self._cell(1, 3)
 
-    def _with_spread(self, unit: float, digits: int) -> str:
+    def _cell(self, factor: float, digits: int) -> Cell:
         if math.isnan(self.mean):
-            return "\N{EN DASH}"
-        spread = f" ± {unit * self.std:.{digits}f}" if len(self.values) > 1 else ""
-        return f"{unit * self.mean:.{digits}f}{spread}"
+            return Cell(NOTHING, math.nan)
+        spread = f" ± {factor * self.std:.{digits}f}" if len(self.values) > 1 else ""
+        return Cell(f"{factor * self.mean:.{digits}f}{spread}", factor * self.mean)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One algorithm over its seeds, at the selected evaluation of each run."""
+class Value:
+    """A value of a training, and how it follows from the records of an evaluation.
 
-    algorithm: str
-    name: str
-    seeds: tuple[int, ...]  # of the runs, as in `values` of the summaries
-    test: Summary  # accuracy, mean over test environments
-    train: dict[str, Summary]  # accuracy by training environment
-    transfer_risk: Summary
-    transfer_matrix: list[list[float]]  # mean over seeds
-    environments: tuple[str, ...]  # rows and columns of the matrix
-    seconds: Summary  # of training, whole runs
-
-
-def summarise(records: Sequence[Record], by: Selection = "training_domain") -> list[Row]:
-    """One row an algorithm, in the order of the records."""
-    if not records:
-        raise InputError("there are no records to report on: run an experiment first")
-    selected = select(records, by)
-    rows = []
-    for algorithm in dict.fromkeys(record.algorithm for record in records):
-        runs = [record for record in selected if record.algorithm == algorithm]
-        finished = select([record for record in records if record.algorithm == algorithm], "last")
-        matrices = [run.transfer_matrix for run in runs]
-        size = range(len(matrices[0]))
-        rows.append(
-            Row(
-                algorithm=algorithm,
-                name=NAMES.get(algorithm, algorithm),
-                seeds=tuple(run.seed for run in runs),
-                test=Summary.of([mean_accuracy(run.test) for run in runs]),
-                train={name: _accuracies([run.train for run in runs], name) for name in runs[0].train},
-                transfer_risk=Summary.of([run.transfer_risk for run in runs]),
-                transfer_matrix=[[statistics.mean(m[q][p] for m in matrices) for p in size] for q in size],
-                environments=tuple(runs[0].training_domain),
-                seconds=Summary.of([run.seconds for run in finished]),
-            )
-        )
-    return rows
-
-
-def _accuracies(scores: Sequence[dict[str, Scores]], environment: str) -> Summary:
-    return Summary.of([by_name[environment].accuracy for by_name in scores])
-
-
-def caption(rows: Sequence[Row]) -> str:
-    """What the numbers of a table are."""
-    fewest, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
-    if most == 1:
-        return "One seed, so nothing says how much is chance"
-    return f"Mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} seeds"
-
-
-def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> str:
-    """One or two sentences that say what the table means."""
-    by_name = {row.algorithm: row for row in rows}
-    if ours not in by_name or baseline not in by_name:
-        best = max(rows, key=lambda row: row.test.mean)
-        return f"{best.name} is the most accurate in the unseen environment, at {best.test.percent()} %."
-    a, b = by_name[ours], by_name[baseline]
-    pairs = _by_seed(a, b)
-    x, y = map(statistics.mean, zip(*pairs, strict=True)) if pairs else (a.test.mean, b.test.mean)
-    accuracy = (
-        f"In the environment it has not seen, {a.name} gets {100 * x:.1f} % right where {b.name} gets "
-        f"{100 * y:.1f} %: {_gain(pairs)}{'' if set(a.seeds) == set(b.seeds) or not pairs else ' that both have'}."
-    )
-    if math.isnan(a.transfer_risk.mean) or math.isnan(b.transfer_risk.mean):
-        return accuracy
-    return (
-        f"{accuracy} On its features, a predictor fitted in one training environment loses "
-        f"{_compared(a.transfer_risk.mean, b.transfer_risk.mean)} in the other (transfer risk "
-        f"{a.transfer_risk.mean:.3f} against {b.transfer_risk.mean:.3f})."
-    )
-
-
-def _by_seed(ours: Row, theirs: Row) -> list[tuple[float, float]]:
-    """Test accuracies of both, on each seed that both have; the mean where there are several runs of one."""
-
-    def accuracy(row: Row, seed: int) -> float:
-        return statistics.mean(value for s, value in zip(row.seeds, row.test.values, strict=True) if s == seed)
-
-    common = sorted(set(ours.seeds) & set(theirs.seeds))
-    return [(accuracy(ours, seed), accuracy(theirs, seed)) for seed in common]
-
-
-def _gain(accuracies: Sequence[tuple[float, float]]) -> str:
-    """The difference of two accuracies, and what to make of it.
-
-    Seeds are compared pair by pair; a mean difference below its own standard error is called chance.
+    part     of the data, whose records it is taken from
+    over     how its environments are joined; samples: the mean, weighted by how many samples each has
+    factor   to what is printed: 100 for percent
+    span     an axis covers at least this much
+    most     the largest possible value
+    columns  of the records, which are added; () is the value's own name
     """
-    if not accuracies:
-        return "no seed is common to both, so nothing says how much is chance"
-    pairs = [100 * (x - y) for x, y in accuracies]
-    seeds, gain = len(pairs), statistics.mean(pairs)
-    over = f"over {seeds} seeds" if seeds > 1 else "on the one seed"
-    points = f"{abs(gain):.1f}"
-    if points == "0.0":
-        return f"no difference {over}"
-    points = f"{points} points {'more' if gain > 0 else 'fewer'}"
-    if seeds == 1:
-        return f"{points} {over}"
-    if abs(gain) <= statistics.stdev(pairs) / seeds**0.5:
-        return f"{points}, which {over} may well be chance"
-    return f"{points}, ahead on {sum(pair > 0 for pair in pairs)} of {seeds} seeds"
+
+    label: str
+    part: str
+    over: Literal["mean", "min", "samples"] = "mean"
+    factor: float = 1.0
+    digits: int = 3
+    span: float = 0.0
+    most: float = math.inf
+    columns: tuple[str, ...] = ()
+    less_is_better: bool = False
 
 
-def _compared(ours: float, theirs: float) -> str:
-    """How much less or more our loss is than theirs, in words; losses are not negative."""
-    if f"{ours:.3f}" == f"{theirs:.3f}":
-        return "as much"
-    more, (small, large) = ours > theirs, sorted((ours, theirs))
-    times = "" if small == 0 else f"{large / small:.1f} times "
-    return "as much" if times == "1.0 times " else times + ("more" if more else "less")
+_PERCENT: dict[str, Any] = {"factor": 100.0, "digits": 1, "span": 10.0, "most": 100.0}
+VALUES = {
+    "accuracy": Value("accuracy, %", "test", **_PERCENT),
+    "sample_accuracy": Value("accuracy over all samples, %", "test", "samples", columns=("accuracy",), **_PERCENT),
+    "worst_group": Value("worst-group accuracy, %", "test", "min", **_PERCENT),
+    "loss": Value("loss", "test", less_is_better=True),
+    "irm": Value("IRMv1 penalty", "training_domain", digits=4, less_is_better=True),
+    "irm_loss": Value("IRMv1 loss", "training_domain", columns=("loss", "irm"), less_is_better=True),
+    "transfer_risk": Value("transfer risk", "training_domain", less_is_better=True),
+}
+
+LABELS = {
+    "bias": "bias degree",
+    "irm": "IRMv1 penalty",
+    "ms": "ms a step",
+    "ratio": "times ERM's",
+    "seconds_per_epoch": "seconds an epoch",
+    "peak_mib": "peak memory, MiB",
+    "irm_loss": "IRMv1 loss",
+    "transfer_risk_sum": "transfer risk",
+    "transfer_bound": "lower bound",
+    "erm_accuracy": "ERM's accuracy",
+    "loss_of_j_on_i": "loss of j's in i",
+}
+SHARES = frozenset({"bias", "first_bias"})
+"""Axes whose values are printed as percent."""
+
+
+def axis_text(value: Any) -> str:
+    """A value of an axis, as `published` and options name it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def axis_value(name: str, value: Any) -> str:
+    """A value of this axis as it is printed under the name of the axis."""
+    return f"{100 * value:g} %" if name in SHARES and isinstance(value, int | float) else axis_text(value)
+
+
+def axis_words(values: Mapping[str, Any]) -> str:
+    """Values of axes where nothing else names them: a number with the name of its axis, a word alone."""
+    words = []
+    for name, value in values.items():
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+        words.append(f"{column_label(name)} {axis_value(name, value)}" if is_number else axis_text(value))
+    return ", ".join(words)
+
+
+def column_label(name: str) -> str:
+    """What a column is called on an axis or over a table."""
+    return LABELS.get(name, name.replace("_", " "))
+
+
+@dataclass(frozen=True)
+class Published:
+    """The paper's number; a deviation that it does not give is nan."""
+
+    mean: float
+    deviation: float = math.nan
+
+
+def find_published(table: Mapping[str, Any], rule: str, line: str, keys: Sequence[str]) -> Published | None:
+    """The paper's number under the first of these keys that it has."""
+    of_line = table.get(rule, {}).get(line, {})
+    for key in keys:
+        if key in of_line:
+            given = of_line[key]
+            found = given if isinstance(given, list | tuple) else [given]
+            if not 1 <= len(found) <= 2 or not all(type(value) in (int, float) for value in found):
+                raise InputError(f"published.{rule}.{line}.{key} must be [mean] or [mean, deviation], got {given!r}")
+            return Published(*map(float, found))
+    return None
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean difference over the seeds that both have, and its t interval, nan for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    @classmethod
+    def of(cls, ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Paired | None:
+        from scipy.special import stdtrit
+
+        pairs = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+        if not pairs:
+            return None
+        mean, n = statistics.mean(pairs), len(pairs)
+        if n == 1:
+            return cls(mean, math.nan, math.nan, 1)
+        half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(pairs) / math.sqrt(n)
+        return cls(mean, mean - half, mean + half, n)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One place of a table, in the units that are printed.
+
+    values   by seed, of the seeds that have one
+    planned  how many seeds there should be
+    done     how many have run
+    point    of the grid, where one was chosen
+    """
+
+    values: Mapping[Any, float]
+    planned: int
+    done: int
+    digits: int = 1
+    published: Published | None = None
+    against: Paired | None = None
+    point: str = ""
+
+    @cached_property
+    def summary(self) -> Summary:
+        """nan where no seed has a value."""
+        return Summary.of(list(self.values.values()))
+
+    @property
+    def difference(self) -> float:
+        """Ours less the paper's, nan where one is absent."""
+        return self.summary.mean - self.published.mean if self.published and self.values else math.nan
+
+    def cell(self, lacking: str = "", bold: bool = False) -> Cell:
+        """Ours, and below it how many seeds are lacking, the paper's number and the difference."""
+        if not self.values:
+            text = NO_VALUE if self.done else MISSING
+        else:
+            text = _spread(self.summary.mean, self.summary.std if len(self.values) > 1 else math.nan, self.digits)
+        below = {"": lacking} if lacking else {}
+        if self.published:
+            below["paper"] = _spread(self.published.mean, self.published.deviation, self.digits)
+            if self.values:
+                below["difference"] = _signed(self.difference, self.digits)
+        return Cell(text, self.summary.mean, below=below, bold=bold)
+
+    def against_cell(self) -> Cell | None:
+        """The difference to ERM, and below it the interval."""
+        if self.against is None:
+            return None
+        low, high = number(self.against.low, self.digits), number(self.against.high, self.digits)
+        below = {} if math.isnan(self.against.low) else {"": f"{low} to {high}"}
+        return Cell(_signed(self.against.mean, self.digits), self.against.mean, below=below)
+
+
+def _signed(value: float, digits: int) -> str:
+    shown = number(value, digits)
+    return f"+{shown}" if value > 0 and float(f"{value:.{digits}f}") else shown
+
+
+def _spread(mean: float, deviation: float, digits: int) -> str:
+    shown = number(mean, digits)
+    return shown if math.isnan(deviation) else f"{shown} ± {number(deviation, digits)}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Methods, or whatever its lines are, against columns.
+
+    title   of its panel, "" where there is one only
+    corner  what the lines are
+    keys    of the columns, as `published` and the CSV name them
+    columns as they are printed
+    less    whether less is better, of each column; without any, no line is better than another
+    apart   lines that do not compete with the others, such as an oracle's
+    notes   on the points of grids that were chosen
+    """
+
+    title: str
+    corner: str
+    keys: Sequence[str]
+    columns: Sequence[str]
+    lines: Mapping[str, Sequence[Score]]
+    less: Sequence[bool] = ()
+    apart: frozenset[str] = frozenset()
+    notes: Sequence[str] = ()
+
+    @cached_property
+    def scores(self) -> list[Score]:
+        return [score for scores in self.lines.values() for score in scores]
+
+    @cached_property
+    def seeds(self) -> int:
+        """The most seeds that any number has: the caption tells it, so that only those with fewer say so."""
+        return max((len(score.values) for score in self.scores), default=0)
+
+    @cached_property
+    def best(self) -> frozenset[tuple[str, int]]:
+        """Line and column of the best mean of each column, all that are printed alike; none where there is only one."""
+        found: set[tuple[str, int]] = set()
+        for column, less in enumerate(self.less):
+            scores = {name: line[column] for name, line in self.lines.items() if name not in self.apart}
+            means = {name: round(s.summary.mean, s.digits) for name, s in scores.items() if s.values}
+            if len(means) > 1:
+                top = min(means.values()) if less else max(means.values())
+                found |= {(name, column) for name, mean in means.items() if mean == top}
+        return frozenset(found)
+
+    @cached_property
+    def absent(self) -> list[str]:
+        """Lines without a number, neither ours nor the paper's, of which none of the runs is done."""
+        return [
+            name for name, scores in self.lines.items() if not any(s.values or s.published or s.done for s in scores)
+        ]
+
+    @property
+    def is_empty(self) -> bool:
+        return len(self.absent) == len(self.lines)
+
+    def table(self) -> Table:
+        """Our numbers with the paper's below them."""
+        rows: list[list[Entry]] = []
+        for name, scores in self.lines.items():
+            if name not in self.absent:
+                row: list[Entry] = [name]
+                for column, score in enumerate(scores):
+                    few = 0 < len(score.values) < self.seeds
+                    lacking = f"{len(score.values)} of {score.planned} seeds" if few else ""
+                    row.append(score.cell(lacking, (name, column) in self.best))
+                rows.append(row)
+        return Table(self.title, [self.corner, *self.columns], rows, note=self.caption())
+
+    def against_table(self) -> Table | None:
+        """Differences to ERM; None where there are none."""
+        rows: list[list[Entry]] = [
+            [name, *(score.against_cell() for score in scores)]
+            for name, scores in self.lines.items()
+            if any(score.against for score in scores)
+        ]
+        if not rows:
+            return None
+        title = f"{self.title}, against ERM" if self.title else "Against ERM"
+        return Table(title, [self.corner, *self.columns], rows, note=self._against_caption())
+
+    def caption(self) -> str:
+        """What the numbers are."""
+        planned = max((score.planned for score in self.scores), default=0)
+        least = min((len(score.values) for score in self.scores if score.values), default=0)
+        some = f" of {planned}" if self.seeds < planned else ""
+        if not self.seeds:
+            first = "No run is done."
+        elif planned == 1:
+            first = "One seed."
+        elif self.seeds == 1:
+            first = f"One{some} seeds so far, so nothing says how much is chance."
+        else:
+            fewest = f"{least} to " if least < self.seeds else ""
+            first = f"Mean ± standard deviation over {fewest}{self.seeds}{some} seeds."
+        apart = "".join(f", {name} apart" for name in self.lines if name in self.apart)
+        bold = f"Bold: the best mean of each column{apart}." if self.best else ""
+        paper = any(score.published for score in self.scores)
+        under = "Under ours the paper's number, and ours less the paper's." if paper else ""
+        missing = f"Missing: {', '.join(self.absent)}." if self.absent and not self.is_empty else ""
+        return " ".join(filter(None, [first, bold, under, missing]))
+
+    def _against_caption(self) -> str:
+        seeds = {score.against.seeds for score in self.scores if score.against}
+        if seeds == {1}:
+            return "Difference to ERM on the same seed. One seed: no interval."
+        told = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
+        few = [
+            "Where they share one seed: no interval." if 1 in seeds else "",
+            "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
+        ]
+        return " ".join([told, *filter(None, few)])
+
+    def numbers(self) -> list[dict[str, Any]]:
+        """Every number as a line of its own, for CSV and JSON."""
+        found = []
+        for line, scores in self.lines.items():
+            for key, score in zip(self.keys, scores, strict=True):
+                paper, against = score.published or Published(math.nan), score.against
+                several = len(score.values) > 1
+                found.append(
+                    {
+                        "panel": self.title, "line": line, "column": key, "mean": score.summary.mean,
+                        "std": score.summary.std if several else math.nan, "seeds": len(score.values),
+                        "planned_seeds": score.planned, "paper_mean": paper.mean, "paper_std": paper.deviation,
+                        "difference": score.difference, "against_erm": against.mean if against else math.nan,
+                        "against_erm_low": against.low if against else math.nan,
+                        "against_erm_high": against.high if against else math.nan,
+                        "shared_seeds": against.seeds if against else 0, "point": score.point,
+                    }
+                )  # fmt: skip
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one view of an experiment gives under one rule.
+
+    rule      "" where nothing is selected
+    grids     tables, one for each panel
+    curves    drawings, one for each panel
+    pictures  name of a run -> environment -> (C, k, h, w, 3)
+    notes     what has to be known beside it, such as the caption of the view
+    mixed     a warning that its runs were done in several ways, "" where they are alike
+    choices   whether a point of a grid was chosen too
+    """
+
+    title: str
+    rule: str = ""
+    grids: Sequence[Grid] = ()
+    curves: Sequence[Curves] = ()
+    pictures: Mapping[str, Mapping[str, NDArray[np.uint8]]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    mixed: str = ""
+    choices: bool = False
+
+    @cached_property
+    def tables(self) -> list[Grid]:
+        """The grids that have a number; the others are for programs that count what is missing."""
+        return [grid for grid in self.grids if not grid.is_empty]
+
+    @cached_property
+    def drawn(self) -> list[Curves]:
+        return [curves for curves in self.curves if curves.has_points]
+
+    @property
+    def selection(self) -> str:
+        """How models were selected, in words."""
+        if not self.rule:
+            return ""
+        where = "on held-out data of the test environment" if self.rule == "test_domain" else (
+            "on held-out data of the training environments"
+        )  # fmt: skip
+        among = ", among the points with the most seeds" if self.choices else ""
+        if self.rule == "last":
+            grid = f", and the point of a grid of the highest accuracy there {where}{among}" if self.choices else ""
+            return f"Selected: the last evaluation of each run{grid}."
+        grid = ", and the point of a grid," if self.choices else ""
+        name = self.rule.replace("_", "-")
+        return f"Selected by {name} validation: the evaluation{grid} of the highest accuracy {where}{among}."
+
+    @property
+    def words(self) -> list[str]:
+        """All that has to be said of it."""
+        return list(filter(None, [self.selection, *self.notes, self.nothing_yet, self.mixed]))
+
+    @property
+    def nothing_yet(self) -> str:
+        """ "Nothing to show yet: combined.", of the panels that are left out; "" where there are none."""
+        empty = [grid.title for grid in self.grids if grid.is_empty]
+        empty += [c.title for c in self.curves if not c.has_points and not c.title.startswith(tuple(empty))]
+        if not empty:
+            return ""
+        return f"Nothing to show yet: {'; '.join(empty)}." if all(empty) else "Nothing to show yet."

@@ -10,13 +10,14 @@ from .records import (
     records_table,
     table_bytes,
 )
-from .selection import Rule, leave_one_environment_out, mean_score, select, selected_steps
+from .selection import Rule, best_point, leave_one_environment_out, mean_score, select, selected_steps
 
 __all__ = [
     "PARTS",
     "Record",
     "Rule",
     "append_records",
+    "best_point",
     "keep_records",
     "leave_one_environment_out",
     "mean_score",

@@ -34,7 +34,9 @@ Record = dict[str, Any]
 RECORDS = "records.jsonl"  # in the folder of a run
 TABLE, RECIPE = "records.parquet", "recipe.json"  # in the folder of an experiment
 RUNS, DONE, FAILED = "runs", "done.json", "failed.json"  # in a folder of results, and in the folder of a run
+PICTURES = "pictures.npz"  # in the folder of a run that draws environments: number -> (classes, per class, h, w, 3)
 RUN_COLUMN, RESULT_PREFIX = "run", "result."
+ORIGIN = ("precision", "hardware", "threads", "version", "commit", "date")  # columns: how and when a run was done
 PARTS = ("train", "training_domain", "test_domain", "test")
 BATCH = "batch"
 

@@ -1,7 +1,7 @@
 """Which evaluation of a run counts, and which settings: functions of the records, applied afterwards.
 
 Within a run, the evaluation of the highest accuracy on the rule's validation data, averaged over environments, the
-later one when they tie; or the last one.
+later one when they tie; or the last one. Among the points of a grid, the one whose runs do best on that data.
 """
 
 from __future__ import annotations
@@ -54,6 +54,25 @@ def select(records: Sequence[Record], rule: str) -> list[Record]:
     columns = {name: [record.get(name) for record in records] for name in ("step", "part", "accuracy")}
     step = selected_steps({"run": ["" for _ in records], **columns}, rule).get("")
     return [record for record in records if record.get("step") == step]
+
+
+def validation_part(rule: str) -> str:
+    """The part of the data by which a rule compares the points of a grid."""
+    return "training_domain" if rule == "last" else rule
+
+
+def best_point(scores: Mapping[str, Sequence[float]]) -> str:
+    """The point of a grid that counts, from the validation accuracies of its finished runs, nan where one has none.
+
+    Points with the most accuracies come first, so that a lucky seed does not win against a mean over several; among
+    these the highest mean wins, then the most finished runs, then the first.
+    """
+
+    def rank(point: str) -> tuple[int, float, int]:
+        known = [score for score in scores[point] if math.isfinite(score)]
+        return len(known), sum(known) / len(known) if known else 0.0, len(scores[point])
+
+    return max(scores, key=rank)
 
 
 def leave_one_environment_out(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]]) -> list[int]:

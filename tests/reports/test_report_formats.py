@@ -6,30 +6,26 @@ import csv
 import json
 
 import pytest
-from pacs_table import AXES, PUBLISHED, TABLE, rows, table, written
+from pacs_table import AXES, PUBLISHED, TABLE, bold, part_of, rows, table, written
 from results_folder import cells_of, evaluation, write
 
-from transferrisk.reports.experiments import report
-from transferrisk.reports.experiments.formats import (
-    against_caption,
-    caption,
-    csv_text,
-    latex_text,
-    markdown_text,
-    plain,
-)
-from transferrisk.reports.experiments.load import load
-from transferrisk.reports.experiments.parts import Part
-from transferrisk.reports.experiments.report import parts_of
-from transferrisk.reports.numbers import MINUS, NOTHING
+from transferrisk.reports.report import write_report
+from transferrisk.reports.tables import Part
+from transferrisk.reports.text import csv_text, latex_text, markdown_text
+from transferrisk.reports.values import MINUS, NOTHING, one_line
+from transferrisk.settings import dumps
+
+
+def against_caption(grid):
+    return grid.against_table().note
 
 
 def test_the_caption_says_over_how_many_seeds(tmp_path):
-    assert caption(table(tmp_path)).startswith("Mean ± standard deviation over 3 seeds.")
+    assert table(tmp_path).caption().startswith("Mean ± standard deviation over 3 seeds.")
     some = table(tmp_path, lambda c: rows(c) if c["method"] == "ERM" or c["seed"] else None)
-    assert caption(some).startswith("Mean ± standard deviation over 2 to 3 seeds.")
-    assert caption(table(tmp_path, lambda c: None if c["seed"] else rows(c))).startswith("One of 3 seeds so far")
-    assert caption(table(tmp_path, lambda c: None)).startswith("No run is done.")
+    assert some.caption().startswith("Mean ± standard deviation over 2 to 3 seeds.")
+    assert table(tmp_path, lambda c: None if c["seed"] else rows(c)).caption().startswith("One of 3 seeds so far")
+    assert table(tmp_path, lambda c: None).caption().startswith("No run is done.")
 
 
 def test_an_interval_is_promised_where_there_is_one(tmp_path):
@@ -46,14 +42,14 @@ def test_an_interval_is_promised_where_there_is_one(tmp_path):
 @pytest.mark.parametrize(("seeds", "said"), [(2, True), (3, False)])
 def test_an_interval_of_two_seeds_is_said_to_say_little(tmp_path, seeds, said):
     folder = write(tmp_path, "a", TABLE, cells_of(AXES, ["ERM", "TRM"], seeds), rows)
-    (grid,) = next(parts_of(load(folder))).grids
+    (grid,) = part_of(folder).grids
     assert ("two seeds is very wide, and says little" in against_caption(grid)) is said
 
 
 def test_the_best_mean_of_each_column_is_bold(tmp_path):
-    best = table(tmp_path).best
+    best = bold(table(tmp_path).table())
     assert best == {("TRM", 0), ("ERM", 1), ("TRM", 1), ("TRM", 2)}
-    assert "Bold: the best mean of each column." in caption(table(tmp_path))
+    assert "Bold: the best mean of each column." in table(tmp_path).caption()
     found = written(tmp_path, rows)
     assert "| TRM | **70.0 ± 10.0** | **90.0 ± 10.0** | **80.0 ± 8.7** |" in found[".md"]
     assert r"ERM & 60.0 $\pm$ 10.0 & \textbf{90.0 $\pm$ 0.0} &" in found[".tex"]
@@ -64,7 +60,7 @@ def test_the_best_mean_of_each_column_is_bold(tmp_path):
 def test_every_rule_has_its_own_files_and_says_so_in_them(tmp_path):
     cells = cells_of(AXES, ["ERM", "TRM"], 3)
     write(tmp_path, "pacs", TABLE, cells, rows, {"select": ["training_domain", "test_domain"]})
-    report(tmp_path)
+    write_report(tmp_path)
     for rule, words in (("training_domain", "training-domain validation"), ("test_domain", "test-domain validation")):
         assert words in (tmp_path / "pacs" / f"{rule}.md").read_text()
         assert words in (tmp_path / "pacs" / f"{rule}.tex").read_text()
@@ -75,7 +71,7 @@ def test_every_rule_has_its_own_files_and_says_so_in_them(tmp_path):
 
 def test_the_three_formats_hold_the_same_numbers(tmp_path):
     write(tmp_path, "pacs", TABLE, cells_of(AXES, ["ERM", "TRM"], 3), rows, {"published": PUBLISHED})
-    report(tmp_path)
+    write_report(tmp_path)
     markdown = (tmp_path / "pacs" / "training_domain.md").read_text()
     assert (
         f"| ERM | 60.0 ± 10.0 | **90.0 ± 0.0** | 75.0 ± 5.0 |\n| &emsp;paper | 58.0 ± 1.5 | {NOTHING} | 74.0 |"
@@ -107,7 +103,7 @@ def test_text_is_text_in_every_format():
     assert [csv_text(v) for v in ("=1+1", "+1", "-a", "@a", "a", 1.5, None)] == [
         "'=1+1", "'+1", "'-a", "'@a", "a", 1.5, None,
     ]  # fmt: skip
-    assert plain("a\x1b[31m\nb\u202e\udce9") == "a[31m b"
+    assert one_line("a\x1b[31m\nb\u202e\udce9") == "a[31m b"
 
 
 HOSTILE = ("<script>alert(1)</script>", "a|b&c_$x$", "=cmd|' /C calc'!A0", "\x1b[31mred\x1b[0m")
@@ -119,7 +115,7 @@ def test_hostile_names_stay_names_everywhere(tmp_path):
     show = {"kind": "lines", "x": HOSTILE[0], "value": "accuracy", "title": HOSTILE[1]}
     write(tmp_path, "e", show, cells, lambda c: evaluation(1, 0.5),
           {"methods": methods, "title": HOSTILE[0], "paper": HOSTILE[3]})  # fmt: skip
-    report(tmp_path)
+    write_report(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert page.count("<script") == 1
     svg = (tmp_path / "e" / "training_domain.svg").read_text()
@@ -139,22 +135,24 @@ def test_hostile_names_stay_names_everywhere(tmp_path):
 
 def test_as_json(tmp_path):
     write(tmp_path, "pacs", TABLE, cells_of(AXES, ["ERM", "TRM"], 3), rows, {"published": PUBLISHED})
-    found = report(tmp_path).to_json()["experiments"]["pacs"]
-    assert json.loads(json.dumps(found, allow_nan=False))["missing_runs"] == 0
+    found = write_report(tmp_path).to_json()["experiments"]["pacs"]
+    assert json.loads(dumps(found))["missing_runs"] == 0
     assert found["numbers"][0]["mean"] == pytest.approx(60)
-    assert found["made"] == [{"precision": "", "hardware": "", "version": "", "commit": "", "threads": ""}]
+    assert json.loads(dumps(found["origins"])) == [
+        {"precision": "", "hardware": "", "version": "", "commit": "", "threads": ""}
+    ]
 
 
 def test_on_the_page_the_papers_number_and_the_difference_say_what_they_are(tmp_path):
     table(tmp_path)
-    report(tmp_path)
+    write_report(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "<small>paper 58.0 ± 1.5</small><small>difference +2.0</small>" in page
 
 
 @pytest.mark.parametrize("rule", ["training_domain", "test_domain", "last"])
 def test_words_about_grids_are_there_where_grids_are(rule):
-    without, chosen = (Part("", "", rule, choices=choices).selection for choices in (False, True))
+    without, chosen = (Part("", rule, choices=choices).selection for choices in (False, True))
     assert "grid" not in without
     assert "the point of a grid" in chosen
     assert chosen.endswith(", among the points with the most seeds.")

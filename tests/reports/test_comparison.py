@@ -2,53 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from transferrisk.errors import InputError
-from transferrisk.reports import Curves, Group, Table, caption, demo_page, render, summarise, verdict, write_page
-from transferrisk.training.records import Record, Scores
+from transferrisk.reports import Curves, Group, Table, render_page, write_page
+from transferrisk.reports.comparison import caption, comparison_page, summarise, verdict
 
 HOSTILE = "<script>alert('x')</script>"
 
 
-def record(algorithm, seed, test, matrix, name="site A", epoch=1.0):
-    def scores(accuracy, *names):
-        return {n: Scores(accuracy, 0.5) for n in names}
+def run(algorithm, seed, test, matrix, name="site A", epochs=(1.0,)):
+    """A run; `test` is its accuracy there, at each epoch or at all."""
+    names, lines = (name, "site B"), []
+    for epoch, accuracy in zip(epochs, test if isinstance(test, list) else [test] * len(epochs), strict=True):
+        scores = {"train": (names, 0.9), "training_domain": (names, 0.8), "test_domain": (["new"], 0.7)}
+        for part, (environments, value) in (scores | {"test": (["new"], accuracy)}).items():
+            for e, environment in enumerate(environments):
+                lines.append({"step": round(10 * epoch), "epoch": epoch, "seconds": 3.0, "part": part,
+                              "environment": environment, "accuracy": value, "loss": 0.5})  # fmt: skip
+                if part == "training_domain" and matrix:
+                    worst = max(loss for p, loss in enumerate(matrix[e]) if p != e)
+                    lines[-1] |= {"transfer": dict(zip(names, matrix[e], strict=True)), "transfer_risk": worst}
+    return {"algorithm": algorithm, "seed": seed}, lines
 
-    return Record(
-        algorithm, seed, round(10 * epoch), epoch, 3.0, scores(0.9, name, "site B"), scores(0.8, name, "site B"),
-        scores(0.7, "new"), scores(test, "new"), matrix,
-    )  # fmt: skip
 
-
-def records(name="site A"):
+def runs_of_two(name="site A"):
     return [
-        record("erm", 0, 0.5, [[0.1, 0.8], [0.6, 0.1]], name),
-        record("erm", 1, 0.7, [[0.1, 0.8], [0.8, 0.1]], name),
-        record("trm", 0, 0.8, [[0.1, 0.2], [0.4, 0.1]], name),
-        record("trm", 1, 0.6, [[0.1, 0.2], [0.4, 0.1]], name),
+        run("erm", 0, 0.5, [[0.1, 0.8], [0.6, 0.1]], name),
+        run("erm", 1, 0.7, [[0.1, 0.8], [0.8, 0.1]], name),
+        run("trm", 0, 0.8, [[0.1, 0.2], [0.4, 0.1]], name),
+        run("trm", 1, 0.6, [[0.1, 0.2], [0.4, 0.1]], name),
     ]
 
 
 def test_rows_are_mean_and_sample_deviation_over_seeds():
-    erm, trm = summarise(records())
+    erm, trm = summarise(runs_of_two())
     assert (erm.name, trm.name) == ("ERM", "TRM")
     assert erm.test.mean == pytest.approx(0.6)
     assert erm.test.std == pytest.approx(np.std([0.5, 0.7], ddof=1))
     assert erm.transfer_risk.mean == pytest.approx((0.7 + 0.8) / 2)
-    assert erm.transfer_matrix[1][0] == pytest.approx(0.7)
-    assert erm.test.percent() == "60.0 ± 14.1"
+    assert erm.transfer["site B"]["site A"] == pytest.approx(0.7)
+    assert erm.test.percent().text == "60.0 ± 14.1"
     assert list(erm.train) == ["site A", "site B"]
 
 
 def compared(erm, trm, erm_risk=0.5, trm_risk=0.5):
     """The verdict on these accuracies, one a seed, and transfer risks."""
-    runs = [record("erm", i, x, [[0.1, erm_risk], [erm_risk, 0.1]]) for i, x in enumerate(erm)]
-    runs += [record("trm", i, x, [[0.1, trm_risk], [trm_risk, 0.1]]) for i, x in enumerate(trm)]
+    runs = [run("erm", i, x, [[0.1, erm_risk], [erm_risk, 0.1]]) for i, x in enumerate(erm)]
+    runs += [run("trm", i, x, [[0.1, trm_risk], [trm_risk, 0.1]]) for i, x in enumerate(trm)]
     return verdict(summarise(runs))
 
 
@@ -77,11 +81,11 @@ def test_seeds_are_paired_by_their_number():
     """In whatever order the runs came, and with several runs of one seed."""
     matrix = [[0.1, 0.5], [0.5, 0.1]]
     accuracies = {"erm": {2: 0.5, 0: 0.9, 1: 0.7}, "trm": {0: 0.92, 1: 0.73, 2: 0.54}}
-    runs = [record(name, seed, value, matrix) for name, mine in accuracies.items() for seed, value in mine.items()]
+    runs = [run(name, seed, value, matrix) for name, mine in accuracies.items() for seed, value in mine.items()]
     assert "TRM gets 73.0 % right where ERM gets 70.0 %: 3.0 points more, ahead on 3 of 3" in verdict(summarise(runs))
-    runs[3:4] = [replace(runs[3], test={"new": Scores(x, 0.5)}, settings={"ridge": x}) for x in (0.91, 0.93)]
+    runs[3:4] = [run("trm", 0, x, matrix) for x in (0.91, 0.93)]
     assert "3.0 points more, ahead on 3 of 3 seeds." in verdict(summarise(runs))
-    apart = [record("erm", 0, 0.5, matrix), record("erm", 1, 0.7, matrix), record("trm", 2, 0.8, matrix)]
+    apart = [run("erm", 0, 0.5, matrix), run("erm", 1, 0.7, matrix), run("trm", 2, 0.8, matrix)]
     assert "80.0 % right where ERM gets 60.0 %: no seed is common to both" in verdict(summarise(apart))
     assert caption(summarise(apart)) == "Mean ± standard deviation over 1 to 2 seeds"
 
@@ -96,13 +100,13 @@ def test_verdict_on_transfer_risks(erm, trm, said):
 
 
 def test_one_seed_has_no_spread(tmp_path):
-    one = [r for r in records() if r.seed == 0]
+    one = [r for r in runs_of_two() if r[0]["seed"] == 0]
     rows = summarise(one)
-    assert (rows[0].test.percent(), rows[0].transfer_risk.plain()) == ("50.0", "0.700")
+    assert (rows[0].test.percent().text, rows[0].transfer_risk.loss().text) == ("50.0", "0.700")
     assert caption(rows).startswith("One seed")
-    assert caption(summarise(records())) == "Mean ± standard deviation over 2 seeds"
+    assert caption(summarise(runs_of_two())) == "Mean ± standard deviation over 2 seeds"
     path = tmp_path / "report.html"
-    write_page(path, demo_page("Title", one, {}, {}, "trm demo"))
+    write_page(path, comparison_page("Title", one, {}, {}, "trm demo"))
     parser = Links()
     parser.feed(path.read_text())
     assert "±" not in parser.text
@@ -111,7 +115,7 @@ def test_one_seed_has_no_spread(tmp_path):
 
 
 def test_verdict_without_trm():
-    assert verdict(summarise(records()[:2])).startswith("ERM is the most accurate")
+    assert verdict(summarise(runs_of_two()[:2])).startswith("ERM is the most accurate")
 
 
 def test_no_records_is_an_error():
@@ -144,7 +148,7 @@ class Links(HTMLParser):
 def test_page_is_whole_escapes_names_and_fetches_nothing():
     pictures = {HOSTILE: np.zeros((10, 2, 8, 8, 3), np.uint8)}
     settings = {"Key": HOSTILE, "List": ["one", HOSTILE]}
-    html = render(demo_page(f"Title {HOSTILE}", records(HOSTILE), pictures, settings, "trm demo"))
+    html = render_page(comparison_page(f"Title {HOSTILE}", runs_of_two(HOSTILE), pictures, settings, "trm demo"))
     parser = Links()
     parser.feed(html)
     assert parser.open == []
@@ -158,26 +162,26 @@ def test_page_is_whole_escapes_names_and_fetches_nothing():
 
 
 def sections(runs, kind):
-    return [section for section in demo_page("Title", runs, {}, {}, "trm demo").sections if isinstance(section, kind)]
+    return [
+        section for section in comparison_page("Title", runs, {}, {}, "trm demo").sections if isinstance(section, kind)
+    ]
 
 
 def test_training_curves_are_means_over_seeds_at_each_epoch():
     matrix = [[0.1, 0.2], [0.3, 0.1]]
-    runs = [
-        record("trm", seed, 0.5 + 0.1 * seed + 0.2 * epoch, matrix, epoch=epoch) for seed in (0, 1) for epoch in (1, 2)
-    ]
-    runs.append(record("irm", 0, 0.4, matrix))
+    runs = [run("trm", s, [0.5 + 0.1 * s + 0.2 * epoch for epoch in (1, 2)], matrix, epochs=(1, 2)) for s in (0, 1)]
+    runs.append(run("irm", 0, 0.4, matrix))
     unseen, validation = sections(runs, Curves)
     assert list(unseen.series) == ["TRM"]  # IRM was evaluated once, which is no curve
     epochs, accuracies = unseen.series["TRM"]
     assert epochs == [1, 2]
     assert accuracies == pytest.approx([75, 95])
     assert validation.series["TRM"][1] == pytest.approx([80, 80])
-    assert sections(records(), Curves) == []
+    assert sections(runs_of_two(), Curves) == []
 
 
 def test_worst_pairs_are_the_largest_entries_off_the_diagonal():
-    pairs = next(table for table in sections(records(), Table) if table.title == "Worst pairs")
+    pairs = next(table for table in sections(runs_of_two(), Table) if table.title == "Worst pairs")
     assert [row[:3] for row in pairs.rows] == [
         ["ERM", "site A", "site B"], ["ERM", "site B", "site A"],
         ["TRM", "site B", "site A"], ["TRM", "site A", "site B"],
@@ -187,17 +191,17 @@ def test_worst_pairs_are_the_largest_entries_off_the_diagonal():
 
 
 def test_one_map_for_each_algorithm_on_one_scale():
-    (group,) = sections(records(), Group)
+    (group,) = sections(runs_of_two(), Group)
     assert [section.title for section in group.sections] == ["ERM", "TRM"]
     assert [section.scale for section in group.sections] == [(0.0, 0.8)] * 2
     np.testing.assert_allclose(group.sections[0].values, [[0.1, 0.8], [0.7, 0.1]])
 
 
 def test_records_without_matrices_have_a_page():
-    runs = [record(algorithm, seed, 0.5, []) for algorithm in ("erm", "trm") for seed in (0, 1)]
+    runs = [run(algorithm, seed, 0.5, []) for algorithm in ("erm", "trm") for seed in (0, 1)]
     assert sections(runs, Group) == []
     assert verdict(summarise(runs)).endswith("no difference over 2 seeds.")
-    assert summarise(runs)[0].transfer_risk.plain() == "\N{EN DASH}"
+    assert summarise(runs)[0].transfer_risk.loss().text == "\N{EN DASH}"
     parser = Links()
-    parser.feed(render(demo_page("Title", runs, {}, {}, "trm demo")))
+    parser.feed(render_page(comparison_page("Title", runs, {}, {}, "trm demo")))
     assert "nan" not in parser.text

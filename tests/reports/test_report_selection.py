@@ -8,15 +8,21 @@ import math
 import pytest
 from results_folder import cells_of, evaluation, write
 
-from transferrisk.reports.experiments.load import load
-from transferrisk.reports.experiments.select import at_selected, chosen
+from transferrisk.reports.experiment import load_experiment
+from transferrisk.reports.method_views import TableView
+
+
+def chosen(folder, rule, value="accuracy"):
+    """The numbers of the table of one value."""
+    (grid,) = TableView(value=(value,)).part(load_experiment(folder), rule).grids
+    return grid.numbers()
 
 
 def selected(tmp_path, evaluations, rule, value="accuracy"):
-    """The value of a single run with these evaluations."""
+    """The value of a single run with these evaluations, nan where it has none."""
     folder = write(tmp_path, "e", {}, cells_of({}, ["ERM"], 1), lambda c: [*itertools.chain(*evaluations)])
-    (found,) = chosen(load(folder), rule, [value]).values()
-    return found.values[value].get(0)
+    (found,) = chosen(folder, rule, value)
+    return found["mean"]
 
 
 RISING = (
@@ -39,8 +45,8 @@ def test_of_evaluations_that_tie_the_later_counts(tmp_path):
 def test_an_evaluation_without_a_number_is_not_chosen(tmp_path):
     nan, none = evaluation(2, 0.2, training=math.nan), evaluation(3, 0.3, training=None)
     assert selected(tmp_path, [evaluation(1, 0.1, training=0.5), nan, none], "training_domain") == pytest.approx(10)
-    assert selected(tmp_path, [nan, none], "training_domain") is None
-    assert selected(tmp_path, [evaluation(1, None)], "training_domain") is None
+    assert math.isnan(selected(tmp_path, [nan, none], "training_domain"))
+    assert math.isnan(selected(tmp_path, [evaluation(1, None)], "training_domain"))
 
 
 def test_accuracy_is_the_mean_over_test_environments_and_worst_group_the_lowest(tmp_path):
@@ -56,11 +62,11 @@ def test_sample_accuracy_weighs_environments_by_their_samples(tmp_path):
     counted = [{**row, "samples": samples.get(row["environment"], 7)} for row in rows]
     assert selected(tmp_path, [counted], "training_domain", "sample_accuracy") == pytest.approx(50)
     assert selected(tmp_path, [counted], "training_domain") == pytest.approx(40)
-    assert selected(tmp_path, [rows], "training_domain", "sample_accuracy") is None
+    assert math.isnan(selected(tmp_path, [rows], "training_domain", "sample_accuracy"))
     del counted[-1]["samples"]
-    assert selected(tmp_path, [counted], "training_domain", "sample_accuracy") is None
+    assert math.isnan(selected(tmp_path, [counted], "training_domain", "sample_accuracy"))
     empty = [{**row, "samples": 0} for row in rows]
-    assert selected(tmp_path, [empty], "training_domain", "sample_accuracy") is None
+    assert math.isnan(selected(tmp_path, [empty], "training_domain", "sample_accuracy"))
 
 
 def test_validation_is_the_mean_over_environments(tmp_path):
@@ -75,15 +81,20 @@ VALIDATION = {"w=1": (0.9, 0.1), "w=2": (0.6, 0.6), "w=3": (0.6, 0.6)}
 TEST = {"w=1": 0.1, "w=2": 0.2, "w=3": 0.3}
 
 
+def points(folder):
+    (grid,) = TableView().part(load_experiment(folder), "training_domain").grids
+    return grid.notes
+
+
 def of_point(columns):
     return evaluation(1, TEST[columns["point"]], training=VALIDATION[columns["point"]][columns["seed"]])
 
 
 def test_one_point_for_all_seeds_that_of_the_highest_mean_the_first_of_those_that_tie(tmp_path):
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), of_point)
-    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
-    assert (found.point, found.points, found.incomplete) == ("w=2", 3, 0)
-    assert found.values["accuracy"] == {0: pytest.approx(20), 1: pytest.approx(20)}
+    (found,) = chosen(folder, "training_domain")
+    assert (found["point"], found["mean"], found["seeds"]) == ("w=2", pytest.approx(20), 2)
+    assert points(folder) == ["TRM, best of 3 points: w=2."]
 
 
 def test_a_point_is_chosen_among_those_with_the_most_seeds(tmp_path):
@@ -94,8 +105,9 @@ def test_a_point_is_chosen_among_those_with_the_most_seeds(tmp_path):
         return None if (columns["point"], columns["seed"]) in missing else of_point(columns)
 
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), some)
-    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
-    assert (found.point, found.planned, found.done, found.incomplete) == ("w=3", 2, 2, 2)
+    (found,) = chosen(folder, "training_domain")
+    assert (found["point"], found["planned_seeds"], found["seeds"]) == ("w=3", 2, 2)
+    assert points(folder) == ["TRM, best of 3 points, up to 2 of which lack seeds: w=3."]
 
 
 def test_a_seed_that_diverged_counts_as_one_that_a_point_lacks(tmp_path):
@@ -104,14 +116,15 @@ def test_a_seed_that_diverged_counts_as_one_that_a_point_lacks(tmp_path):
         return evaluation(1, 0.5, training=math.nan) if failed else of_point(columns)
 
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), rows)
-    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
-    assert found.point == "w=2"
+    (found,) = chosen(folder, "training_domain")
+    assert found["point"] == "w=2"
 
 
 def test_where_all_points_lack_seeds_the_best_of_those_with_the_most_counts(tmp_path):
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), lambda c: None if c["seed"] else of_point(c))
-    (found,) = chosen(load(folder), "training_domain", ["accuracy"]).values()
-    assert (found.point, found.done, found.incomplete) == ("w=1", 1, 3)
+    (found,) = chosen(folder, "training_domain")
+    assert (found["point"], found["seeds"]) == ("w=1", 1)
+    assert points(folder) == ["TRM, best of 3 points, up to 3 of which lack seeds: w=1."]
 
 
 def test_points_are_chosen_for_each_combination_and_rule(tmp_path):
@@ -120,17 +133,16 @@ def test_points_are_chosen_for_each_combination_and_rule(tmp_path):
         return evaluation(1, 0.5, training=0.9 if good[0] == good[1] else 0.1, test_domain=0.1 if good[1] else 0.9)
 
     cells = cells_of({"bias": [0.9, 0.8]}, ["TRM"], 1, {"TRM": ["w=1", "w=2"]})
-    experiment = load(write(tmp_path, "e", {}, cells, rows))
-    assert [c.point for c in chosen(experiment, "training_domain", []).values()] == ["w=1", "w=2"]
-    assert [c.point for c in chosen(experiment, "test_domain", []).values()] == ["w=2", "w=2"]
-    assert [c.point for c in chosen(experiment, "last", []).values()] == ["w=1", "w=2"]
+    experiment = load_experiment(write(tmp_path, "e", {}, cells, rows))
+    for rule, expected in (("training_domain", "12"), ("test_domain", "22"), ("last", "12")):
+        (grid,) = TableView(columns="bias").part(experiment, rule).grids
+        assert [line["point"] for line in grid.numbers()] == [f"w={number}" for number in expected]
 
 
 def test_a_run_that_two_cells_share_counts_for_both_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr("results_folder.name_of", lambda columns: f"run {columns['seed']}")
     cells = cells_of({"bias": [0.9, 0.8]}, ["ERM"], 2)
-    experiment = load(write(tmp_path, "e", {}, cells, lambda c: evaluation(1, 0.1 * (1 + c["seed"]))))
-    assert len(experiment.rows) == 2 * len(evaluation(1, 0.1))
-    assert set(at_selected(experiment.rows, "last", ["accuracy"])) == {"run 0", "run 1"}
-    for found in chosen(experiment, "last", ["accuracy"]).values():
-        assert found.values["accuracy"] == {0: pytest.approx(10), 1: pytest.approx(20)}
+    experiment = load_experiment(write(tmp_path, "e", {}, cells, lambda c: evaluation(1, 0.1 * (1 + c["seed"]))))
+    assert len(experiment.records) == 2 * len(evaluation(1, 0.1))
+    (grid,) = TableView(columns="bias").part(experiment, "last").grids
+    assert [(line["mean"], line["seeds"]) for line in grid.numbers()] == [(pytest.approx(15), 2)] * 2

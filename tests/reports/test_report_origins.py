@@ -5,28 +5,25 @@ from __future__ import annotations
 import html
 
 import pytest
-from pacs_table import AXES, TABLE, rows, written
+from pacs_table import AXES, TABLE, part_of, rows, written
 from results_folder import cells_of, evaluation, write
 
-from transferrisk.reports.experiments import report
-from transferrisk.reports.experiments.formats import about, data
-from transferrisk.reports.experiments.load import load
-from transferrisk.reports.experiments.made import Made, mixed, told
-from transferrisk.reports.experiments.report import parts_of
+from transferrisk.reports.experiment import Origin, load_experiment, mixed_words, origin_words
+from transferrisk.reports.report import write_report
 
 GPU, CPU = "NVIDIA H200", "2 CPU cores, x86_64, Linux"
 
 
-def made(columns, precision="bf16", hardware=GPU, commit="1a2b3c4"):
+def run_on(columns, precision="bf16", hardware=GPU, commit="1a2b3c4"):
     return [{"precision": precision, "hardware": hardware, "version": "1.0", "commit": commit, **row}
             for row in rows(columns)]  # fmt: skip
 
 
 def test_every_format_says_on_what_it_was_made(tmp_path):
-    found = written(tmp_path, made)
-    assert f"Made on {GPU} (bf16) at commit 1a2b3c4." in found[".html"]
-    assert f"\nMade on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".md"]
-    assert f"\n% Made on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".tex"]
+    found = written(tmp_path, run_on)
+    assert f"Run on {GPU} (bf16) at commit 1a2b3c4." in found[".html"]
+    assert f"\nRun on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".md"]
+    assert f"\n% Run on {GPU} (bf16) at commit 1a2b3c4.\n" in found[".tex"]
     assert not any("Mixes" in text for text in found.values())
 
 
@@ -35,9 +32,11 @@ def test_every_format_says_on_which_data(tmp_path):
     lines = {"kind": "lines", "x": "test_env"}
     folder = write(tmp_path, "cmnist-fast", lines, cells_of(AXES, ["ERM", "TRM"], 3), rows, recipe)
     told = "Data: 10c-digits, cnn:16."
-    assert about(load(folder))[1] == told
-    assert load(folder).title == "About cmnist-fast (small version)"
-    found = {path.suffix: path.read_text() for path in report(tmp_path).files if path.suffix not in (".csv", ".png")}
+    assert load_experiment(folder).about()[1] == told
+    assert load_experiment(folder).title == "About cmnist-fast (small version)"
+    found = {
+        path.suffix: path.read_text() for path in write_report(tmp_path).files if path.suffix not in (".csv", ".png")
+    }
     assert set(found) == {".html", ".md", ".tex", ".svg"}
     assert [suffix for suffix, text in found.items() if told not in html.unescape(text)] == []
 
@@ -57,16 +56,18 @@ def test_every_format_says_on_which_data(tmp_path):
     ],
 )  # fmt: skip
 def test_the_data_are_those_of_the_cells(tmp_path, recipe, axes, said):
-    assert data(load(write(tmp_path, "e", TABLE, cells_of(axes, ["ERM"], 1), lambda c: None, recipe))) == said
+    assert (
+        load_experiment(write(tmp_path, "e", TABLE, cells_of(axes, ["ERM"], 1), lambda c: None, recipe)).data() == said
+    )
 
 
 def test_several_machines_or_precisions_are_told_at_the_table_and_its_differences(tmp_path):
-    found = written(tmp_path, lambda c: made(c) if c["method"] == "TRM" else made(c, "fp32", CPU, "0d0d0d0"))
+    found = written(tmp_path, lambda c: run_on(c) if c["method"] == "TRM" else run_on(c, "fp32", CPU, "0d0d0d0"))
     mixes = f"Mixes fp32 on {CPU} and bf16 on {GPU}: differences to ERM may be the machine's."
     assert f"\n{mixes}\n".replace("_", r"\_") in found[".md"]
     assert found[".tex"].count(mixes.replace("_", r"\_")) == 2
     assert found[".html"].count(mixes) == 2
-    assert f"Made on {CPU} (fp32) and on {GPU} (bf16) at commits 0d0d0d0, 1a2b3c4." in found[".html"]
+    assert f"Run on {CPU} (fp32) and on {GPU} (bf16) at commits 0d0d0d0, 1a2b3c4." in found[".html"]
 
 
 def test_only_runs_that_are_shown_can_be_mixed(tmp_path):
@@ -77,32 +78,30 @@ def test_only_runs_that_are_shown_can_be_mixed(tmp_path):
         return [{**row, "precision": "fp32" if columns["point"] == "w=2" else "bf16", "hardware": GPU} for row in rows]
 
     folder = write(tmp_path, "e", {}, cells_of({}, ["ERM", "TRM"], 1, {"TRM": ["w=1", "w=2"]}), rows_of)
-    experiment = load(folder)
-    assert next(parts_of(experiment)).mixed == ""
-    assert told(experiment.made) == f"Made on {GPU} (bf16) and on {GPU} (fp32)."
+    assert part_of(folder).mixed == ""
+    assert origin_words(load_experiment(folder).origins) == f"Run on {GPU} (bf16) and on {GPU} (fp32)."
 
 
 def test_rows_of_several_machines_are_told(tmp_path):
     show = {"kind": "rows", "row": "algorithm", "values": "ms"}
     times = {0: {"algorithm": "erm", "ms": 5.0, "hardware": GPU}, 1: {"algorithm": "erm", "ms": 50.0, "hardware": CPU}}
     folder = write(tmp_path, "time", show, [{"seed": 0}, {"seed": 1}], lambda c: [times[c["seed"]]])
-    (part,) = parts_of(load(folder))
-    assert part.mixed == f"Mixes {GPU} and {CPU}: differences between rows may be the machine's."
+    assert part_of(folder).mixed == f"Mixes {GPU} and {CPU}: differences between rows may be the machine's."
 
 
 def test_what_earlier_records_do_not_say_is_not_told(tmp_path):
     found = written(tmp_path, rows)
-    assert not any("Made " in text or "Mixes" in text for text in found.values())
-    some = {"a": Made("bf16", GPU, "1.0"), "b": Made()}
-    assert told(some) == f"Made on {GPU} (bf16) by version 1.0; 1 of 2 runs do not say."
-    assert mixed(some, some, "differences") == ""
-    threads = {"a": Made("fp32", CPU, threads="1"), "b": Made("fp32", CPU, threads="2")}
-    assert mixed(threads, threads, "differences") == (
+    assert not any("Run on" in text or "Mixes" in text for text in found.values())
+    some = {"a": Origin("bf16", GPU, "1.0"), "b": Origin()}
+    assert origin_words(some) == f"Run on {GPU} (bf16) by version 1.0; 1 of 2 runs do not say."
+    assert mixed_words(some, some, "differences") == ""
+    threads = {"a": Origin("fp32", CPU, threads="1"), "b": Origin("fp32", CPU, threads="2")}
+    assert mixed_words(threads, threads, "differences") == (
         f"Mixes fp32, 1 thread a run on {CPU} and fp32, 2 threads a run on {CPU}: differences may be the machine's."
     )
-    many = {name: Made(commit=name) for name in "abcde"}
-    assert told(many) == "Made at commits a, b, c and 2 more."
+    many = {name: Origin(commit=name) for name in "abcde"}
+    assert origin_words(many) == "Run at commits a, b, c and 2 more."
     null = write(tmp_path, "null", {}, cells_of({}, ["ERM"], 2), lambda c: [
         {**row, "hardware": None if c["seed"] else GPU, "commit": None} for row in evaluation(1, 0.5)
     ])  # fmt: skip
-    assert told(load(null).made) == f"Made on {GPU}; 1 of 2 runs do not say."
+    assert origin_words(load_experiment(null).origins) == f"Run on {GPU}; 1 of 2 runs do not say."

@@ -1,0 +1,192 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from ..data import Options, Shift
+
+COLUMNS, IMAGES, SYNTHETIC = "Columns of tables and embeddings", "Images", "Synthetic sets"
+MODEL, TRAINING, MACHINE = "Model and algorithm", "Training", "Machine"
+"""Panels of the help; options that everybody needs have none and come first."""
+
+
+def parse_folder(text: str | Path) -> Path:
+    """A path of the command line, where an empty one is a slip and not the current folder."""
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty; name a folder, or . for the current one")
+    return Path(text)
+
+
+@dataclass(frozen=True)
+class JsonTarget:
+    """Where --json goes: to a file, or to standard output (None)."""
+
+    path: Path | None
+
+    def write(self, value: Any) -> bool:
+        """Write the value; True where that is standard output, which nothing else may be printed to then."""
+        from ..files import write_atomically
+        from ..settings import dumps
+
+        text = dumps(value, indent=2)
+        if self.path is None:
+            print(text)
+        else:
+            write_atomically(self.path, text + "\n")
+        return self.path is None
+
+
+def _json_target(text: str) -> JsonTarget:
+    from ..files import check_target
+
+    if text == "-":
+        return JsonTarget(None)
+    check_target(Path(text))  # before hours of work
+    return JsonTarget(Path(text))
+
+
+Json = Annotated[
+    JsonTarget | None,
+    typer.Option(
+        "--json",
+        parser=_json_target,
+        metavar="[FILE]",
+        help="Print JSON, for a program to read, or write it to FILE, such as out.json.",
+    ),
+]
+"""`cli.main` writes --json without a FILE as --json=-."""
+
+DataName = Annotated[str, typer.Argument(help="A data set, as in trm data list, such as pacs or folder:PATH.")]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder."),
+]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+
+
+def _common(data_root: DataRoot = None, seed: Seed = 0) -> None: ...
+
+
+def _columns(
+    label: Annotated[str | None, typer.Option(help="Column or array with the labels.", rich_help_panel=COLUMNS)] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="Column or array with the environments.", rich_help_panel=COLUMNS)
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Array or columns with the features.", rich_help_panel=COLUMNS)
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option(help="Column of a manifest with the paths of images.", rich_help_panel=COLUMNS)
+    ] = None,
+) -> None: ...
+
+
+def _images(
+    size: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Height and width of images, pixels.", rich_help_panel=IMAGES)
+    ] = None,
+    lazy: Annotated[
+        bool, typer.Option("--lazy", help="Decode images when they are needed; keep no cache.", rich_help_panel=IMAGES)
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.",
+                           rich_help_panel=IMAGES)
+    ] = False,
+) -> None: ...  # fmt: skip
+
+
+def _synthetic(
+    shift: Annotated[
+        str | None,
+        typer.Option(help="label-correlated, label-uncorrelated or combined.", rich_help_panel=SYNTHETIC),
+    ] = None,
+    biases: Annotated[
+        str | None,
+        typer.Option(help="Bias degree of each training environment, such as 1.0,0.9.", rich_help_panel=SYNTHETIC),
+    ] = None,
+    oracle: Annotated[
+        bool,
+        typer.Option("--oracle", help="Train on data like the test environment's.", rich_help_panel=SYNTHETIC),
+    ] = False,
+) -> None: ...
+
+
+def data_options(*, synthetic: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: gives a command the options of the data it reads, as one `Options` under the name `options`.
+
+    The command's own parameters come first; among them is `name`, the data set. Typer learns from the function's
+    signature and annotations which options there are, so both are put together here.
+    """
+    groups = (_common, _columns, _images, *((_synthetic,) if synthetic else ()))
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = _parameters(command)
+        del own["options"]
+        shared = {name: parameter for group in groups for name, parameter in _parameters(group).items()}
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            asked = {key: given.pop(key) for key in shared}
+            command(options=_options(given["name"], **asked), **given)
+
+        parameters = list((own | shared).values())
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_options
+
+    return decorate
+
+
+def _parameters(function: Callable[..., None]) -> dict[str, inspect.Parameter]:
+    """Parameters by name, with annotations that are types and not text, to be given by name, in any order."""
+    types = get_type_hints(function, include_extras=True)
+    return {
+        name: parameter.replace(annotation=types[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+
+
+def _options(
+    name: str,
+    *,
+    data_root: Path | None,
+    lazy: bool,
+    shift: str | None = None,
+    biases: str | None = None,
+    **rest: Any,
+) -> Options:
+    from ..data import Options
+
+    return Options(root=data_root, lazy=lazy or None, shift=_shift(name, shift, biases), **rest)
+
+
+def _shift(name: str, kind: str | None, biases: str | None) -> Shift | None:
+    """The shift that is asked for; what is not stated of it is the set's own."""
+    from ..data import Shift
+    from ..data.catalogue import find_set
+    from ..errors import InputError
+
+    if kind is None and biases is None:
+        return None
+    shift = find_set(name)[0].shift or Shift()
+    if kind is not None:
+        shift = replace(shift, kind=kind)  # type: ignore[arg-type]  # Shift checks it
+    if biases is None:
+        return shift
+    try:
+        shares = tuple(float(bias) for bias in biases.split(","))
+    except ValueError:
+        raise InputError(f"--biases must be shares such as 1.0,0.9, got {biases!r}") from None
+    return replace(shift, biases=shares)

@@ -1,0 +1,155 @@
+"""A page of values: one HTML file that requests nothing and is complete without its script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..files import write_atomically
+from .charts import contrast, looks, page_svg
+from .pictures import picture_uri
+from .values import Bars, Chapter, Curves, Group, Heatmap, Page, Section, in_unit, interval
+
+LEVELS = 13  # shades of a heat map; odd, so that the middle has one of its own
+HEAT = {"light": ("#eef3fd", "#7ba0ee", "#0d2c86"), "dark": ("#1f2633", "#3f68cf", "#d3dfff")}
+LONG_WORD = 13  # letters; longer words are broken
+
+
+def write_page(path: Path, page: Page) -> None:
+    """Write the page; an existing file is replaced when the new one is complete."""
+    write_atomically(path, render_page(page))
+
+
+def render_page(page: Page) -> str:
+    """The page as HTML. Bytes of a name that are not text are shown as \\xNN, or \\udcNN where Python has them so."""
+    script = _template("page.js")
+    others = looks(_series(section for section in page.sections if not isinstance(section, Chapter)))
+    styles = [looks(_series([section])) if isinstance(section, Chapter) else others for section in page.sections]
+    html = (
+        _templates()
+        .get_template("page.html")
+        .render(
+            page=page,
+            sections=list(zip(page.sections, styles, strict=True)),
+            shades=list(zip(heat_shades("light"), heat_shades("dark"), strict=True)),
+            script=Markup(script),
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            date=date.today().isoformat(),
+        )
+    )
+    return html.encode(errors="backslashreplace").decode()
+
+
+def _series(sections: Iterable[Section]) -> Iterator[str]:
+    """Names that have a colour, in order, with repetitions."""
+    for section in sections:
+        if isinstance(section, Group | Chapter):
+            yield from _series(section.sections)
+        elif isinstance(section, Bars):
+            yield from (bar.name for bars in section.groups.values() for bar in bars)
+        elif isinstance(section, Curves):
+            yield from section.series
+
+
+def heat_shades(theme: str) -> list[tuple[str, str]]:
+    """(background, text) of each level, from near the page's colour to far from it."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    colours = [
+        str(to_hex(c)) for c in LinearSegmentedColormap.from_list("heat", HEAT[theme])(np.linspace(0, 1, LEVELS))
+    ]
+    return [(colour, max("#000000", "#ffffff", key=lambda text: contrast(text, colour))) for colour in colours]
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """`level` 0..LEVELS-1 is its shade, None where there is no value; `title` says all about it."""
+
+    text: str
+    level: int | None
+    own: bool
+    interval: str
+    title: str
+
+
+def heat_cells(section: Heatmap) -> list[list[HeatCell]]:
+    low, high = _scale(section)
+    rows = []
+    for r, row in enumerate(section.rows):
+        cells = []
+        for c, column in enumerate(section.columns):
+            value, around, level = float(section.values[r, c]), "", None
+            if not math.isnan(value):
+                strength = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else float(value > low)
+                level = round((strength if section.high_is_bad else 1 - strength) * (LEVELS - 1))
+                if section.low is not None and section.high is not None:
+                    around = interval(float(section.low[r, c]), float(section.high[r, c]), section.unit, sign=False)
+            told = "no value" if level is None else in_unit(value, section.unit)
+            # Each name is isolated, so that one written from right to left does not turn the rest round.
+            title = f"\u2068{row}\u2069, \u2068{column}\u2069: {told}" + (f" ({around})" if around else "")
+            text = in_unit(value, section.unit, sign=False)
+            cells.append(HeatCell(text, level, section.own and row == column, around, title))
+        rows.append(cells)
+    return rows
+
+
+def heat_key(section: Heatmap) -> tuple[str, str, str]:
+    """What the weakest and the strongest shade stand for, and which is worse; empty where all shades are the same."""
+    low, high = _scale(section)
+    if not low < high:
+        return ("", "", "")
+    small, large = in_unit(low, section.unit), in_unit(high, section.unit)
+    if section.high_is_bad:
+        return (small, large, "the stronger the shade, the higher and the worse")
+    return (large, small, "the stronger the shade, the lower and the worse")
+
+
+def shared_key(group: Group) -> tuple[str, str, str]:
+    """The key of several heat maps that have the same one, and no intervals; it need not be printed at each."""
+    maps = [section for section in group.sections if isinstance(section, Heatmap) and section.low is None]
+    keys = {heat_key(section) for section in maps}
+    return keys.pop() if len(maps) == len(group.sections) > 1 and len(keys) == 1 else ("", "", "")
+
+
+def _scale(section: Heatmap) -> tuple[float, float]:
+    """The values of the weakest and the strongest shade."""
+    if section.scale is not None:
+        return section.scale
+    values = np.asarray(section.values, float)
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+
+
+def _is_long(name: str) -> bool:
+    return any(len(word) > LONG_WORD for word in name.split())
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=FunctionLoader(_template),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals.update(
+        page_svg=page_svg, heat_cells=heat_cells, heat_key=heat_key, shared_key=shared_key, is_long=_is_long,
+        picture_uri=picture_uri, kind=lambda section: type(section).__name__,
+    )  # fmt: skip
+    return templates
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")

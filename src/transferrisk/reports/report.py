@@ -1,0 +1,271 @@
+"""The report of a folder of results: tables and figures beside the records, and one page for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, choices
+from ..files import prepare_folder, readable, write_atomically
+from ..results.records import FAILED, PICTURES, RECIPE, RUNS, TABLE
+from ..settings import as_json, checked_values
+from .charts import figure_files, looks
+from .experiment import Experiment, experiment_folders, load_experiment, no_records, origin_words, planned_runs
+from .html import write_page
+from .method_views import CurvesView, LinesView, TableView, View
+from .row_views import PicturesView, RowsView, XyView
+from .tables import Part
+from .text import csv_table, latex, latex_text, markdown
+from .values import Chapter, Group, Page, Pictures, Section, Text
+
+PAGE = "report.html"
+READ = (f"*/{RECIPE}", f"*/{TABLE}", f"{RUNS}/*/{FAILED}", f"{RUNS}/*/{PICTURES}")
+"""What a report reads of a folder of results."""
+VIEWS: dict[str, type[View]] = {
+    "table": TableView,
+    "lines": LinesView,
+    "curves": CurvesView,
+    "rows": RowsView,
+    "xy": XyView,
+    "pictures": PicturesView,
+}
+"""The kinds of [show] in a recipe."""
+RULE_WORDS = {
+    "training_domain": "by training-domain validation",
+    "test_domain": "by test-domain validation",
+    "last": "at the last evaluation",
+    "": "",
+}
+NUMBERS = (
+    "experiment", "selection", "panel", "line", "column", "mean", "std", "seeds", "planned_seeds", "paper_mean",
+    "paper_std", "difference", "against_erm", "against_erm_low", "against_erm_high", "shared_seeds", "point",
+)  # fmt: skip
+POINTS = ("experiment", "selection", "panel", "series", "x", "y", "low", "high")
+"""Columns of the CSV files."""
+
+
+def read_views(show: Mapping[str, Any], owner: str) -> dict[str, View]:
+    """The views of a recipe by name, "" where there is one only; a table of accuracies where the recipe has none.
+
+    One view is [show] itself, with its `kind`; several are tables in it, [show.NAME].
+    """
+    if not show:
+        return {"": TableView()}
+    if "kind" in show or not all(isinstance(inner, Mapping) for inner in show.values()):
+        return {"": _read_view(show, f"{owner}, [show]")}
+    stems: dict[str, str] = {}
+    for name in show:
+        if (other := stems.setdefault(file_stem(name).lower(), name)) != name:
+            raise InputError(f"{owner}, [show]: {other!r} and {name!r} would be files of one name: rename one")
+    return {name: _read_view(inner, f"{owner}, [show.{name}]") for name, inner in show.items()}
+
+
+def _read_view(table: Mapping[str, Any], owner: str) -> View:
+    kind = table.get("kind")
+    if kind not in VIEWS:
+        raise InputError(f"{owner}: kind must be a kind of view, got {kind!r}{choices(str(kind), VIEWS)}")
+    view, values = VIEWS[kind], dict(table)
+    del values["kind"]
+    for entry in fields(view):
+        if str(entry.type).startswith("tuple") and isinstance(values.get(entry.name), str | Mapping):
+            values[entry.name] = [values[entry.name]]
+    values = checked_values(view, values, owner)
+    try:
+        return view(**values)
+    except InputError as error:
+        raise InputError(f"{owner}: {error}") from None
+
+
+def file_stem(*names: str) -> str:
+    """A name for files: characters that it may not have become _."""
+    words = ["".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name) for name in names]
+    return "-".join(filter(None, words)) or "results"
+
+
+def parts_of(experiment: Experiment) -> dict[str, Part]:
+    """The stem of its files -> what each view gives, under every rule that applies to it."""
+    found = {}
+    for name, view in read_views(experiment.recipe.show, f"recipe {experiment.name}").items():
+        for rule in experiment.recipe.select if view.selects else ("",):
+            try:
+                found[file_stem(name, rule)] = view.part(experiment, rule)
+            except InputError as error:
+                raise InputError(f"recipe {experiment.name}: {error}") from None
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """
+    found     the experiments, each with its parts by the stem of their files
+    files     that were written, the page first
+    left_out  why, of each experiment that could not be read
+    """
+
+    found: Sequence[tuple[Experiment, Mapping[str, Part]]]
+    files: Sequence[Path]
+    left_out: Sequence[str] = ()
+
+    def chapters(self) -> list[Chapter]:
+        """The values that are printed, an experiment each."""
+        return [_chapter(experiment, parts) for experiment, parts in self.found]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every number of every table, and how its runs were done, by experiment."""
+        return {
+            "page": str(self.files[0]),
+            "experiments": {
+                experiment.name: {
+                    "missing_runs": len(experiment.missing),
+                    "failed_runs": experiment.failed,
+                    "origins": list(dict.fromkeys(experiment.origins.values())),
+                    "numbers": [line for part in parts.values() for line in _numbers(experiment, part)],
+                }
+                for experiment, parts in self.found
+            },
+            "left_out": list(self.left_out),
+        }
+
+
+def write_report(
+    root: Path,
+    names: Sequence[str] = (),
+    output: Path | None = None,
+    command: str = "",
+    settings: Mapping[str, str | Sequence[str]] | None = None,
+    where: str = "",
+) -> Report:
+    """Report on these experiments, or all; nothing is written before all of them have been read.
+
+    An experiment that cannot be read is an error where it was named, and where there is no other; else it is left out.
+
+    where  what the page calls the folder of results
+    """
+    output = root if output is None else output
+    found: list[tuple[Experiment, Mapping[str, Part]]] = []
+    left_out = []
+    for folder in experiment_folders(root, names):
+        try:
+            experiment = load_experiment(folder)
+            found.append((experiment, parts_of(experiment)))
+        except InputError as error:
+            if names:
+                raise
+            left_out.append(f"{folder.name} is left out: {error}")
+    if not found:
+        raise InputError("; ".join(left_out))
+    elsewhere = not names or output.resolve() != root.resolve()
+    page = PAGE if elsewhere else f"report-{'-'.join(names)[:100]}.html"  # the page of all experiments stays
+    prepare_folder(output, page)
+    written = [output / page]
+    for experiment, parts in found:
+        for name, content in _files(experiment, parts):
+            written.append(output / experiment.name / name)
+            write_atomically(written[-1], content)
+    report = Report(found, written, left_out)
+    write_page(written[0], _page(report, command, settings or {}, where or readable(root)))
+    return report
+
+
+def check_recipe(
+    name: str, where: str, recipe: Mapping[str, Any], cells: Sequence[tuple[str, Mapping[str, Any]]]
+) -> None:
+    """Refuse what a report on such results would: views of what is not varied, published numbers that are not."""
+    found = {"recipe": recipe, "cells": [[run, dict(columns)] for run, columns in cells]}
+    parts_of(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
+
+
+def _page(report: Report, command: str, settings: Mapping[str, str | Sequence[str]], root: str) -> Page:
+    experiments = [experiment for experiment, _ in report.found]
+    planned, missing, failed = 0, 0, 0
+    for experiment in experiments:
+        planned += len({place.run for place in experiment.planned})
+        missing += len(experiment.missing)
+        failed += len(experiment.failed)
+    lead = (
+        f"{len(experiments)} {'experiment' if len(experiments) == 1 else 'experiments'}, {planned} runs, of which "
+        f"{f'{missing} are missing' if missing else 'none is missing'}"
+        f"{f' and {failed} of these failed' if failed else ''}."
+    )
+    before = {experiment.command(root): experiment.circumstances() for experiment in experiments}
+    return Page("Results of the experiments", (lead, *report.left_out), report.chapters(), settings, command, before)
+
+
+def _chapter(experiment: Experiment, parts: Mapping[str, Part]) -> Chapter:
+    sections = [_part_chapter(part) for part in parts.values()]
+    return Chapter(experiment.title, sections, experiment.about())
+
+
+def _part_chapter(part: Part) -> Chapter:
+    title = ", ".join(filter(None, [part.title, RULE_WORDS[part.rule]]))
+    sections: list[Section] = []
+    if part.drawn:
+        note = " ".join(dict.fromkeys(curves.note for curves in part.drawn if curves.note))
+        sections.append(Group("", [replace(curves, note="") for curves in part.drawn], note))
+    for grid in part.tables:
+        sections.append(grid.table())
+        if against := grid.against_table():
+            note = " ".join(filter(None, [against.note, part.mixed]))
+            sections.append(replace(against, note=note))
+        if grid.notes:
+            sections.append(Text("Points of the grids that were chosen", grid.notes, folded=True))
+    sections += [Pictures(name, environments) for name, environments in part.pictures.items()]
+    return Chapter(title[:1].upper() + title[1:], sections, part.words)
+
+
+def _files(experiment: Experiment, parts: Mapping[str, Part]) -> Iterator[tuple[str, str | bytes]]:
+    """Name and content of each file beside the records."""
+    styles = looks(name for part in parts.values() for curves in part.drawn for name in curves.series)
+    for stem, part in parts.items():
+        if part.grids:
+            yield f"{stem}.md", markdown(_chapter(experiment, {stem: part}))
+            yield f"{stem}.tex", _latex(experiment, stem, part)
+            yield f"{stem}.csv", csv_table(NUMBERS, _numbers(experiment, part))
+        title, words = part.title or experiment.title, [*experiment.about(), *part.words]
+        drawn: dict[str, bytes] = {}
+        if part.drawn:
+            yield f"{stem}-curves.csv", csv_table(POINTS, _points(experiment, part))
+            notes = dict.fromkeys(curves.note for curves in part.drawn if curves.note)
+            drawn = figure_files(part.drawn, title, [*words, *notes], styles)
+        elif part.pictures:
+            from .pictures import picture_files
+
+            drawn = picture_files(part.pictures, title, words)
+        for suffix, content in drawn.items():
+            yield f"{stem}.{suffix}", content
+
+
+def _latex(experiment: Experiment, stem: str, part: Part) -> str:
+    r"""A table environment for each grid; needs \usepackage{booktabs}."""
+    origins = origin_words(experiment.origins)
+    out = [r"% \usepackage{booktabs}", *([f"% {latex_text(origins)}"] if origins else [])]
+    for place, grid in enumerate(part.tables):
+        titles = filter(None, [experiment.title.rstrip("."), part.title, grid.title])
+        title = ". ".join(one[:1].upper() + one[1:] for one in titles)
+        first, last = [f"{title}.", experiment.data()], [part.selection, part.mixed]
+        label = f"{experiment.name}-{stem}" + (f"-{place + 1}" if len(part.tables) > 1 else "")
+        words = [*first, *part.notes, part.nothing_yet, grid.caption(), *last, experiment.missing_words()]
+        out.append(latex(grid.table(), " ".join(filter(None, words)), label, " ".join(grid.notes)))
+        if against := grid.against_table():
+            out.append(latex(against, " ".join(filter(None, [*first, against.note, *last])), f"{label}-erm"))
+    return "\n".join(out) + "\n"
+
+
+def _numbers(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
+    """Every number of the tables as a line of its own; None where there is none."""
+    about = {"experiment": experiment.name, "selection": part.rule or "none"}
+    return [as_json(about | line) for grid in part.grids for line in grid.numbers()]
+
+
+def _points(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
+    """The points of the drawings, for those that have no table."""
+    found = []
+    for curves in part.drawn:
+        for name, (xs, ys) in curves.series.items():
+            lows, highs = curves.bands.get(name, ([None] * len(xs), [None] * len(xs)))
+            for values in zip(xs, ys, lows, highs, strict=True):
+                line = (experiment.name, part.rule or "none", curves.title, name, *values)
+                found.append(as_json(dict(zip(POINTS, line, strict=True))))
+    return found

@@ -1,0 +1,136 @@
+"""Values as text: Markdown, LaTeX for booktabs, and CSV.
+
+Below a row of a table, the lines of its cells become rows of their own, such as the paper's numbers under ours; lines
+without a name are put in parentheses after the cell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .values import MINUS, NOTHING, Cell, Chapter, Group, Section, Table, Text, one_line
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "±": r"$\pm$", MINUS: "$-$", NOTHING: "--", '"': "''", "|": r"\textbar{}",
+}  # fmt: skip
+
+
+def latex_text(text: str) -> str:
+    """Text in which no character means anything to LaTeX.
+
+    Braces go before a bracket or a star, which the end of the line above would take as its argument.
+    """
+    escaped = "".join(_LATEX.get(letter, letter) for letter in one_line(text))
+    return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped
+
+
+def markdown_text(text: str) -> str:
+    """A paragraph in which no character means anything to Markdown or HTML."""
+    return re.sub(r"^(\d+(?=[.)](?: |$))|(?=[-+#=]))", r"\1\\", markdown_cell(text))  # a list, a heading or a rule
+
+
+def markdown_cell(text: str) -> str:
+    """The same within a line."""
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
+
+
+def csv_text(value: Any) -> Any:
+    """The value; text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if not isinstance(value, str):
+        return value
+    value = one_line(value)
+    return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def markdown(value: Section, level: int = 1) -> str:
+    """The section as Markdown under a heading of this level; figures are left out."""
+    return "\n\n".join(_markdown(value, level)) + "\n"
+
+
+def _markdown(value: Section, level: int) -> Iterator[str]:
+    """Paragraphs, of which a table is one."""
+    if not isinstance(value, Chapter | Group | Table | Text):
+        return
+    if value.title:
+        yield f"{'#' * level} {markdown_text(value.title)}"
+    match value:
+        case Text():
+            yield from map(markdown_text, value.lines)
+        case Table():
+            if value.note:
+                yield markdown_text(value.note)
+            yield _markdown_table(value)
+        case Chapter() | Group():
+            yield from map(markdown_text, value.lines if isinstance(value, Chapter) else filter(None, [value.note]))
+            for section in value.sections:
+                yield from _markdown(section, level + 1)
+
+
+def _markdown_table(table: Table) -> str:
+    cells = table.cells()
+    sides = ["--:" if numeric else ":--" for numeric in table.numeric(cells)]
+    lines = [list(map(markdown_cell, table.columns)), sides]
+    for first, *row in stacked(cells, markdown_cell, "**{}**"):
+        lines.append([first.replace(SUB, "&emsp;"), *row])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def latex(table: Table, caption: str, label: str, notes: str = "") -> str:
+    r"""A table environment, which needs \usepackage{booktabs}; `notes` are printed under it."""
+    cells = table.cells()
+    sides = "".join("r" if numeric else "l" for numeric in table.numeric(cells))
+    lines: list[str] = []
+    several = any(cell.below.keys() - {""} for row in cells for cell in row)
+    for first, *row in stacked(cells, latex_text, r"\textbf{{{}}}"):
+        if several and lines and not first.startswith(SUB):
+            lines.append(r"\addlinespace")
+        lines.append(" & ".join([first.replace(SUB, r"\quad "), *row]) + r" \\")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{latex_text(caption)}}}",
+            r"\vspace{4pt}",
+            rf"\label{{tab:{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}",
+            rf"\begin{{tabular}}{{{sides}}}",
+            r"\toprule",
+            " & ".join(map(latex_text, table.columns)) + r" \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *([r"\par\smallskip\footnotesize", latex_text(notes)] if notes else []),
+            r"\end{table}",
+        ]
+    )
+
+
+SUB = "\0"  # begins a row below another
+
+
+def stacked(cells: Sequence[Sequence[Cell]], text: Callable[[str], str], bold: str) -> Iterator[list[str]]:
+    """Each row, then a row for each name among the lines below its cells; `text` escapes, `bold` is a format."""
+    for row in cells:
+        line = []
+        for cell in row:
+            aside = f" ({cell.below['']})" if "" in cell.below else ""
+            words = text(cell.text + aside)
+            line.append(bold.format(words) if cell.bold else words)
+        yield line
+        for name in dict.fromkeys(name for cell in row for name in cell.below if name):
+            yield [f"{SUB}{text(name)}", *(text(cell.below.get(name, NOTHING)) for cell in row[1:])]
+
+
+def csv_table(columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
+    sink = io.StringIO(newline="")
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([csv_text(line[column]) for column in columns] for line in lines)
+    return sink.getvalue()

@@ -1,0 +1,309 @@
+"""What a report consists of: plain values, printed and drawn by one renderer for each format.
+
+`terminal`, `text` (Markdown, LaTeX, CSV) and `html` take these values; `charts` draws the figures among them. Names of
+environments, algorithms and files are shown as they are, whatever they hold. A value that is nan is absent: a dash
+takes its place.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from numbers import Integral
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+
+METHODS = {
+    "erm": ("ERM", "#5b6770"),
+    "reweight": ("Reweight", "#8c6d31"),
+    "irm": ("IRM", "#b5651d"),
+    "vrex": ("V-REx", "#8e5ea2"),
+    "groupdro": ("GroupDRO", "#3a7d6b"),
+    "mldg": ("MLDG", "#a23b52"),
+    "fish": ("Fish", "#2f7ea8"),
+    "trm": ("TRM", "#1f4fd8"),
+    "trm-direct": ("TRM without GM", "#7d9bf0"),
+    "oracle": ("Oracle", "#3c3c3c"),
+}
+"""Algorithm -> its name in tables and figures, and its colour; the oracle is ERM on data without the shift."""
+
+Unit = Literal["loss", "percent"]
+"""percent: shares 0..1, printed as percent with one decimal. loss: printed as they are, with three decimals."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table that is printed in its own words, such as "70.0 ± 1.2", and sorted by its value.
+
+    value  None: the cell is text; nan: there is no number
+    below  further lines about it, name -> text, such as {"paper": "58.0 ± 1.5"}; the name may be ""
+    """
+
+    text: str
+    value: float | None = None
+    _: KW_ONLY
+    below: Mapping[str, str] = field(default_factory=dict)
+    bold: bool = False
+
+    @property
+    def is_missing(self) -> bool:
+        return not self.text if self.value is None else math.isnan(self.value)
+
+
+Entry = Cell | str | float | int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that can be sorted by each column; floats have `digits` decimals, the emphasised rows are bold."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Entry]]
+    _: KW_ONLY
+    digits: int = 1
+    emphasised: Sequence[int] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for place, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise InputError(
+                    f"table {self.title!r}: row {place} must have {len(self.columns)} entries, got {len(row)}"
+                )
+
+    def cells(self) -> list[list[Cell]]:
+        return [[_cell(entry, self.digits) for entry in row] for row in self.rows]
+
+    def numeric(self, cells: Sequence[Sequence[Cell]]) -> list[bool]:
+        """Whether each column holds numbers alone, and is aligned to the right."""
+        return [
+            all(row[c].value is not None or row[c].is_missing for row in cells) and any(row[c].text for row in cells)
+            for c in range(len(self.columns))
+        ]
+
+
+def _cell(entry: Entry, digits: int) -> Cell:
+    if isinstance(entry, Cell):
+        return entry
+    if entry is None:
+        return Cell(NOTHING, math.nan)
+    if isinstance(entry, str):
+        return Cell(entry)
+    if isinstance(entry, Integral):
+        return Cell(str(int(entry)).replace("-", MINUS), float(entry))
+    return Cell(number(entry, digits), float(entry))
+
+
+@dataclass(frozen=True)
+class Text:
+    """Paragraphs; where `folded`, a page shows only the title until it is clicked."""
+
+    title: str
+    lines: Sequence[str]
+    folded: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Heatmap:
+    """A matrix with its values printed, the worse the stronger the shade.
+
+    values     (r, c), nan: no value
+    low, high  (r, c), the bounds of an interval around each value, shown when a cell is pointed at
+    own        a dashed frame where row and column have the same name
+    scale      the values of the weakest and the strongest shade, for maps to be compared; by default the smallest and
+               the largest here
+    corner     what rows and columns are, as "fitted on ↓ tested on →"
+    """
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: NDArray[np.floating]
+    _: KW_ONLY
+    unit: Unit = "loss"
+    note: str = ""
+    low: NDArray[np.floating] | None = None
+    high: NDArray[np.floating] | None = None
+    own: bool = True
+    high_is_bad: bool = True
+    scale: tuple[float, float] | None = None
+    corner: str = ""
+
+    def __post_init__(self) -> None:
+        expected = len(self.rows), len(self.columns)
+        for name, matrix in (("values", self.values), ("low", self.low), ("high", self.high)):
+            if matrix is not None and np.shape(matrix) != expected:
+                raise InputError(
+                    f"heat map {self.title!r}: {name} must have the shape {expected} of its names, "
+                    f"got {np.shape(matrix)}"
+                )
+        if (self.low is None) != (self.high is None):
+            raise InputError(f"heat map {self.title!r} must have both low and high, or neither, got one of them")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar, with an interval where both bounds are given; `text` is printed in place of the value."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars from zero. A group is an environment and its bars are algorithms; "" is one without a name."""
+
+    title: str
+    groups: Mapping[str, Sequence[Bar]]
+    _: KW_ONLY
+    unit: Unit = "percent"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A thin line across a drawing at this height, or down through it at this x."""
+
+    text: str
+    y: float | None = None
+    x: float | None = None
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines, name -> (x, y); a line has a gap where it is not finite.
+
+    span          the axis of y covers at least this much, so that small differences look small
+    bands         name -> (low, high) at the points of that line
+    x_log, y_log  a logarithmic axis, on which values that are not above zero are absent
+    x_ticks       x -> text, in place of round numbers
+    joined        whether points are joined to lines
+    """
+
+    title: str
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    x: str
+    y: str
+    _: KW_ONLY
+    note: str = ""
+    span: float = 0.0
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] = field(default_factory=dict)
+    marks: Sequence[Mark] = ()
+    x_log: bool = False
+    y_log: bool = False
+    x_ticks: Mapping[float, str] = field(default_factory=dict)
+    joined: bool = True
+
+    def __post_init__(self) -> None:
+        for name, (x, y) in self.series.items():
+            for values in (y, *self.bands.get(name, ())):
+                if len(values) != len(x):
+                    raise InputError(
+                        f"curves {self.title!r}: {name!r} must have {len(x)} values, one for each x, got {len(values)}"
+                    )
+
+    @property
+    def has_points(self) -> bool:
+        """Whether anything of it can be drawn."""
+        for _, values in self.series.values():
+            y = np.asarray(values, float)
+            if (np.isfinite(y) & ((y > 0) | (not self.y_log))).any():
+                return True
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Sample images by name of the environment, each (classes, per class, h, w, 3)."""
+
+    title: str
+    images: Mapping[str, NDArray[np.uint8]]
+
+
+Figure = Curves | Bars | Heatmap | Pictures
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Sections under one heading, side by side where they are narrow."""
+
+    title: str
+    sections: Sequence[Section]
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """Sections under one heading, one below the other, after the lines."""
+
+    title: str
+    sections: Sequence[Section]
+    lines: Sequence[str] = ()
+
+
+Section = Table | Text | Figure | Group | Chapter
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """Sentences, sections, and how to produce the page again; a setting that is a sequence is shown as a list.
+
+    before  commands that come before `command` -> how they were run, as far as records tell
+    """
+
+    title: str
+    lead: Sequence[str]
+    sections: Sequence[Section]
+    settings: Mapping[str, str | Sequence[str]]
+    command: str
+    before: Mapping[str, str] = field(default_factory=dict)
+
+
+def method_name(algorithm: str) -> str:
+    """What tables and figures call an algorithm."""
+    return METHODS.get(algorithm, (algorithm, ""))[0]
+
+
+def number(value: float | None, digits: int) -> str:
+    """Text with this many decimals, a power of ten where that would be a dozen digits, a dash for None and nan."""
+    if value is None or math.isnan(value):
+        return NOTHING
+    if math.isinf(value):
+        return "∞" if value > 0 else f"{MINUS}∞"
+    text = f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.2e}"
+    return text.replace("-", MINUS, 1) if float(text) else text.removeprefix("-")
+
+
+def in_unit(value: float | None, unit: Unit, sign: bool = True) -> str:
+    """A share as percent, anything else with three decimals; `sign`: with the sign of percent."""
+    if unit == "loss" or value is None:
+        return number(value, 3)
+    text = number(100 * value, 1)
+    return f"{text} %" if sign and text != NOTHING else text
+
+
+def interval(low: float, high: float, unit: Unit, sign: bool = True) -> str:
+    return f"{in_unit(low, unit, sign=False)} to {in_unit(high, unit, sign)}"
+
+
+def percent(share: float) -> Cell:
+    """A share as a cell of a column of percent."""
+    return Cell(number(100 * share, 1), 100 * float(share))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, without characters that steer a terminal, are invisible or cannot be encoded."""
+    text = " ".join(text.split())
+    return "".join(letter for letter in text if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
