@@ -73,13 +73,13 @@ def test_matrix_of_features_that_float32_cannot_resolve_is_solved_in_float64():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": np.zeros((4, 2))}, "features must be a torch.Tensor, not ndarray: convert with torch.from_numpy"),
-        ({"labels": [0, 1, 0, 1]}, "labels must be a torch.Tensor, not list: convert with torch.tensor"),
-        ({"environments": None}, "environments must be a torch.Tensor, not NoneType: give a tensor"),
-        ({"environments": "abab"}, "environments must be a torch.Tensor, not str: give a tensor"),
-        ({"num_classes": 2.0}, "num_classes=2.0 is not a count"),
-        ({"ridge": None}, "ridge=None is not a number"),
-        ({"solver": CG()}, "is not a solver: use one of transferrisk.solvers"),
+        ({"features": np.zeros((4, 2))}, "features must be a torch.Tensor, got ndarray: .*torch.from_numpy"),
+        ({"labels": [0, 1, 0, 1]}, "labels must be a torch.Tensor, got list: .*torch.tensor"),
+        ({"environments": None}, "environments must be a torch.Tensor, got NoneType"),
+        ({"environments": "abab"}, "environments must be a torch.Tensor, got str"),
+        ({"num_classes": 2.0}, "num_classes must .* got 2.0"),
+        ({"ridge": None}, "ridge must .* got None"),
+        ({"solver": CG()}, r"solver must .*transferrisk.solvers, got CG\("),
     ],
 )
 def test_matrix_of_bad_input_says_what_to_do(change, message):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..criterion import Query, TransferRisk, Weights
-from ..functional.named_solvers import chosen_solvers
 from ..settings import NonNegative, Positive
+from ..solvers.named import chosen_solvers
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
 from .registry import register
 

@@ -1,4 +1,4 @@
-"""What is wrong with arguments or a batch, in one line that names the value, the cause and the way out.
+"""The checks of tensors and of a batch, in one line that names the value, the cause and the way out.
 
 `check_labels`, `check_environments` and `check_finite` read values from the device: a captured step skips them, and nan
 takes their place.
@@ -6,18 +6,38 @@ takes their place.
 
 from __future__ import annotations
 
-import math
 import operator
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, LabelWarning, warn
-from .precision import working_dtype
+from ..settings import Count, convert
 
 _MOST_COUNTED = 10_000  # classes beyond this are not counted from labels: those are ids of something else
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 and float32 as they are; half precisions, as autocast regions give them, in float32."""
+    if not dtype.is_floating_point:
+        raise InputError(f"features must be floating point, got {dtype}: convert them with .float()")
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def as_integer(value: Any) -> int | None:
+    """An integer of Python, NumPy or torch; None for anything else, such as a bool or a float with a whole value."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def check_count(name: str, value: Any) -> int:
+    """An integer of Python, NumPy or torch, from 1 up."""
+    integer = as_integer(value)
+    count: int = convert(name, value if integer is None else integer, Count)
+    return count
 
 
 def check_tensors(**named: object) -> None:
@@ -30,49 +50,14 @@ def check_tensors(**named: object) -> None:
                 way_out = "convert with torch.tensor"
             else:
                 way_out = "give a tensor"
-            raise InputError(f"{name} must be a torch.Tensor, not {kind}: {way_out}")
+            raise InputError(f"{name} must be a torch.Tensor, got {kind}: {way_out}")
 
 
-def check_number(name: str, value: object) -> float:
-    """A real number, of Python or NumPy; nan and infinity are for the caller to judge."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise InputError(f"{name} has too many digits for a float: give a smaller number") from None
-    raise InputError(f"{name}={value!r} is not a number: give a float")
-
-
-def check_from_zero(name: str, value: object, above: bool = False) -> float:
-    """A finite number from 0 up, or `above` it."""
-    number = check_number(name, value)
-    if math.isfinite(number) and (number > 0 if above else number >= 0):
-        return number
-    raise InputError(f"{name}={value} is not a {'positive number' if above else 'number from 0 up'}: give a finite one")
-
-
-def check_count(name: str, value: object) -> int:
-    """An integer, of Python, NumPy or torch, from 1 up."""
-    count = as_integer(value)
-    if count is None or count < 1:
-        raise InputError(f"{name}={value!r} is not a count: give an integer from 1 up")
-    return count
-
-
-def as_integer(value: Any) -> int | None:
-    """None where it is not one; a bool and a float with a whole value are not."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def check_solver(name: str, solver: object, method: str, known: str = "") -> None:
-    """`known` says which names may be given instead of a solver."""
-    if isinstance(solver, type) and hasattr(solver, method):
-        raise InputError(f"{name}={solver.__name__} is a class: give a solver, {solver.__name__}()")
-    if not hasattr(solver, method):
-        raise InputError(f"{name}={solver!r} is not a solver: use {known}one of transferrisk.solvers")
+def check_together(features: Tensor, **named: Tensor) -> None:
+    """Refuse tensors that are not on the features' device."""
+    for name, tensor in named.items():
+        if tensor.device != features.device:
+            raise InputError(f"{name} must be on {features.device}, as features are, got {tensor.device}: move them")
 
 
 def check_start(start: Tensor, features: Tensor, num_classes: int, batch: int = 1) -> None:
@@ -80,36 +65,25 @@ def check_start(start: Tensor, features: Tensor, num_classes: int, batch: int = 
     check_tensors(start=start)
     expected = (num_classes, features.shape[-1] + 1)
     if start.shape[-2:] != expected or start.shape[:-2] not in ((), (1,), (batch,)):
-        raise InputError(f"start of shape {tuple(start.shape)} is no predictor: {expected} is")
-    if start.device != features.device:
-        raise InputError(f"features are on {features.device} and start on {start.device}: move them together")
-
-
-def check_ridge(ridge: float) -> None:
-    check_number("ridge", ridge)
-    if not (math.isfinite(ridge) and ridge > 0):
-        raise InputError(
-            f"ridge={ridge} is not positive: without a ridge the optimal predictor need not exist (separable classes) "
-            "nor be unique; use a small one such as 1e-3"
-        )
+        raise InputError(f"start must have the shape {expected} of a predictor, got {tuple(start.shape)}")
+    check_together(features, start=start)
 
 
 def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None:
+    """Features (n, d) of floating type, labels (n,) and environments (n,) of integer type, on one device."""
     check_tensors(features=features, labels=labels, environments=environments)
     if features.dim() != 2 or labels.shape != features.shape[:1] or environments.shape != features.shape[:1]:
         raise InputError(
-            f"features {tuple(features.shape)}, labels {tuple(labels.shape)} and environments "
-            f"{tuple(environments.shape)} do not go together: give (n, d), (n,) and (n,)"
+            "features, labels and environments must have the shapes (n, d), (n,) and (n,), got "
+            f"{tuple(features.shape)}, {tuple(labels.shape)} and {tuple(environments.shape)}"
         )
     working_dtype(features.dtype)
     for name, tensor in (("labels", labels), ("environments", environments)):
         if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-            raise InputError(f"{name} of type {tensor.dtype} are not integers: number them, or convert with .long()")
+            raise InputError(f"{name} must be integers, got {tensor.dtype}: number them, or convert with .long()")
     if not len(features):
-        raise InputError("the batch is empty: give at least one sample from each of two environments")
-    for name, tensor in (("labels", labels), ("environments", environments)):
-        if tensor.device != features.device:
-            raise InputError(f"features are on {features.device} and {name} on {tensor.device}: move them together")
+        raise InputError("features must hold a sample of each of two environments, got an empty batch")
+    check_together(features, labels=labels, environments=environments)
 
 
 def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
@@ -117,30 +91,57 @@ def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
     check_tensors(sample_weights=sample_weights)
     if sample_weights.shape != features.shape[:1] or not sample_weights.is_floating_point():
         raise InputError(
-            f"sample_weights of shape {tuple(sample_weights.shape)} and type {sample_weights.dtype} are not one float "
-            f"a sample: give ({len(features)},)"
+            f"sample_weights must be one float for each sample, ({len(features)},), got {sample_weights.dtype} of "
+            f"shape {tuple(sample_weights.shape)}"
         )
-    if sample_weights.device != features.device:
-        raise InputError(
-            f"features are on {features.device} and sample_weights on {sample_weights.device}: move them together"
-        )
+    check_together(features, sample_weights=sample_weights)
     if sample_weights.device.type == "cpu" and not bool((sample_weights >= 0).all() & sample_weights.isfinite().all()):
-        raise InputError("sample_weights hold a negative number, nan or infinity: give numbers from 0 up")
+        raise InputError("sample_weights must be finite numbers >= 0, got a negative one, nan or infinity")
+
+
+def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None) -> bool:
+    """Features (n, d) and labels (n,), or (B, n, d) and (B, n), and a weight for each label. Tells whether it is a batch."""
+    check_tensors(features=features, labels=labels)
+    if features.dim() not in (2, 3) or labels.shape != features.shape[:-1] or not labels.numel():
+        raise InputError(
+            "features and labels must have the shapes (n, d) and (n,), or (B, n, d) and (B, n), with a sample or more, "
+            f"got {tuple(features.shape)} and {tuple(labels.shape)}"
+        )
+    working_dtype(features.dtype)
+    if sample_weight is not None:
+        check_tensors(sample_weight=sample_weight)
+        if sample_weight.shape != labels.shape:
+            raise InputError(
+                f"sample_weight must have the shape {tuple(labels.shape)} of the labels, got "
+                f"{tuple(sample_weight.shape)}"
+            )
+    return features.dim() == 3
+
+
+def check_problem_values(features: Tensor, sample_weight: Tensor | None) -> None:
+    """Finite features where they count, weights from 0 up that are not all 0."""
+    if sample_weight is not None:
+        if not bool(((sample_weight >= 0) & sample_weight.isfinite()).all()):
+            raise InputError("sample_weight must be finite numbers >= 0, got a negative one, nan or infinity")
+        if not bool((sample_weight.sum(-1) > 0).all()):
+            raise InputError("sample_weight must be above 0 somewhere in every environment, got 0 everywhere in one")
+        features = torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
+    check_finite(features)
 
 
 def check_labels(labels: Tensor, num_classes: int | None) -> int:
     """The number of classes, counted when it is not given.
 
-    Counted labels that are 1..K would silently make an empty class 0, so that is warned of. A batch that only by chance
-    lacks class 0 as a rule lacks others too, or has few classes and many samples.
+    Counted labels that are 1..K would silently make an empty class 0, so a warning is given. A batch that only by
+    chance lacks class 0 as a rule lacks others too, or has few classes and many samples.
     """
     smallest, largest = int(labels.min()), int(labels.max())
     if smallest < 0:
-        raise InputError(f"label {smallest} is negative: labels must be 0..num_classes-1")
+        raise InputError(f"labels must be 0..num_classes-1, got {smallest}: number classes from 0")
     if num_classes is None:
         if largest >= _MOST_COUNTED:
             raise InputError(
-                f"label {largest} would make {largest + 1} classes: number them 0..num_classes-1, or give num_classes="
+                f"labels must be 0..num_classes-1, got {largest} without num_classes: number them, or give num_classes="
             )
         if smallest == 1 and largest > 1 and len(labels.unique()) == largest:
             warn(
@@ -151,8 +152,8 @@ def check_labels(labels: Tensor, num_classes: int | None) -> int:
         return largest + 1
     if largest >= num_classes:
         raise InputError(
-            f"label {largest} is not below num_classes={num_classes}, which was given or counted in the first batch: "
-            "labels must be 0..num_classes-1; give num_classes= if the first batch lacked some"
+            f"labels must be below num_classes={num_classes}, which was given or counted in the first batch, got "
+            f"{largest}: give num_classes= if the first batch lacked some"
         )
     return num_classes
 
@@ -164,8 +165,8 @@ def check_finite(features: Tensor, environments: Tensor | None = None) -> None:
         if environments is not None:
             where = ", in environment " + ", ".join(str(int(i)) for i in environments[bad].unique()[:5])
         raise InputError(
-            f"{int(bad.sum())} of {bad.numel()} feature rows hold nan or infinity{where}: "
-            "the representation has diverged (lower the learning rate) or the input was not finite"
+            f"features must be finite, got nan or infinity in {int(bad.sum())} of {bad.numel()} rows{where}: the "
+            "representation has diverged (lower the learning rate) or the input was not finite"
         )
 
 
@@ -174,7 +175,7 @@ def check_environments(environments: Tensor) -> Tensor:
     present: Tensor = environments.unique()
     if len(present) < 2:
         raise InputError(
-            f"the batch holds one environment only (id {int(present[0])}): transfer needs at least two; "
-            "draw every batch from several environments"
+            f"environments must be two or more in a batch, got id {int(present[0])} alone: draw every batch from "
+            "several environments"
         )
     return present

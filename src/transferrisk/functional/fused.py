@@ -13,6 +13,7 @@ sums of rows with them are taken in float64.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -42,6 +43,27 @@ def fits(capacity: int, num_classes: int) -> bool:
     """Whether environments of this size can be handled by one multiprocessor each."""
     rows, classes = side(capacity), max(16, power_of_two(num_classes))
     return rows <= LARGEST_SIDE and rows * classes <= LARGEST_TILE
+
+
+def uses_kernels(asked: bool | None, features: Tensor, capacity: int, num_classes: int, default_solvers: bool) -> bool:
+    """Whether the kernels take a captured batch: `asked` is None where they can, True or an error, False never.
+
+    They stand for the default solvers; others that were asked for are used.
+    """
+    can = (
+        default_solvers
+        and features.is_cuda
+        and features.dtype != torch.float64
+        and find_spec("triton") is not None
+        and fits(capacity, num_classes)
+    )
+    if asked and not can:
+        raise InputError(
+            f"fused=True does not go with {capacity} samples an environment, {num_classes} classes and features of "
+            f"type {features.dtype} on {features.device}: it needs CUDA, Triton, float32 or less, at most "
+            f"{LARGEST_SIDE} samples, the default solvers and no sample_weights"
+        )
+    return can and asked is not False
 
 
 def side(capacity: int) -> int:

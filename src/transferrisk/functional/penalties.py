@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .checks import working_dtype
 from .linear_loss import one_hot, probabilities_of
-from .precision import full_precision, working_dtype
+from .precision import full_precision
 
 _SMALLEST = 1e-30
 

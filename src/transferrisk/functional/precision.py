@@ -1,37 +1,37 @@
-"""In which precision the head is computed."""
+"""In which precision the head is computed, and what is said where that was not enough."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import ConvergenceWarning, warn
+from ..solvers import Solution
+
+PREDICTOR = "the optimal predictor"
+INVERSE = "the implicit gradient's linear system"
 
 
-def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 and float32 as they are; half precisions, as autocast regions give them, in float32."""
-    if not dtype.is_floating_point:
-        raise InputError(f"features of type {dtype} are not floating point: convert them with .float()")
-    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+def attempts(features: Tensor) -> Iterator[Tensor]:
+    """The features, and the same in float64 for who is not content with the first answer."""
+    yield features
+    if features.dtype != torch.float64:
+        yield features.double()
 
 
-class Castable(Protocol):
-    def to(self, dtype: torch.dtype, /) -> Self: ...
-
-
-R = TypeVar("R", bound=Castable)
-
-
-def in_enough_precision(solve: Callable[[Tensor], R], features: Tensor, arrived: Callable[[R], bool]) -> R:
-    """solve(features), once more in float64 where that has not arrived; always of the working type of the features."""
-    result = solve(features)
-    if features.dtype == torch.float64 or arrived(result):
-        return result
-    return solve(features.double()).to(working_dtype(features.dtype))
+def warn_unless_converged(solution: Solution, what: str) -> None:
+    """Warn of an answer that the last of the `attempts` has not reached: float64 is not a way out any more."""
+    if not solution.all_converged:
+        iterations = "1 iteration" if solution.iterations == 1 else f"{solution.iterations} iterations"
+        warn(
+            f"{what} was not solved to tolerance after {iterations}, in float64 (residual "
+            f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or allow the solver more "
+            "iterations",
+            ConvergenceWarning,
+        )
 
 
 @contextmanager

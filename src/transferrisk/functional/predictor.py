@@ -8,20 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import ConvergenceWarning, InputError, warn
-from ..settings import convert
+from ..settings import Positive, convert
 from ..solvers import CG, LinearSolver, Minimiser, Newton, Solution
+from ..solvers.named import check_solver
 from .checks import (
     check_count,
-    check_finite,
     check_labels,
-    check_ridge,
-    check_solver,
+    check_problem,
+    check_problem_values,
     check_start,
     check_tensors,
+    working_dtype,
 )
 from .linear_loss import SoftmaxLoss, logits_of, softmax_jacobian, softmax_residual, with_bias
-from .precision import full_precision, in_enough_precision, working_dtype
+from .precision import PREDICTOR, attempts, full_precision, warn_unless_converged
 
 SpaceName = Literal["auto", "predictor", "sample"]
 
@@ -49,9 +49,9 @@ class Span:
         "auto" factors where products with the rows are what takes the time: on a CPU, when that at least halves them.
         On a GPU the small products cost their launch, whatever their size.
         """
-        if space == "auto":
+        if convert("space", space, SpaceName) == "auto":
             space = "sample" if rows.device.type == "cpu" and 2 * rows.shape[1] <= rows.shape[2] else "predictor"
-        if convert("space", space, SpaceName) == "predictor":
+        if space == "predictor":
             return cls(rows, None)
         basis, triangle = torch.linalg.qr(rows.mT)
         return cls(triangle.mT, basis)
@@ -141,31 +141,15 @@ def solve_predictor(
 
     Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
     """
-    check_tensors(features=features, labels=labels)
-    check_ridge(ridge)
-    num_classes = check_count("num_classes", num_classes)
+    batched = check_problem(features, labels, sample_weight)
+    ridge, num_classes = convert("ridge", ridge, Positive), check_count("num_classes", num_classes)
     if solver is not None:
         check_solver("solver", solver, "minimise")
-    batched = features.dim() == 3
-    if features.dim() not in (2, 3) or labels.shape != features.shape[:-1]:
-        raise InputError(
-            f"features of shape {tuple(features.shape)} and labels of shape {tuple(labels.shape)} do not go together: "
-            "give (n, d) and (n,), or (B, n, d) and (B, n)"
-        )
-    if not labels.numel():
-        raise InputError(f"features of shape {tuple(features.shape)} hold no sample: there is nothing to fit")
     if start is not None:
         check_start(start, features, num_classes, len(features) if batched else 1)
-    if sample_weight is not None:
-        check_tensors(sample_weight=sample_weight)
-        if sample_weight.shape != labels.shape:
-            raise InputError(
-                f"sample_weight of shape {tuple(sample_weight.shape)} is not one weight a sample: give "
-                f"{tuple(labels.shape)}, as of the labels"
-            )
     if not (solver and solver.captures):
         check_labels(labels, num_classes)
-        _check_values(features, sample_weight)
+        check_problem_values(features, sample_weight)
     with torch.no_grad(), full_precision(features.device):
         rows = with_bias(features.detach().to(working_dtype(features.dtype)))
         weights = torch.ones_like(rows[..., 0]) if sample_weight is None else sample_weight.to(rows.dtype)
@@ -175,22 +159,10 @@ def solve_predictor(
         weights = weights / weights.sum(-1, keepdim=True)
         if start is not None:
             start = start.to(rows.dtype).expand(len(rows), -1, -1)
-        fit = fit_rows(rows, labels, weights, num_classes, ridge, solver=solver, space=space, start=start)
-        solution = fit.solution
+        solution = fit_rows(rows, labels, weights, num_classes, ridge, solver=solver, space=space, start=start).solution
     if batched:
         return solution
     return Solution(solution.value[0], solution.converged[0], solution.iterations, solution.residual[0])
-
-
-def _check_values(features: Tensor, sample_weight: Tensor | None) -> None:
-    """Finite features where they count, weights that are weights."""
-    if sample_weight is not None:
-        if not bool(sample_weight.isfinite().all()):
-            raise InputError("sample_weight holds nan or infinity: give finite weights")
-        if bool((sample_weight < 0).any()) or not bool((sample_weight.sum(-1) > 0).all()):
-            raise InputError("sample_weight must not be negative, and must be positive somewhere in every environment")
-        features = torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
-    check_finite(features)
 
 
 def optimal_predictor(
@@ -207,31 +179,14 @@ def optimal_predictor(
 
     Unless the solver's number of iterations is fixed, a ConvergenceWarning says when neither has.
     """
-
-    def solve(features: Tensor) -> Solution:
-        return solve_predictor(
-            features, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
-        )
-
     check_tensors(features=features)
-    if solver is not None and getattr(solver, "fixed", False):
-        return solve(features).value
-    solution = in_enough_precision(solve, features, lambda s: s.all_converged)
-    warn_unless_converged(solution, PREDICTOR)
-    return solution.value
-
-
-PREDICTOR = "the optimal predictor"
-INVERSE = "the implicit gradient's linear system"
-
-
-def warn_unless_converged(solution: Solution, what: str) -> None:
-    """For answers that were computed `in_enough_precision`: float64 is no way out any more."""
-    if not solution.all_converged:
-        iterations = "1 iteration" if solution.iterations == 1 else f"{solution.iterations} iterations"
-        warn(
-            f"{what} was not solved to tolerance after {iterations}, in float64 (residual "
-            f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or allow the solver more "
-            "iterations",
-            ConvergenceWarning,
+    fixed = solver is not None and getattr(solver, "fixed", False)
+    for attempt in attempts(features):
+        solution = solve_predictor(
+            attempt, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
         )
+        if fixed or solution.all_converged:
+            break
+    else:
+        warn_unless_converged(solution, PREDICTOR)
+    return solution.value.to(working_dtype(features.dtype))

@@ -21,20 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
-from .checks import (
-    check_count,
-    check_environments,
-    check_finite,
-    check_labels,
-    check_ridge,
-    check_shapes,
-    check_solver,
-)
+from ..solvers.named import check_solver
+from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, working_dtype
 from .grouping import Grouped, group
 from .linear_loss import cross_entropy, softmax_residual
-from .precision import full_precision, in_enough_precision, working_dtype
-from .predictor import PREDICTOR, Fit, SpaceName, fit_rows, implicit_vjp, warn_unless_converged
+from .precision import PREDICTOR, attempts, full_precision, warn_unless_converged
+from .predictor import Fit, SpaceName, fit_rows, implicit_vjp
 
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
@@ -196,7 +190,7 @@ def transfer_risk(
     The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
     again. Labels and index are taken as they are; a sample whose label or index is out of range makes the risk nan.
     """
-    check_ridge(ridge)
+    ridge = convert("ridge", ridge, Positive)
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
     features = features.to(working_dtype(features.dtype))
     with torch.no_grad(), full_precision(features.device):
@@ -247,22 +241,16 @@ def transfer_matrix(
     of iterations is fixed, a ConvergenceWarning says when neither has.
     """
     check_shapes(features, labels, environments)
-    check_ridge(ridge)
-    if num_classes is not None:
-        num_classes = check_count("num_classes", num_classes)
     if solver is not None:
         check_solver("solver", solver, "minimise")
     ids = check_environments(environments)
-    num_classes = check_labels(labels, num_classes)
+    classes = check_labels(labels, None if num_classes is None else check_count("num_classes", num_classes))
     check_finite(features, environments)
-    index, classes = torch.searchsorted(ids, environments), num_classes
-
-    def solve(features: Tensor) -> Transfer:
-        with torch.no_grad():
-            return transfer_risk(features, labels, index, len(ids), classes, ridge, solver=solver, space=space)
-
-    if solver is not None and solver.fixed:
-        return solve(features).matrix
-    result = in_enough_precision(solve, features, lambda r: r.solution.all_converged)
-    warn_unless_converged(result.solution, PREDICTOR)
-    return result.matrix
+    index, fixed = torch.searchsorted(ids, environments), solver is not None and solver.fixed
+    for attempt in attempts(features.detach()):
+        result = transfer_risk(attempt, labels, index, len(ids), classes, ridge, solver=solver, space=space)
+        if fixed or result.solution.all_converged:
+            break
+    else:
+        warn_unless_converged(result.solution, PREDICTOR)
+    return result.matrix.to(working_dtype(features.dtype))

@@ -13,7 +13,8 @@ from sklearn.utils import check_random_state
 
 from ..algorithms import configure, get_algorithm
 from ..errors import InputError
-from ..functional.checks import as_integer, check_count, check_number
+from ..functional.checks import as_integer, check_count
+from ..settings import convert
 from .table import Integers
 from .training import Options
 
@@ -37,7 +38,7 @@ def check_options(parameters: Mapping[str, Any], algorithm: str) -> Options:
                 continue
             check_count(name, parameters[name])
     for name, least in (("learning_rate", "above 0"), ("weight_decay", "from 0 up")):
-        value = check_number(name, parameters[name])
+        value = convert(name, parameters[name], float)
         if not math.isfinite(value) or value < 0 or (value == 0 and least == "above 0"):
             raise InputError(f"{name}={value} is not a number {least}: give one")
     for name in ("early_stopping", "standardise"):

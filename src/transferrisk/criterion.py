@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..errors import DivergedError, InputError
-from ..functional import fused
-from ..functional.checks import (
+from .errors import DivergedError, InputError
+from .functional import fused
+from .functional.checks import (
+    as_integer,
     check_count,
     check_environments,
     check_finite,
@@ -17,21 +20,44 @@ from ..functional.checks import (
     check_sample_weights,
     check_shapes,
     check_start,
+    working_dtype,
 )
-from ..functional.grouping import group
-from ..functional.named_solvers import chosen_solvers
-from ..functional.penalties import exponentiated_gradient
-from ..functional.precision import in_enough_precision
-from ..functional.predictor import INVERSE, PREDICTOR, warn_unless_converged
-from ..functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
-from ..solvers import LinearSolver, Minimiser, Solution
-from .arguments import Query, Weights, check_classes, check_values, identifiers
-from .kernel_use import uses_kernels
-from .memory import Memory
-from .output import TransferRiskOutput
+from .functional.grouping import group
+from .functional.penalties import exponentiated_gradient
+from .functional.precision import INVERSE, PREDICTOR, attempts, warn_unless_converged
+from .functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
+from .settings import NonNegative, Positive, convert
+from .solvers import LinearSolver, Minimiser, Solution
+from .solvers.named import chosen_solvers
+
+Weights = Literal["eg", "worst", "uniform"]
+Query = Literal["all", "random"]
 
 
-class TransferRisk(Memory):
+@dataclass(frozen=True)
+class TransferRiskOutput:
+    """What `TransferRisk` returns: the risk to minimise, and what it was computed from.
+
+    E environments stand in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
+    features, float32 where those are of half precision; only `risk` carries a gradient.
+
+    risk      scalar: the mean over Q of the weighted losses of Q's predictor elsewhere. Add it to your loss
+    matrix    (E, E): row Q = where the predictor was fitted, column P = where it is tested, entry = its cross-entropy
+              there. nan where Q or P is absent from the batch, or Q was not drawn (query="random")
+    weights   (E, E): the weight of each P, given Q, that this risk was taken with; rows sum to one
+    solution  the optimal predictors, `solution.value` (m, C, d + 1) with the bias last, one for each Q that was used;
+              `solution.converged` (m,), `.iterations` and `.residual` (m,) say how well they were solved
+    inverse   the same for the linear systems of the implicit gradient; None where no gradient was asked for
+    """
+
+    risk: Tensor
+    matrix: Tensor
+    weights: Tensor
+    solution: Solution
+    inverse: Solution | None
+
+
+class TransferRisk(nn.Module):
     """Mean over environments Q of the worst loss, elsewhere, of the predictor that is optimal in Q.
 
     >>> criterion = TransferRisk()
@@ -71,6 +97,10 @@ class TransferRisk(Memory):
     it moves in train mode only, after the risk of the step was taken with the old one.
     """
 
+    alpha: Tensor  # (E, E) weight of P (column), given Q (row); zero on the diagonal
+    environment_ids: Tensor  # (E,) sorted; none before they are given or the first batch has shown them
+    class_count: Tensor  # () C; 0 before it is given or the first batch has shown it
+
     def __init__(
         self,
         ridge: float = 1e-3,
@@ -89,37 +119,50 @@ class TransferRisk(Memory):
         blocks: bool = False,
         fused: bool | None = None,
     ) -> None:
-        check_values(ridge, gradient_matching, weights, weights_lr, query, bound)
-        classes = check_classes(num_classes, environments, captured, capacity=capacity, blocks=blocks, fused=fused)
-        super().__init__(classes)
-        self.ridge = ridge
-        self.gradient_matching = gradient_matching
-        self.weights = weights
-        self.weights_lr = weights_lr
-        self.query = query
-        self.bound = bound
-        self._asked = (solver, implicit)
-        self.captured = False
-        self.capacity: int | None = None
-        self.blocks = False
+        super().__init__()
+        self.ridge: float = convert("ridge", ridge, Positive)
+        self.gradient_matching: float = convert("gradient_matching", gradient_matching, NonNegative)
+        self.weights: Weights = convert("weights", weights, Weights)
+        self.weights_lr: float = convert("weights_lr", weights_lr, NonNegative)
+        self.query: Query = convert("query", query, Query)
+        self.bound: float | None = convert("bound", bound, NonNegative | None)
+        self.num_classes = None if num_classes is None else check_count("num_classes", num_classes)
         self.fused = fused
-        self._choose_solvers(captured)
+        self.captured, self.blocks = False, False
+        self.capacity: int | None = None
+        self._asked = (solver, implicit)
+        self._choose_solvers(captured=False)
+        self.register_buffer("alpha", torch.empty(0, 0))
+        self.register_buffer("environment_ids", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("class_count", torch.tensor(self.num_classes or 0))
+        if environments is not None:
+            self._set_environments(_identifiers(environments))
         if captured:
             self.capture(capacity, blocks)
-        if environments is not None:
-            self._set_environments(identifiers(environments))
+        elif capacity is not None or blocks or fused:
+            given = {"capacity": capacity, "blocks": blocks, "fused": fused}
+            name = next(name for name, value in given.items() if value)
+            raise InputError(f"{name} must be left out without captured=True, got {given[name]!r}")
 
     def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
-        """From now on as with captured=True: nothing waits for the device."""
+        """From now on nothing waits for the device, as with captured=True."""
+        if self.num_classes is None or not self.num_environments:
+            raise InputError(
+                "num_classes and environments must be given where steps are captured, since nothing is read from a "
+                "first batch: write TransferRisk(num_classes=..., environments=...)"
+            )
         self._choose_solvers(captured=True)
-        self.captured = True
+        self.captured, self.blocks = True, blocks
         self.capacity = None if capacity is None else check_count("capacity", capacity)
-        self.blocks = blocks
 
     def _choose_solvers(self, captured: bool) -> None:
         self.solver: Minimiser
         self.implicit: LinearSolver | None
         self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured)
+
+    @property
+    def num_environments(self) -> int:
+        return len(self.environment_ids)
 
     def forward(
         self,
@@ -140,28 +183,24 @@ class TransferRisk(Memory):
             check_sample_weights(sample_weights, features)
         if self.alpha.device != features.device:
             self.to(features.device)
-        if self.captured and self._fuses(features, sample_weights):
-            result, queries = self._fused_transfer(features, labels, environments)
+        if self.takes_start(features, sample_weights):
+            result, queries = self._solved_transfer(features, labels, environments, start, sample_weights)
         else:
-            result, queries = self._plain_transfer(features, labels, environments, start, sample_weights)
+            result, queries = self._fused_transfer(features, labels, environments)
         matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
         if self.training and self.weights == "eg":
             self._move_weights(result, matrix, queries)
         return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
 
-    def _move_weights(self, result: Transfer, matrix: Tensor, queries: Tensor | None) -> None:
-        """One step of exponentiated gradient, which the kernels have taken already."""
-        if result.moved is None:
-            moved = ~torch.isnan(matrix)
-            moved.fill_diagonal_(False)
-            gains = matrix.to(self.alpha.dtype)
-            self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
-        elif queries is None:
-            self.alpha.copy_(result.moved)
-        else:
-            self.alpha.index_copy_(0, queries, result.moved)
+    def takes_start(self, features: Tensor, sample_weights: Tensor | None = None) -> bool:
+        """Whether a start is of use: the fused kernels start from zero."""
+        if not self.captured:
+            return True
+        assert self.num_classes is not None
+        default = self._default_solvers and sample_weights is None
+        return not fused.uses_kernels(self.fused, features, self._room(features), self.num_classes, default)
 
-    def _plain_transfer(
+    def _solved_transfer(
         self,
         features: Tensor,
         labels: Tensor,
@@ -169,18 +208,44 @@ class TransferRisk(Memory):
         start: Tensor | None,
         sample_weights: Tensor | None,
     ) -> tuple[Transfer, Tensor | None]:
-        """And the queries, None for all."""
+        """The risk by the solvers, and the queries, None for all."""
         index = self._index(features, labels, environments, start)
         queries = self._pick(index) if self.query == "random" and self.training else None
+        assert self.num_classes is not None
+        for attempt in attempts(features):
+            try:
+                result = transfer_risk(
+                    attempt,
+                    labels,
+                    index,
+                    self.num_environments,
+                    self.num_classes,
+                    self.ridge,
+                    weights=self._rule(queries),
+                    gradient_matching=0.0 if self.implicit is None else self.gradient_matching,
+                    bound=self.bound,
+                    queries=queries,
+                    solver=self.solver,
+                    implicit=self.implicit,
+                    start=start,
+                    capacity=self._room(features) if self.captured else None,
+                    sample_weights=sample_weights,
+                )
+            except DivergedError as error:
+                raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
+            promised = [] if self.captured else self._promised(result)
+            if all(solution.all_converged for solution, _ in promised):
+                break
+        for solution, what in promised:
+            warn_unless_converged(solution, what)
+        return result.to(working_dtype(features.dtype)), queries
 
-        def solve(features: Tensor) -> Transfer:
-            return self._transfer(features, labels, index, queries, start, sample_weights)
-
-        if self.captured:
-            return solve(features), queries
-        result = in_enough_precision(solve, features, self._arrived)
-        self._warn(result)
-        return result, queries
+    def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
+        """What was solved by solvers that promise to arrive, and how it is called."""
+        promised = [] if self.solver.fixed else [(result.solution, PREDICTOR)]
+        if result.inverse is not None and self.implicit is not None and not self.implicit.fixed:
+            promised.append((result.inverse, INVERSE))
+        return promised
 
     def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
         """The same by the kernels, which start from zero whatever they are given."""
@@ -213,64 +278,22 @@ class TransferRisk(Memory):
         """The most samples that an environment may have in a batch."""
         return len(features) if self.capacity is None else self.capacity
 
-    def _transfer(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        index: Tensor,
-        queries: Tensor | None,
-        start: Tensor | None,
-        sample_weights: Tensor | None,
-    ) -> Transfer:
-        assert self.num_classes is not None
-        try:
-            return transfer_risk(
-                features,
-                labels,
-                index,
-                self.num_environments,
-                self.num_classes,
-                self.ridge,
-                weights=self._rule(queries),
-                gradient_matching=0.0 if self.implicit is None else self.gradient_matching,
-                bound=self.bound,
-                queries=queries,
-                solver=self.solver,
-                implicit=self.implicit,
-                start=start,
-                capacity=self._room(features) if self.captured else None,
-                sample_weights=sample_weights,
-            )
-        except DivergedError as error:
-            raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
-
-    def takes_start(self, features: Tensor, sample_weights: Tensor | None = None) -> bool:
-        """Whether a start is of use; the kernels start from zero."""
-        return not (self.captured and self._fuses(features, sample_weights))
-
-    def _fuses(self, features: Tensor, sample_weights: Tensor | None) -> bool:
-        assert self.num_classes is not None
-        default = self._default_solvers and sample_weights is None
-        return uses_kernels(self.fused, features, self._room(features), self.num_classes, default)
-
-    def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
-        """What was solved by solvers that promise to arrive, and how it is called."""
-        promised = [] if self.solver.fixed else [(result.solution, PREDICTOR)]
-        if result.inverse is not None and self.implicit is not None and not self.implicit.fixed:
-            promised.append((result.inverse, INVERSE))
-        return promised
-
-    def _arrived(self, result: Transfer) -> bool:
-        return all(solution.all_converged for solution, _ in self._promised(result))
-
-    def _warn(self, result: Transfer) -> None:
-        for solution, what in self._promised(result):
-            warn_unless_converged(solution, what)
-
     def _rule(self, queries: Tensor | None) -> WeightRule:
         if self.weights == "eg":
             return given_weights(self.alpha if queries is None else self.alpha[queries])
         return worst_weights if self.weights == "worst" else uniform_weights
+
+    def _move_weights(self, result: Transfer, matrix: Tensor, queries: Tensor | None) -> None:
+        """Take one step of exponentiated gradient, which the kernels have taken already."""
+        if result.moved is None:
+            moved = ~torch.isnan(matrix)
+            moved.fill_diagonal_(False)
+            gains = matrix.to(self.alpha.dtype)
+            self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
+        elif queries is None:
+            self.alpha.copy_(result.moved)
+        else:
+            self.alpha.index_copy_(0, queries, result.moved)
 
     def _index(self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None) -> Tensor:
         """Position (n,) of each sample's environment among the ids; all checks of a batch's values are here."""
@@ -287,8 +310,8 @@ class TransferRisk(Memory):
         unknown = present[~torch.isin(present, self.environment_ids)]
         if self.num_environments and len(unknown):
             raise InputError(
-                f"environment {int(unknown[0])} is not among {self.environment_ids.tolist()}, which the first batch or "
-                "environments= gave: name all of them with TransferRisk(environments=...)"
+                f"environments must be among {self.environment_ids.tolist()}, which the first batch or environments= "
+                f"gave, got {int(unknown[0])}: name all of them with TransferRisk(environments=...)"
             )
         check_finite(features, environments)
         if self.num_classes is None:
@@ -313,8 +336,58 @@ class TransferRisk(Memory):
         full = rows.new_full((self.num_environments, self.num_environments), torch.nan)
         return full.index_copy(0, queries, rows)
 
+    def _set_environments(self, ids: Tensor) -> None:
+        ids = ids.unique()
+        E = len(ids)
+        if E < 2:
+            raise InputError(f"environments must be two or more, got {ids.tolist()}: transfer needs another one")
+        with torch.inference_mode(False):  # a first batch may be one of evaluation; training goes on with these
+            self.environment_ids = ids.to(torch.int64, copy=True)
+            # Zero on the diagonal: Q is not transferred to itself.
+            self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Refuse a state of other environments or classes than those that this module was told.
+
+        Buffers take the shape of what is loaded, so a module that has seen no batch can be restored; and the state of
+        such a module leaves one that was told its environments as it is.
+        """
+        state = dict(state_dict)
+        key = {name: prefix + name for name in ("environment_ids", "alpha", "class_count")}
+        if all(name in state for name in key.values()):  # otherwise torch names what is missing
+            ids, mine = state[key["environment_ids"]], self.environment_ids
+            count, classes = int(state[key["class_count"]]), self.num_classes
+            if len(mine) and len(ids) and not torch.equal(ids.cpu(), mine.cpu()):
+                raise InputError(
+                    f"environments must be {ids.tolist()}, as in the saved criterion, got {mine.tolist()}: build it "
+                    "with the same environments="
+                )
+            if classes and count and count != classes:
+                raise InputError(f"num_classes must be {count}, as in the saved criterion, got {classes}")
+            if len(mine) and not len(ids):
+                state |= {key["environment_ids"]: mine, key["alpha"]: self.alpha}
+            elif len(ids) and not len(mine):
+                self.environment_ids = torch.empty_like(ids, device=mine.device)
+                self.alpha = torch.empty_like(state[key["alpha"]], device=mine.device)
+            if classes and not count:
+                state[key["class_count"]] = self.class_count
+        super()._load_from_state_dict(state, prefix, *args)
+        self.num_classes = int(self.class_count) or None
+
     def extra_repr(self) -> str:
         return (
             f"ridge={self.ridge:g}, gradient_matching={self.gradient_matching:g}, weights={self.weights!r}, "
             f"environments={self.environment_ids.tolist()}, num_classes={self.num_classes}"
         )
+
+
+def _identifiers(environments: object) -> Tensor:
+    """The ids (E,) that `environments=` stands for."""
+    number = as_integer(environments)
+    if number is not None:
+        return torch.arange(max(number, 0))
+    several = isinstance(environments, Iterable) and getattr(environments, "ndim", 1) > 0
+    ids = [as_integer(i) for i in environments] if several else [None]  # type: ignore[attr-defined]  # is iterable
+    if None in ids:
+        raise InputError(f"environments must be their number, or integer ids, got {environments!r}")
+    return torch.tensor(ids, dtype=torch.int64)
