@@ -60,7 +60,7 @@ def test_another_recipe_of_the_same_name_is_told(trm, small):
     (small / "small.toml").write_text(SMALL.replace("mlp:2", "mlp:3"))
     code, _, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
     assert code == 0
-    assert "results/small is of another recipe of that name until now" in err
+    assert "results/small was of another recipe of that name until now" in err
     assert "another recipe" not in trm("experiment", "small.toml", "--only", "ERM", *HERE)[2]
 
 

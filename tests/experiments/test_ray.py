@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from sweep_tasks import Shelf, hurry, plan, starts, walk
 from transferrisk import extras
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments.local_executor import LocalExecutor
-from transferrisk.experiments.ray_executor import RayExecutor, _message
+from transferrisk.experiments.ray_executor import RayExecutor
 from transferrisk.experiments.store import Store
 from transferrisk.experiments.sweep import Interrupted, run_experiment
 from transferrisk.experiments.tasks import PlannedRun, get_task
@@ -281,15 +282,12 @@ def test_a_task_that_workers_cannot_import(tmp_path, cluster, monkeypatch):
         run_experiment(plan(walk()), Store(tmp_path), RayExecutor())
 
 
-def test_a_machine_that_lacks_the_package(tmp_path):
-    lost = ray.exceptions.RaySystemError("No module named 'torch'", "Traceback ...")
-
-    def get(reference):
-        raise ray.exceptions.RayTaskError("_execute", "Traceback ...", lost)
-
-    stub = SimpleNamespace(get=get, exceptions=ray.exceptions)
-    with pytest.raises(TransferRiskError, match=r"^a machine of the cluster cannot do runs \(.*No module named"):
-        _message(stub, None, 0, retries=0)
+def test_a_machine_that_lacks_a_package(tmp_path, cluster, monkeypatch):
+    (tmp_path / "only_on_this_machine.py").write_text("def job(slot):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    job = importlib.import_module("only_on_this_machine").job
+    with pytest.raises(TransferRiskError, match=r"^a machine of the cluster cannot do runs \(.*only_on_this_machine"):
+        list(RayExecutor(retries=0).map([job]))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,10 +122,11 @@ class Sweep:
         return Summary(len(self.runs), done, self.ran, self.failed)
 
     def __iter__(self) -> Iterator[Event]:
-        if self.table.replaces():
+        yield from self._write_table()
+        self.failed.clear()  # runs that are lost are done again now
+        if self.table.replaced:
             where = self.store.where(self._name)
-            yield Event(self._name, "changed", message=f"{where} is of another recipe of that name until now")
-        yield from self._lost_runs()
+            yield Event(self._name, "changed", message=f"{where} was of another recipe of that name until now")
         with closing(self.executor), _signals_raised() as signals:
             try:
                 for event in self._events():
@@ -135,7 +136,7 @@ class Sweep:
                 signum = stopped.signum if isinstance(stopped, Stopped) else signals.number or signal.SIGINT
                 self.table.write()
                 raise Interrupted(signum, self.summary.done, len(self.runs)) from None
-        yield from self._collected()
+        yield from self._write_table()
 
     def _events(self) -> Iterator[Event]:
         while True:
@@ -159,17 +160,17 @@ class Sweep:
                     else:
                         yield from self._ended(content)
 
-    def _ready(self) -> Any:
+    def _ready(self) -> Generator[Event, None, list[PlannedRun] | None]:
         """Runs that can be done now, waited for where other processes have them all; None: nothing is left to do."""
         pause, longest = LOOK_EVERY
         while True:
             missing = {run.name: run for run in self.store.missing(self.runs)}
             for name in self._waited_for - missing.keys():
-                yield self._end(Event(name, "done"))
+                self._waited_for.discard(name)
+                yield Event(name, "done")
             for name in missing:
                 if why := self._why_given_up(name):
-                    self.failed[name] = why
-                    yield self._end(Event(name, "failed", message=why))
+                    yield from self._ended(Outcome(name, "failed", error=why))
             ready = [
                 run
                 for name, run in missing.items()
@@ -210,9 +211,10 @@ class Sweep:
         else:
             self._reported[outcome.name] = time.monotonic()
             self.ran += outcome.seconds > 0
-        yield self._end(Event(outcome.name, outcome.state, seconds=outcome.seconds, message=outcome.error or ""))
+        self._waited_for.discard(outcome.name)
+        yield Event(outcome.name, outcome.state, seconds=outcome.seconds, message=outcome.error or "")
         if time.monotonic() - self._written > WRITE_EVERY:
-            yield from self._collected()
+            yield from self._write_table()
             self._written = time.monotonic()
 
     def _given_up(self, run: PlannedRun, why: str) -> Outcome:
@@ -221,21 +223,12 @@ class Sweep:
                 self.store.fail(run.name, why)
         return Outcome(run.name, "failed", error=why)
 
-    def _collected(self) -> Iterator[Event]:
-        """Write the table; a run that was done and is lost has failed, so that the next sweep does it again."""
-        for event in self._lost_runs():
-            if event.name in self._needs:
-                self.failed[event.name] = event.message
-            yield event
-
-    def _lost_runs(self) -> Iterator[Event]:
+    def _write_table(self) -> Iterator[Event]:
+        """Write what is done; a run that was done and is lost has failed, so that the next sweep does it again."""
         for name, why in self.table.write().items():
+            if name in self._needs:
+                self.failed[name] = why
             yield Event(name, "lost", message=why)
-
-    def _end(self, event: Event) -> Event:
-        """The last event of a run, which nobody waits for any longer."""
-        self._waited_for.discard(event.name)
-        return event
 
     def _tell_busy(self, name: str) -> Iterator[Event]:
         if name not in self._waited_for:

@@ -20,10 +20,14 @@ NamedCell = tuple[str, Mapping[str, Any]]
 
 @dataclass
 class ExperimentTable:
-    """The files of an experiment's folder, and what has been read for them so far: a finished run does not change."""
+    """The files of an experiment's folder, and what has been read for them so far: a finished run does not change.
+
+    replaced  whether the folder was of another recipe until it was written
+    """
 
     plan: Plan
     store: Store
+    replaced: bool = False
     _runs: dict[str, tuple[dict[str, Any], list[Record]]] = field(default_factory=dict, repr=False)
 
     def write(self) -> dict[str, str]:
@@ -36,7 +40,7 @@ class ExperimentTable:
         """
         name = self.plan.recipe.name
         with self.store.alone(name):
-            finished, earlier = self.store.finished(), self._earlier()
+            finished, earlier = self.store.finished(), self._earlier_cells()
             recorded = self._recorded(dict(earlier.values()), finished)
             cells = self._cells(earlier, finished | recorded.keys())
             about = {"recipe": self.plan.recipe, "cells": cells}
@@ -53,11 +57,6 @@ class ExperimentTable:
             if len(table):
                 self.store.write(f"{name}/{TABLE}", table_bytes(table))
         return lost
-
-    def replaces(self) -> bool:
-        """Whether the last writing was of another recipe."""
-        before = self._last()
-        return before is not None and not self._is_same(before[0])
 
     def _cells(self, earlier: dict[str, NamedCell], finished: Collection[str]) -> list[NamedCell]:
         """The cells of the plan, with a run of an earlier call where only that is finished, and those left of it."""
@@ -103,23 +102,17 @@ class ExperimentTable:
                 found.setdefault(run, (provenance, []))[1].append(record)
         return {run: content for run, content in found.items() if not self.store.is_aside(run)}
 
-    def _earlier(self) -> dict[str, NamedCell]:
-        """The cells of the last writing, if it was of the same recipe."""
-        before = self._last()
-        return before[1] if before is not None and self._is_same(before[0]) else {}
-
-    def _last(self) -> tuple[dict[str, Any], dict[str, NamedCell]] | None:
-        """What the last writing was asked for, and its cells; None where there is none, or it is damaged."""
+    def _earlier_cells(self) -> dict[str, NamedCell]:
+        """The cells of the last writing, if there is one that is whole and of the same recipe."""
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
             before = json.loads(content or b"")
             cells: dict[str, NamedCell] = {_key(columns): (str(run), dict(columns)) for run, columns in before["cells"]}
-            return _asked(before["recipe"]), cells
+            same = _asked(before["recipe"]) == _asked(as_json(self.plan.recipe))
         except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-
-    def _is_same(self, asked: Mapping[str, Any]) -> bool:
-        return asked == _asked(as_json(self.plan.recipe))
+            return {}
+        self.replaced = self.replaced or not same
+        return cells if same else {}
 
 
 def _asked(recipe: Mapping[str, Any]) -> dict[str, Any]:
