@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from transferrisk.cli.demo import as_runs, provenance
-from transferrisk.cli.progress import run_progress
+from transferrisk.reports.progress import run_progress
 from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.execute import commit
 from transferrisk.reports.comparison import summarise

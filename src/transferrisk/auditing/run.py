@@ -59,7 +59,7 @@ def audit(
     bootstrap     draws behind each interval, of which the middle `confidence` is taken; predictors are not refitted.
                   Intervals of what is named for being the worst or the best allow for that choice
     standardise   bring every feature to mean 0 and deviation 1 over all samples, so that one ridge suits all
-    progress      called with (what, done, total) on the way
+    progress      called with ("auditing", done, total) on the way
 
     For each fold a predictor is fitted on one environment's samples outside the fold, and tested on every environment's
     samples in it. Losses are cross-entropies. See `Audit` for what comes back.
@@ -75,7 +75,7 @@ def audit(
         fitted = []
         for e in range(E):
             fitted.append(fit_home(samples, e, ridge))
-            tell(f"fitted on {samples.environments[e]}", e + 1, E + 3)
+            tell("auditing", e + 1, E + 3)
         own = torch.stack([value for value, _ in fitted])  # (E, folds, C, D)
         ridges = np.array([chosen for _, chosen in fitted])
         single = held_out_scores(samples, own, range(E))
@@ -84,15 +84,15 @@ def audit(
         remarks, judged = remarks_of(samples.environments, samples.classes, counts)
         shared = _shared_ridge(ridges, judged)
         pooled = fit(fold_loss(samples, range(E), shared), own.nanmean(0)).value
-        tell("fitted on all", E + 1, E + 3)
+        tell("auditing", E + 1, E + 3)
         without = fit(without_loss(samples, shared), pooled.nanmean(0).expand(E, -1, -1)).value
-        tell("fitted on all but one", E + 2, E + 3)
+        tell("auditing", E + 2, E + 3)
         several = scores(samples, lambda e, k: torch.stack([pooled[k], without[e]]), 2, range(E))
         judge = _Judge(samples, judged, bootstrap, seed, confidence)
         tested = judge.means(torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]]))
         loss, right, rest = tested[:E], tested[E : 2 * E], tested[2 * E :]
         worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
-        tell("tested", E + 3, E + 3)
+        tell("auditing", E + 3, E + 3)
     return Audit(
         environments=samples.environments,
         classes=samples.classes,

@@ -57,9 +57,9 @@ def audit(
     from ..auditing.page import accuracy_table
     from ..errors import InputError
     from ..files import check_target, expand_home, readable
+    from ..reports.progress import task_progress
     from ..reports.terminal import print_line, print_values
     from .audit_data import data_name, read
-    from .progress import task_progress
 
     target = expand_home(output)
     if target.suffix.lower() not in (".html", ".htm"):
@@ -77,7 +77,7 @@ def audit(
             seed=options.seed,
             confidence=confidence,
             standardise=standardise,
-            progress=lambda _, done, total: advance("auditing", done, total),
+            progress=advance,
         )
     found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))
     if as_json and as_json.write(found.to_dict() | {"page": str(target)}):

@@ -32,8 +32,8 @@ def bench(
     from ..algorithms import available, get_algorithm
     from ..errors import InputError
     from ..experiments.bench import SETTINGS, head_costs, measure
+    from ..reports.progress import task_progress
     from ..reports.terminal import print_values
-    from .progress import task_progress
 
     if head:
         asked = {"--setting": setting, "--algorithms": algorithms, "--precision": precision, "--eager": not captured}

@@ -64,7 +64,7 @@ def fetch(
     from ..data import catalogue
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
-    from .progress import byte_progress
+    from ..reports.progress import byte_progress
 
     with byte_progress(quiet=as_json is not None) as advance:
         came = fetch_files(name, data_root, given, lambda what, *done: advance(escape(what), *done))
@@ -92,8 +92,8 @@ def check(name: DataName, options: Options, as_json: Json = None) -> None:
     Example: trm data check pacs
     """
     from ..data.summary import check_data, count_by_class, count_distinct, parts_of
+    from ..reports.progress import task_progress
     from ..reports.terminal import print_values, width
-    from .progress import task_progress
 
     with task_progress() as advance:
         files, data = check_data(name, replace(options, progress=advance))
@@ -127,7 +127,7 @@ def show(
     from ..errors import InputError, cause_of
     from ..files import check_target, expand_home, readable, write_atomically
     from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
-    from .progress import task_progress
+    from ..reports.progress import task_progress
 
     target = expand_home(output) if output else Path(f"{_file_name(name)}.png")
     if target.suffix.lower() != ".png":

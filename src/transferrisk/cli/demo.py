@@ -35,8 +35,8 @@ def demo(
     from ..files import prepare_folder
     from ..reports import write_page
     from ..reports.comparison import comparison_page, comparison_table, summarise, verdict
+    from ..reports.progress import run_progress
     from ..reports.terminal import print_line, print_values
-    from .progress import run_progress
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
     plan = Demo(seeds=tuple(range(seeds)), workers=workers or count_cores())

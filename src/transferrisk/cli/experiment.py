@@ -70,11 +70,11 @@ def experiment(
     from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
     from ..experiments.sweep import Sweep
+    from ..reports.progress import task_progress
     from ..reports.report import check_recipe
     from ..reports.terminal import print_line
     from ..settings import as_json
     from .experiment_show import events, show_recipes, show_summary
-    from .progress import task_progress
 
     if listed:
         show_recipes()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..reports import Table
+from ..reports.progress import run_progress
 from ..reports.terminal import print_line, print_values, width
-from .progress import run_progress
 
 if TYPE_CHECKING:
     from ..experiments.plan import Plan

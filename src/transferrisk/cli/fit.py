@@ -70,8 +70,8 @@ def fit(
     from ..fitting.page import columns_table, comparison_table, network_line, summary
     from ..fitting.source import read
     from ..fitting.write import save
+    from ..reports.progress import task_progress
     from ..reports.terminal import print_line, print_values
-    from .progress import task_progress
 
     names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
     plan = Plan(

@@ -52,8 +52,8 @@ def predict(
     from ..fitting import load
     from ..fitting.folder import FILES
     from ..fitting.predict import predict as predict_samples
+    from ..reports.progress import task_progress
     from ..reports.terminal import print_line, print_values
-    from .progress import task_progress
 
     if output == "-" and as_json and as_json.path is None:
         raise InputError("--json and --output - would both write to standard output: name a file")

@@ -133,11 +133,11 @@ def _train(
     request: Request, folder: Path, resume: bool, every: int | None, trackers: tuple[str, ...], quiet: bool
 ) -> list[Record]:
     from ..files import new_folders
+    from ..reports.progress import task_progress
     from ..training import Output, Stopped
     from ..training import train as train_model
     from ..training.trackers import check_trackers, followed
     from ..training.troubles import in_one_line
-    from .progress import task_progress
     from .train_show import note, training_progress
 
     check_trackers(trackers)
