@@ -98,7 +98,7 @@ def as_codes(values: pd.Series, text: Callable[[Any], str] = as_text) -> tuple[C
 def places_of(texts: Sequence[str], names: Sequence[str]) -> Codes:
     """Position of each text in distinct names, -1 where it is none of them; and one more -1, for code -1."""
     place = dict(zip(names, range(len(names)), strict=True))
-    return np.array([place.get(text, -1) for text in (*texts, None)])
+    return np.array([*(place.get(text, -1) for text in texts), -1])
 
 
 def as_numbers(series: pd.Series, name: str) -> Floats:

@@ -60,12 +60,13 @@ class Table:
     @cached_property
     def data(self) -> EnvironmentSet:
         """The rows, encoded by their own schema."""
-        return self.encode(self.schema)
+        return self._encode(self.schema)
 
     def encode(self, schema: Schema) -> EnvironmentSet:
         """The rows, encoded by a schema, which may be that of other rows."""
-        if "data" in self.__dict__ and schema is self.schema:
-            return self.data
+        return self.data if schema is self.schema else self._encode(schema)
+
+    def _encode(self, schema: Schema) -> EnvironmentSet:
         return EnvironmentSet(
             schema.encode(self.frame).features,
             torch.from_numpy(self.labels),
