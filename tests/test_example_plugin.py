@@ -99,8 +99,8 @@ def test_it_trains_by_name_in_every_process(trm, tmp_path):
     assert code == 0, err
     assert err.startswith("trm: training tilted: tilt=2; backbone=sine:8; ")
     assert "test  " in out
-    configuration = json.loads((tmp_path / "run" / "run.json").read_text())["configuration"]
-    assert (configuration["data"], configuration["backbone"]) == ("rotated-moons", "sine:8")
+    spec = json.loads((tmp_path / "run" / "run.json").read_text())["spec"]
+    assert (spec["data"], spec["backbone"]) == ("rotated-moons", "sine:8")
 
 
 def test_it_is_listed(trm, python):

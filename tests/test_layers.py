@@ -28,7 +28,7 @@ ORDER = [
 GROUND = {"errors", "extras", "files", "plugins", "registry", "results", "settings", "__init__"}
 ASIDE = {
     "data": {"errors", "extras", "files", "plugins", "registry", "settings"},
-    "models": {"errors", "plugins", "registry", "settings"},
+    "models": {"errors", "files", "plugins", "registry", "settings"},
     "reports": {"errors", "files", "results", "settings"},
     "results": {"errors", "files", "settings"},
     "paper": {

@@ -96,6 +96,21 @@ def cause_of(error: BaseException) -> str:
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
+def full_memory(error: BaseException) -> str | None:
+    """What to say of an error where it says that memory is full, the GPU's or the machine's; else None."""
+    message = " ".join(str(error).split())
+    on_gpu = type(error).__name__ == "OutOfMemoryError"  # torch's; this module must not import torch
+    if not on_gpu and not isinstance(error, MemoryError) and not any(word in message.lower() for word in _FULL):
+        return None
+    _, found, rest = message.partition("ried to allocate ")
+    amount = f" (tried to allocate {' '.join(rest.split()[:2]).rstrip('.')})" if found else ""
+    where = "the GPU's memory" if on_gpu else "memory"
+    return f"{where} is full{amount}"
+
+
+_FULL = ("out of memory", "not enough memory", "can't allocate memory", "unable to allocate")
+
+
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the line that called into this package, however deep below it we are."""
     frame: FrameType | None = sys._getframe(1)

@@ -76,7 +76,7 @@ def test_zero(name, key, zero_is_allowed):
         ("mldg", {"order": True}, "order must be one of 1, 2, got True"),
         ("trm", {"weights": 1}, "weights must be one of 'eg', 'worst', 'uniform', got 1"),
         ("trm", {"solver": "adam"}, "solver.*'adam'.*newton"),
-        ("trm-direct", {"implicit": 3}, "implicit must be text, got 3"),
+        ("trm-direct", {"implicit": 3}, "implicit.*3"),
     ],
 )
 def test_choices(name, settings, message):

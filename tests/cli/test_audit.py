@@ -104,7 +104,7 @@ def test_a_trained_models_features(trm, tmp_path):
     small = ["--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu"]
     code, _, err = trm("train", "--data", "gaussian", *small, "--output", "run", "--quiet")
     assert code == 0, err
-    code, out, err = trm("audit", "gaussian", "--model", "run/last.safetensors", *FAST, "--json")
+    code, out, err = trm("audit", "gaussian", "--model", "run", *FAST, "--json")
     assert code == 0, err
     through = json.loads(out)
     code, out, _ = trm("audit", "gaussian", *FAST, "--json")
@@ -193,7 +193,7 @@ def test_rows_that_a_model_was_trained_on_are_left_out(trm, embeddings, tmp_path
     splits = load_splits(f"npz:{embeddings}", Options(seed=3, **names), "C")
     unseen = [len(splits.training_domain.only([name])) for name in ("A", "B")] + [len(splits.test)]
     shutil.copy(embeddings, tmp_path / "copy.npz")
-    through = ("--model", "run/last.safetensors", *FAST, "--json")
+    through = ("--model", "run", *FAST, "--json")
     for name in ("embeddings.npz", "copy.npz"):  # known by its content too
         code, out, err = trm("audit", name, *NAMED, *through)
         assert code == 0, err
@@ -211,7 +211,7 @@ def test_rows_that_a_model_was_trained_on_are_left_out(trm, embeddings, tmp_path
 def test_a_model_is_audited_on_the_draw_that_it_was_trained_on(trm):
     code, _, err = trm("train", "--data", "gaussian", "--seed", "2", *TRAINED, "--output", "run")
     assert code == 0, err
-    through = ("--model", "run/last.safetensors", *FAST, "--json")
+    through = ("--model", "run", *FAST, "--json")
     code, out, err = trm("audit", "gaussian", *through)
     assert code == 0, err
     splits = load_splits("gaussian", Options(seed=2))
@@ -221,12 +221,12 @@ def test_a_model_is_audited_on_the_draw_that_it_was_trained_on(trm):
 def test_samples_that_a_model_was_finetuned_on_are_left_out(trm, embeddings):
     given = ("--data", f"npz:{embeddings}", *NAMED, "--test-env", "C")
     assert trm("train", *given, *TRAINED, "--output", "run")[0] == 0
-    further = ("--init", "run/last.safetensors", "--finetune-samples", "6")
+    further = ("--init", "run", "--finetune-samples", "6")
     code, _, err = trm("train", *given, *TRAINED, *further, "--output", "tuned")
     assert code == 0, err
     sizes = []
     for run in ("run", "tuned"):
-        code, out, err = trm("audit", embeddings, *NAMED, "--model", f"{run}/last.safetensors", *FAST, "--json")
+        code, out, err = trm("audit", embeddings, *NAMED, "--model", run, *FAST, "--json")
         assert code == 0, err
         sizes.append(np.sum(json.loads(out)["counts"], 1).tolist())
     assert sizes[1] == [*sizes[0][:2], sizes[0][2] - 6]

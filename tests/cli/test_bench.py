@@ -66,8 +66,8 @@ def test_what_is_refused_leaves_no_folder(small, tmp_path, trm):
     [
         (("--setting", "mnist"), "setting 'mnist' is not known: choose from cmnist"),
         (("--algorithms", "erm,trn"), "algorithm 'trn': did you mean 'trm'?"),
-        (("--device", "tpu"), "device 'tpu' is not known"),
-        (("--precision", "fp8"), "precision 'fp8' is not known"),
+        (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
+        (("--precision", "fp8"), "precision must be one of"),
         (("--json", "."), "is a folder"),
         (("--head", "--setting", "all"), "--head measures the transfer risk alone, in fp32: leave out --setting\n"),
         (("--head", "--algorithms", "trm", "--precision", "bf16"), "leave out --algorithms, --precision\n"),

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from transferrisk.cli.demo import as_runs, provenance
+from transferrisk.cli.demo import provenance
 from transferrisk.reports.progress import run_progress
 from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.execute import commit
@@ -134,6 +134,6 @@ def test_json_goes_to_a_file_or_to_standard_output(trm, tmp_path):
 
 
 def test_trm_is_ahead_of_erm_by_five_points_in_the_demo(tmp_path):
-    erm, trm_row = summarise(as_runs(Demo(algorithms=("erm", "trm")).run(tmp_path)))
+    erm, trm_row = summarise(Demo(algorithms=("erm", "trm")).run(tmp_path))
     assert trm_row.test.mean - erm.test.mean > 0.05
     assert trm_row.transfer_risk.mean < erm.transfer_risk.mean

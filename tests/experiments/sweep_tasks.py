@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
+from transferrisk.algorithms import create
 from transferrisk.data import Options, load_splits
 from transferrisk.errors import InputError
 from transferrisk.experiments.local_executor import LocalExecutor
@@ -26,7 +27,7 @@ from transferrisk.experiments.sweep import Interrupted, run_experiment
 from transferrisk.experiments.tasks import PlannedRun, Task, get_task, register
 from transferrisk.models import Classifier, SmallCNN
 from transferrisk.settings import NonNegative, Settings
-from transferrisk.training import Output, Run, TrainingConfig, train
+from transferrisk.training import Engine, RunFolder, Steps, TrainConfig, setting_of, train
 
 STARTS, MODEL = "starts", "model.json"
 HURRY = "hurry"  # a file in a run's folder: no more pauses
@@ -116,10 +117,8 @@ class Training(Task[TrainingSettings]):
             cnn = SmallCNN(width=4)
             return Classifier(cnn, cnn.num_features, 10)
 
-        config = TrainingConfig(epochs=settings.epochs, evaluations=1)
+        config = TrainConfig(epochs=settings.epochs, evaluations=1)
         splits = load_splits("10c-digits", Options(seed=settings.seed))
-        run = Run("erm", model, splits, config, settings.seed, device=place.device)
-
         noted = False
 
         def on_step(done, total):
@@ -132,9 +131,19 @@ class Training(Task[TrainingSettings]):
                 noted = True
             pause(place.folder, settings.pause)
 
-        output = Output(place.folder / "training", resume=True, say=lambda text: None)
-        records = train(run, on_step, output=output)
-        return [{"loss": scores.loss, "part": part} for r in records for part, scores in r.training_domain.items()]
+        trained = train(
+            model,
+            splits.train,
+            create("erm", setting_of(splits.train)),
+            config,
+            evaluate={"training_domain": splits.training_domain},
+            watch=[RunFolder(place.folder / "training", resume=True, say=lambda text: None), Steps(on_step)],
+            seed=settings.seed,
+            engine=Engine.of(place.device),
+        )
+        return [
+            {"loss": r["loss"], "part": r["environment"]} for r in trained.history if r["part"] == "training_domain"
+        ]
 
 
 class Shelf(LocalFileSystem):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from transferrisk.experiments import estimate as module
@@ -11,7 +9,7 @@ from transferrisk.experiments.estimate import estimate, seconds_by_kind, steps_o
 from transferrisk.experiments.plan import make_plan
 from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.tasks import get_task, plan_run
-from transferrisk.training import train
+from transferrisk.training import run_spec
 
 SETTINGS = {"algorithm": "erm", "backbone": "cnn:4"}
 
@@ -36,8 +34,7 @@ def test_steps_are_those_of_the_protocol(task, settings, steps, tmp_path, monkey
 
 def test_the_steps_that_are_counted_are_taken():
     run = plan_run("train", SETTINGS | {"data": "10c-digits", "training": {"epochs": 1, "evaluations": 1}})
-    request = replace(get_task("train").read(run.settings).request(), device="cpu")
-    assert train(request.run())[-1].step == steps_of(run)
+    assert run_spec(get_task("train").read(run.settings), device="cpu").state.step == steps_of(run)
 
 
 @pytest.fixture

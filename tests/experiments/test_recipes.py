@@ -153,7 +153,7 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
         ("[vary]\nbias = [0.9, 0.9]", "vary.bias must not name a value twice"),
         ("[vary]\nbias = [1, 1.0]", "vary.bias must not name a value twice"),
         ('extends = "transferability"\n[settings]\ntuning = { lrr = 1 }', "did you mean 'lr'"),
-        ('extends = "transferability"\n[settings]\ntuning = { epochs = 0 }', "epochs=0 is no number to train with"),
+        ('extends = "transferability"\n[settings]\ntuning = { epochs = 0 }', r"epochs must be .*, got 0"),
         (
             'extends = "transferability"\nselect = ["training_domain"]',
             "select must be .* got training_domain",
@@ -175,7 +175,7 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
         ('[settings]\ndata = "folder:x"\nalgorithm = "erm"', "mine.toml: x does not exist: check the path"),
         (
             '[settings]\ndata = "gaussian"\nalgorithm = "erm"\nweights = "x.pt"',
-            "weights 'x.pt' are no file and none of imagenet, pip, none",
+            r"weights must be .*, got 'x.pt'",
         ),
         ('[settings]\ndata = "gaussian"\nalgoritm = "erm"', r"unknown setting 'algoritm': did you mean 'algorithm'\?"),
         ('[settings]\ndata = "gaussian"\nalgorithm = "emr"', r"did you mean 'erm'\?"),
@@ -185,9 +185,9 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
         ),
         (
             '[settings]\ndata = "gaussian"\nalgorithm = "trm"\ntraining = { epoch = 1 }',
-            r"training takes no 'epoch': did you mean 'epochs'\?",
+            r"'epoch': did you mean 'epochs'\?",
         ),
-        ('[settings]\ndata = "gaussian"\nalgorithm = "trm"\nbias = 0.9', "bias and first_bias need a shift"),
+        ('[settings]\ndata = "gaussian"\nalgorithm = "trm"\nbias = 0.9', "bias must be left out"),
         (
             '[settings]\ndata = "x"\n[methods]\nA = { algorithm = "erm", grid = "papr" }',
             "grid of A must be .* got 'papr'",

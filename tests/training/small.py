@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from transferrisk.data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from transferrisk.algorithms import create
+from transferrisk.data import EnvironmentSet
 from transferrisk.models import Classifier
-from transferrisk.training import Run, TrainingConfig
+from transferrisk.training import Engine, Steps, TrainConfig, setting_of, train
+from transferrisk.training.state import start_state
 
-CONFIG = TrainingConfig(epochs=3, batch_size=8, lr=0.05, evaluations=3, record=("irm", "transfer"))
+CONFIG = TrainConfig(epochs=3, batch_size=8, lr=0.05, evaluations=3, record=("irm", "transfer"))
 STEPS = 9  # 30 samples an environment, three epochs of three batches
 
 
-def vectors(kind, seed, names, n=60):
+def vectors(seed, names, n=60):
     generator = torch.Generator().manual_seed(seed)
     index = torch.arange(n) % len(names)
     labels = torch.randint(3, (n,), generator=generator)
     inputs = torch.randn(n, 4, generator=generator) + 2 * F.one_hot(labels, 4)
-    return kind(inputs, labels, index, names, ("a", "b", "c"))
+    return EnvironmentSet(inputs, labels, index, names, ("a", "b", "c"))
 
 
-def splits():
+def sets():
     names = ("north", "south")
-    return Splits(
-        vectors(EnvironmentSet, 0, names),
-        vectors(TrainingDomainValidation, 1, names),
-        vectors(TestDomainValidation, 2, ("east",)),
-        vectors(EnvironmentSet, 3, ("east",)),
-    )
+    return {
+        "train": vectors(0, names),
+        "training_domain": vectors(1, names),
+        "test_domain": vectors(2, ("east",)),
+        "test": vectors(3, ("east",)),
+    }
 
 
 def model():
@@ -40,15 +43,57 @@ def model():
     return Classifier(net, 6, 3)
 
 
+@dataclass(frozen=True)
+class SmallRun:
+    """Arguments of `train`, to be changed by `replace`."""
+
+    algorithm: Any
+    seed: int = 0
+    settings: dict = field(default_factory=dict)
+    config: TrainConfig = CONFIG
+    sets: dict = field(default_factory=sets)
+    build: Any = model
+    engine: dict = field(default_factory=dict)
+    about: dict | None = None
+
+    @property
+    def parts(self):
+        """The first arguments of `train`: model, data, algorithm, config."""
+        data, algorithm = self.sets["train"], self.algorithm
+        if isinstance(algorithm, str):
+            algorithm = create(algorithm, setting_of(data), **self.settings)
+        else:
+            algorithm = algorithm(setting_of(data))
+        return self.build, data, algorithm, self.config
+
+    def train(self, *watch):
+        engine = Engine.of(**self.engine)
+        return train(
+            *self.parts, evaluate=self.sets, watch=watch, seed=self.seed, engine=engine, about=self.about
+        )  # fmt: skip
+
+    def start(self, engine=None):
+        return start_state(*self.parts, self.seed, engine or Engine.of(**self.engine))
+
+
 def small_run(algorithm="erm", seed=0, settings=None, **config):
     settings = dict(settings or {})
     if algorithm in ("irm", "vrex", "trm", "trm-direct"):
         settings.setdefault("start_epoch", 0.5)
-    return Run(algorithm, model, splits(), replace(CONFIG, **config), seed, settings)
+    return SmallRun(algorithm, seed, settings, replace(CONFIG, **config))
 
 
 def without_time(records):
-    return [replace(record, seconds=0.0) for record in records]
+    return [{**record, "seconds": 0.0} for record in records]
+
+
+def steps_of(records):
+    return list(dict.fromkeys(record["step"] for record in records))
+
+
+def at(records, step, part):
+    """Environment -> record, of one part at one step."""
+    return {r.get("environment"): r for r in records if r["step"] == step and r["part"] == part}
 
 
 class Killed(BaseException):
@@ -56,10 +101,8 @@ class Killed(BaseException):
 
 
 def kill_at(step):
-    """For `train` to call after each step."""
-
     def kill(done, total):
         if done == step:
             raise Killed
 
-    return kill
+    return Steps(kill)

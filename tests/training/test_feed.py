@@ -16,7 +16,8 @@ from torch import Tensor
 from transferrisk.algorithms import Team
 from transferrisk.data import BalancedSampler, EnvironmentSet, WholeSampler
 from transferrisk.errors import InputError, TransferRiskError
-from transferrisk.training import Output, read_records, train
+from transferrisk.results import read_records
+from transferrisk.training import RunFolder
 from transferrisk.training.feed import Feed, streamed
 
 CPU = torch.device("cpu")
@@ -77,14 +78,14 @@ def test_streaming_gives_the_same_batches_also_after_a_restart():
     expected = [resident.next() for _ in range(9)]
     before = torch.get_rng_state()
     sampler = BalancedSampler(data, 5, 0)
-    streaming = Feed(lazy(data), sampler, CPU, workers=2)
+    streaming = Feed(lazy(data), sampler, CPU, loaders=2)
     batches = [streaming.next() for _ in range(4)]
     saved = copy.deepcopy(sampler.state_dict())
     streaming.next()
     streaming.close()
     resumed = BalancedSampler(data, 5, seed=99)
     resumed.load_state_dict(saved)
-    again = Feed(lazy(data), resumed, CPU, workers=1)
+    again = Feed(lazy(data), resumed, CPU, loaders=1)
     batches += [again.next() for _ in range(5)]
     again.close()
     for one, other in zip(expected, batches, strict=True):
@@ -93,35 +94,35 @@ def test_streaming_gives_the_same_batches_also_after_a_restart():
     assert torch.equal(torch.get_rng_state(), before)  # the loader drew nothing from torch's generator
 
 
-def test_more_workers_than_processors_are_nobodys_business(monkeypatch):
+def test_more_loaders_than_processors_give_no_warning(monkeypatch):
     """The loader would warn, and warnings are errors here."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     data = images()
-    feed = Feed(lazy(data), BalancedSampler(data, 5, 0), CPU, workers=2)
+    feed = Feed(lazy(data), BalancedSampler(data, 5, 0), CPU, loaders=2)
     expected = data.batch(BalancedSampler(data, 5, 0).next())
     assert torch.equal(feed.next().inputs, expected)
     feed.close()
 
 
 def test_a_streamed_run_that_is_cut_is_the_resident_one(tmp_path):
-    def run(workers):
+    def run(loaders):
         small = small_run("trm", settings={"query": "random"})
-        train_set = small.splits.train
-        if workers:
+        train_set = small.sets["train"]
+        if loaders:
             train_set = replace(train_set, inputs=Undecoded(train_set.inputs))
-        return replace(small, splits=replace(small.splits, train=train_set), workers=workers)
+        return replace(small, sets=small.sets | {"train": train_set}, engine={"loaders": loaders})
 
-    whole = train(run(0))
+    whole = run(0).train()
     with pytest.raises(Killed):
-        train(run(2), kill_at(5), output=Output(tmp_path, every=2, say=print))
-    train(run(1), output=Output(tmp_path, resume=True))
-    assert without_time(read_records(tmp_path / "records.jsonl")) == without_time(whole)
+        run(2).train(RunFolder(tmp_path, every=2, say=print), kill_at(5))
+    run(1).train(RunFolder(tmp_path, resume=True))
+    assert without_time(read_records(tmp_path / "records.jsonl")) == without_time(whole.history)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_input_that_cannot_be_read_is_one_line(workers):
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_an_input_that_cannot_be_read_is_one_line(loaders):
     data = images()
-    feed = Feed(lazy(data, bad=3), BalancedSampler(data, 5, 0), CPU, workers=workers)
+    feed = Feed(lazy(data, bad=3), BalancedSampler(data, 5, 0), CPU, loaders=loaders)
     with pytest.raises(TransferRiskError, match=r"^sample 3 is damaged: remove it$"):
         [feed.next() for _ in range(9)]
 
@@ -130,7 +131,7 @@ def test_the_processes_end_with_the_feed_though_an_error_holds_its_iterator():
     data = images()
     for end in (Feed.close, lambda feed: None):
         before = set(multiprocessing.active_children())
-        feed = Feed(lazy(data, bad=3), BalancedSampler(data, 5, 0), CPU, workers=2)
+        feed = Feed(lazy(data, bad=3), BalancedSampler(data, 5, 0), CPU, loaders=2)
         with pytest.raises(InputError) as held:
             [feed.next() for _ in range(9)]
         children = set(multiprocessing.active_children()) - before

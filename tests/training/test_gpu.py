@@ -6,19 +6,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from small import Killed, kill_at, small_run, without_time
+from small import Killed, SmallRun, kill_at, small_run, steps_of, without_time
 from torch import Tensor
 
 from transferrisk.algorithms import ERM, available
-from transferrisk.data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from transferrisk.data import EnvironmentSet
 from transferrisk.errors import StepWarning
 from transferrisk.models import build_model
-from transferrisk.training import Output, Run, TrainingConfig, load_checkpoint, train
-from transferrisk.training.captured import CapturedStep
-from transferrisk.training.engine import Engine
+from transferrisk.training import Engine, RunFolder, TrainConfig, Watch, load_checkpoint
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import start
-from transferrisk.training.step import make_step
+from transferrisk.training.step import CapturedStep, make_step
 
 pytestmark = pytest.mark.gpu
 
@@ -34,11 +31,11 @@ class Undecoded:
         return self.content[torch.arange(len(self))[index]]
 
 
-def pictures(kind, seed, names, n=96):
+def pictures(seed, names, n=96):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (n,), generator=generator)
     noise = torch.randint(120, (n, 3, 12, 12), generator=generator)
-    return kind(
+    return EnvironmentSet(
         (noise + 100 * labels[:, None, None, None]).to(torch.uint8),
         labels,
         torch.arange(n) % len(names),
@@ -47,45 +44,50 @@ def pictures(kind, seed, names, n=96):
     )
 
 
-def image_run(algorithm="erm", **options):
-    splits = Splits(
-        pictures(EnvironmentSet, 0, ("a", "b")),
-        pictures(TrainingDomainValidation, 1, ("a", "b")),
-        pictures(TestDomainValidation, 2, ("c",)),
-        pictures(EnvironmentSet, 3, ("c",)),
+def image_run(algorithm="erm", settings=None, **engine):
+    return SmallRun(
+        algorithm,
+        settings=settings or {},
+        config=TrainConfig(epochs=12, batch_size=8, lr=0.02, evaluations=2),
+        sets={
+            "train": pictures(0, ("a", "b")),
+            "training_domain": pictures(1, ("a", "b")),
+            "test_domain": pictures(2, ("c",)),
+            "test": pictures(3, ("c",)),
+        },
+        build=lambda: build_model("cnn:4", 2, (3, 12, 12)),
+        engine={"device": "cuda", **engine},
     )
-    config = TrainingConfig(epochs=12, batch_size=8, lr=0.02, evaluations=2)
-    return Run(algorithm, lambda: build_model("cnn:4", 2, (3, 12, 12)), splits, config, device="cuda", **options)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", available())
 def test_every_algorithm_learns_in_every_precision(name, precision):
-    records = train(image_run(name, precision=precision))
-    assert records[-1].test["c"].accuracy > 0.9
+    history = image_run(name, precision=precision).train().history
+    assert [record["accuracy"] for record in history if record["part"] == "test"][-1] > 0.9
 
 
 def test_bf16_is_the_default_and_channels_are_last():
     run = image_run()
-    engine = Engine.of(run)
-    state = start(run, engine)
+    engine = Engine.of(**run.engine)
+    state = run.start(engine)
     assert engine.precision == "bf16"
-    placed = engine.place(run.splits)
-    assert placed.train.inputs.is_cuda
-    inputs = Feed(placed.train, state.sampler, engine.device).next().inputs
+    (placed,) = engine.place([run.sets["train"]])
+    assert placed.inputs.is_cuda
+    inputs = Feed(placed, state.sampler, engine.device).next().inputs
     assert inputs.is_contiguous(memory_format=torch.channels_last)
     assert state.optimiser.param_groups[0]["fused"]
     assert state.model.featurise(inputs).dtype == torch.float32
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_streamed_batches_are_the_resident_ones(workers):
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_streamed_batches_are_the_resident_ones(loaders):
     run = image_run()
-    engine = Engine.of(run)
-    data = run.splits.train
+    engine = Engine.of(**run.engine)
+    data = run.sets["train"]
     lazy = replace(data, inputs=Undecoded(data.inputs))
-    resident = Feed(engine.place(run.splits).train, start(run, engine).sampler, engine.device)
-    streaming = Feed(lazy, start(run, engine).sampler, engine.device, workers=workers)
+    resident = Feed(engine.place([data])[0], run.start(engine).sampler, engine.device)
+    streaming = Feed(lazy, run.start(engine).sampler, engine.device, loaders=loaders)
     for _ in range(10):
         for a, b in zip(resident.next()[:3], streaming.next()[:3], strict=True):
             assert torch.equal(a, b)
@@ -93,29 +95,43 @@ def test_streamed_batches_are_the_resident_ones(workers):
 
 
 def test_a_cut_run_goes_on_also_on_a_cpu(tmp_path):
-    run = replace(small_run("trm"), device="cuda", precision="fp32")
+    run = replace(small_run("trm"), engine={"device": "cuda", "precision": "fp32"})
     with pytest.raises(Killed):
-        train(run, kill_at(5), output=Output(tmp_path / "a", every=2, say=print))
+        run.train(RunFolder(tmp_path / "a", every=2, say=print), kill_at(5))
     assert load_checkpoint(tmp_path / "a" / "last.safetensors").values["step"] == 4
     (tmp_path / "b").mkdir()
     for path in (tmp_path / "a").iterdir():
         (tmp_path / "b" / path.name).write_bytes(path.read_bytes())
-    gpu = train(run, output=Output(tmp_path / "a", resume=True))
-    cpu = train(replace(run, device="cpu"), output=Output(tmp_path / "b", resume=True))
-    assert [r.step for r in gpu] == [r.step for r in cpu] == [3, 6, 9]
+    gpu = run.train(RunFolder(tmp_path / "a", resume=True)).history
+    cpu = replace(run, engine={"precision": "fp32"}).train(RunFolder(tmp_path / "b", resume=True)).history
+    assert steps_of(gpu) == steps_of(cpu) == [3, 6, 9]
     assert without_time(gpu)[0] == without_time(cpu)[0]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_the_precision_of_products_is_set_and_set_back(precision):
+    before, within = torch.get_float32_matmul_precision(), []
+
+    class Look(Watch):
+        def after_evaluation(self, records):
+            within.append(torch.get_float32_matmul_precision())
+
+    image_run(precision=precision).train(Look())
+    assert within == ["highest" if precision == "fp32" else "high"] * 2
+    assert torch.get_float32_matmul_precision() == before
+
+
 def weights_after(run, captured, steps=12):
-    engine = Engine.of(run)
-    state = start(run, engine)
-    feed = Feed(engine.place(run.splits).train, state.sampler, engine.device)
+    engine = Engine.of(**run.engine)
+    state = run.start(engine)
+    feed = Feed(engine.place([run.sets["train"]])[0], state.sampler, engine.device)
     step = make_step(state, captured)
     state.model.train()
     losses = []
-    for _ in range(steps):
-        losses.append(float(step(feed.next())["loss"]))
-        state.step += 1
+    with engine.arithmetic():
+        for _ in range(steps):
+            losses.append(float(step(feed.next())["loss"]))
+            state.step += 1
     return state, losses, step
 
 
@@ -124,7 +140,7 @@ def test_captured_steps_are_the_same_steps(name, monkeypatch):
     """With penalties that are switched on in between, and another plan at random steps."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     settings = {"start_epoch": 0.5} if name in ("irm", "vrex", "trm", "trm-direct") else {}
-    run = image_run(name, precision="fp32", settings=settings)
+    run = image_run(name, settings, precision="fp32")
     one, eager, _ = weights_after(run, captured=False)
     two, losses, step = weights_after(run, captured=True)
     assert isinstance(step, CapturedStep)
@@ -139,7 +155,7 @@ def test_what_cannot_be_captured_says_why():
         def step(self, model, batch, optimiser, epoch):
             return super().step(model, batch, optimiser, epoch)
 
-    state = start(image_run())
+    state = image_run().start()
     state.algorithm = Own(state.algorithm.setting).to("cuda")
     with pytest.warns(
         StepWarning, match="not captured in a CUDA graph, which would be faster: Own has a step of its own"

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from transferrisk.algorithms import available
-from transferrisk.data import Options
-from transferrisk.training import Output, Request, load_checkpoint, train
+from transferrisk.training import RunFolder, TrainSpec, load_checkpoint, run_spec
 
 ALGORITHMS = [*available(), "trm random", "mldg second"]
 SETTINGS = {"trm random": {"query": "random"}, "mldg second": {"order": 2}}
@@ -23,24 +22,24 @@ CODE = """
 import json, sys, torch
 torch.set_num_threads(1)
 from transferrisk.data import load_splits, Options
+from transferrisk.algorithms import create
 from transferrisk.models import build_model
-from transferrisk.training import Run, TrainingConfig
-from transferrisk.training.engine import Engine
+from transferrisk.training import Engine, TrainConfig, setting_of
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import start
+from transferrisk.training.state import start_state
 from transferrisk.training.step import make_step
 
 settings, devices, target = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-splits = load_splits("gaussian", Options(seed=1))
+data = load_splits("gaussian", Options(seed=1)).train
+engine = Engine.of(devices=devices)
 final = {}
 for name, (algorithm, options) in settings.items():
-    config = TrainingConfig(epochs=1, batch_size=32, lr=0.05)
+    config = TrainConfig(epochs=1, batch_size=32, lr=0.05)
     if algorithm in ("irm", "vrex", "trm", "trm-direct"):
         options = {"start_epoch": 0.0, **options}
-    run = Run(algorithm, lambda: build_model("mlp:16", 2, (15,)), splits, config, 3, options, devices=devices)
-    engine = Engine.of(run) if not final else engine
-    state = start(run, engine)
-    feed = Feed(splits.train, state.sampler, engine.device, None, 0, engine.team)
+    method = create(algorithm, setting_of(data), **options)
+    state = start_state(lambda: build_model("mlp:16", 2, (15,)), data, method, config, 3, engine)
+    feed = Feed(data, state.sampler, engine.device, None, 0, engine.team)
     step = make_step(state)
     losses = []
     for _ in range(10):
@@ -148,7 +147,7 @@ def test_two_devices_stop_together_and_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("more", "start", "code", "message"),
     [
-        (("--devices", "2", "--lr", "0.3"), (), 2, "was started otherwise (lr: 0.1 there, 0.3 here)"),
+        (("--devices", "2", "--lr", "0.3"), (), 2, "training.lr: 0.1 there, 0.3 here"),
         (
             ("--batch-size", "5000"),
             TORCHRUN,
@@ -160,9 +159,8 @@ def test_two_devices_stop_together_and_go_on(tmp_path):
 )
 def test_an_error_is_told_once(tmp_path, more, start, code, message):
     """By the first of two processes, whether it alone can notice or both do; no process group is heard of."""
-    training = {"epochs": 2, "evaluations": 1}
-    run = Request("gaussian", Options(), algorithm="trm", backbone="mlp:8", training=training, device="cpu").run()
-    train(run, output=Output(tmp_path, say=print))
+    spec = TrainSpec("gaussian", "trm", backbone="mlp:8", training={"epochs": 2, "evaluations": 1})
+    run_spec(spec, device="cpu", watch=[RunFolder(tmp_path, say=print)])
     command, environment = trm(tmp_path, "--resume", "--evaluations", "1", *more, start=start)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=240)
     assert done.returncode == code, done.stderr[-3000:]

@@ -9,20 +9,12 @@ from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 
 import pytest
-from small import small_run
+from small import at, small_run
 
 from transferrisk import extras
 from transferrisk.errors import DivergedError, InputError, TransferRiskError
-from transferrisk.training import Stopped, train
-from transferrisk.training.trackers import check_trackers, followed, scalars
-
-
-class Nobody:
-    def loss(self, step, value):
-        pass
-
-    def record(self, record):
-        pass
+from transferrisk.training import RunFolder, Stopped, Watch
+from transferrisk.training.trackers import make_trackers, scalars
 
 
 @pytest.fixture
@@ -46,9 +38,8 @@ def mlflow(monkeypatch):
     return fake
 
 
-def follow(names, folder):
-    with followed(Nobody(), names, folder, {"lr": 0.1}) as all_:
-        return train(small_run(epochs=40, evaluations=2), on_loss=all_.loss, on_record=all_.record)
+def follow(names, folder, *watch):
+    return small_run(epochs=40, evaluations=2).train(*make_trackers(names, folder), *watch).history
 
 
 @pytest.fixture
@@ -60,16 +51,27 @@ def real_mlflow(monkeypatch):
     return client
 
 
-def end(folder, error, names=("mlflow",)):
-    """A run in this folder that is told one loss and ends so; what followed it."""
-    with (
-        pytest.raises(type(error)) if error is not None else nullcontext(),
-        followed(Nobody(), names, folder, {"lr": 0.1}) as all_,
-    ):
-        all_.loss(50, 0.5)
-        if error is not None:
-            raise error
-    return all_
+class Ends(Watch):
+    """Ends a training after so many steps, with an error or without."""
+
+    def __init__(self, error, step):
+        self.error, self.step, self.done = error, step, 0
+
+    def after_step(self, step, total, loss):
+        self.done = step
+        if step == self.step and self.error is not None:
+            raise self.error
+
+    def should_stop(self):
+        return self.done == self.step
+
+
+def end(folder, error, names=("mlflow",), step=60):
+    """A run in this folder that ends so after 60 steps, one loss and one evaluation; its trackers."""
+    trackers = make_trackers(names, folder)
+    with pytest.raises(type(error)) if error is not None else nullcontext():
+        small_run(epochs=40, evaluations=2).train(*trackers, Ends(error, step))
+    return trackers
 
 
 def run_of(mlflow, folder):
@@ -78,16 +80,17 @@ def run_of(mlflow, folder):
 
 
 def test_mlflow_gets_all_numbers_and_goes_on_with_its_run(mlflow, tmp_path):
-    check_trackers(["mlflow"])
     records = follow(["mlflow"], tmp_path)
     named = [name for name, *_ in mlflow.calls]
     assert named[:3] == ["set_tracking_uri", "start_run", "log_params"]
     assert named.count("log_metric") == 2  # 120 steps, one in fifty
     (first, last) = [(a[0], k["step"]) for name, a, k in mlflow.calls if name == "log_metrics"]
     assert (first[1], last[1]) == (60, 120)
-    assert last[0] == scalars(records[-1])
-    assert last[0]["test/east/accuracy"] == records[-1].test["east"].accuracy
-    assert last[0]["transfer_risk"] == records[-1].transfer_risk
+    assert last[0] == scalars([record for record in records if record["step"] == 120])
+    assert last[0]["test/east/accuracy"] == at(records, 120, "test")["east"]["accuracy"]
+    assert last[0]["step/loss"] == at(records, 120, "batch")[None]["loss"]
+    risks = [record["transfer_risk"] for record in at(records, 120, "training_domain").values()]
+    assert last[0]["transfer_risk"] == pytest.approx(sum(risks) / 2)
     assert mlflow.calls[-2:] == [("end_run", ("FINISHED",), {}), ("set_tracking_uri", (None,), {})]
     mlflow.calls.clear()
     follow(["mlflow"], tmp_path)
@@ -100,7 +103,7 @@ def test_mlflow_gets_all_numbers_and_goes_on_with_its_run(mlflow, tmp_path):
     [
         (None, "FINISHED"),
         (DivergedError("the loss is nan"), "FAILED"),
-        (RuntimeError("out of memory"), "FAILED"),
+        (RuntimeError("shapes differ"), "FAILED"),
         (Stopped(15, 3, 9), "KILLED"),
         (KeyboardInterrupt(), "KILLED"),
     ],
@@ -118,8 +121,8 @@ def test_two_runs_of_one_process_are_two_runs(real_mlflow, tmp_path):
     for name, status in (("a", "FAILED"), ("b", "FINISHED")):
         run = run_of(real_mlflow, tmp_path / name)
         assert (run.info.run_name, run.info.status) == (name, status)
-        assert run.data.metrics == {"loss": 0.5}
-        assert run.data.params == {"lr": "0.1"}
+        assert run.data.metrics["loss"] > 0
+        assert run.data.params["spec.training.lr"] == "0.05"
     assert real_mlflow.active_run() is None
 
 
@@ -140,10 +143,10 @@ def test_a_run_that_was_killed_is_finished_by_resuming_it(real_mlflow, tmp_path)
 
 
 def test_a_training_that_is_refused_leaves_the_run_there_as_it_was(real_mlflow, tmp_path):
-    end(tmp_path / "run", None)
-    refusal = InputError("another process trains in the folder")
-    with pytest.raises(InputError), followed(Nobody(), ["mlflow"], tmp_path / "run", {"lr": 0.1}):
-        raise refusal
+    folder = tmp_path / "run"
+    small_run().train(RunFolder(folder), *make_trackers(["mlflow"], folder))
+    with pytest.raises(InputError, match="seed: 0 there, 1 here"):
+        small_run(seed=1).train(RunFolder(folder, resume=True), *make_trackers(["mlflow"], folder))
     assert run_of(real_mlflow, tmp_path / "run").info.status == "FINISHED"
 
 
@@ -152,8 +155,8 @@ def test_a_start_that_mlflow_refuses_is_ended(mlflow, tmp_path):
         raise mlflow.MlflowException("no such parameter")
 
     mlflow.log_params = refuse
-    with pytest.raises(TransferRiskError, match="no such parameter"), followed(Nobody(), ["mlflow"], tmp_path, {}):
-        raise AssertionError("is not reached")
+    with pytest.raises(TransferRiskError, match="no such parameter"):
+        follow(["mlflow"], tmp_path)
     assert mlflow.calls[-2:] == [("end_run", ("FAILED",), {}), ("set_tracking_uri", (None,), {})]
 
 
@@ -162,13 +165,9 @@ def test_what_ended_a_run_is_told_though_mlflow_is_gone_too(mlflow, tmp_path):
         raise mlflow.MlflowException("connection refused")
 
     mlflow.end_run = refuse
-    with pytest.raises(DivergedError), followed(Nobody(), ["mlflow"], tmp_path, {}):
-        raise DivergedError("the loss is nan")
-    with (
-        pytest.raises(TransferRiskError, match="connection refused"),
-        followed(Nobody(), ["mlflow"], tmp_path, {}) as f,
-    ):
-        f.loss(50, 0.5)
+    end(tmp_path, DivergedError("the loss is nan"))
+    with pytest.raises(TransferRiskError, match="connection refused"):
+        follow(["mlflow"], tmp_path)
 
 
 def test_tensorboard_is_closed_when_a_run_fails_and_mlflow_cannot_be(mlflow, tmp_path):
@@ -181,11 +180,11 @@ def test_tensorboard_is_closed_when_a_run_fails_and_mlflow_cannot_be(mlflow, tmp
     mlflow.end_run = refuse
     for names in (["tensorboard", "mlflow"], ["mlflow", "tensorboard"]):
         folder = tmp_path / names[0]
-        all_ = end(folder, DivergedError("the loss is nan"), names)
+        trackers = end(folder, DivergedError("the loss is nan"), names)
         events = EventAccumulator(str(folder / "tensorboard"))
         events.Reload()
-        assert [(e.step, e.value) for e in events.Scalars("loss")] == [(50, 0.5)]
-        assert all_.trackers[names.index("tensorboard")].writer.file_writer is None  # as its close leaves it
+        assert [e.step for e in events.Scalars("loss")] == [50]
+        assert trackers[names.index("tensorboard")].writer.file_writer is None  # as its close leaves it
 
 
 def test_what_mlflow_refuses_is_a_line(mlflow, tmp_path):
@@ -206,12 +205,13 @@ def test_tensorboard_holds_what_was_recorded(tmp_path):
     events.Reload()
     seen = events.Scalars("test/east/accuracy")
     assert [e.step for e in seen] == [60, 120]
-    assert [e.value for e in seen] == pytest.approx([r.test["east"].accuracy for r in records])
+    accuracies = [at(records, step, "test")["east"]["accuracy"] for step in (60, 120)]
+    assert [e.value for e in seen] == pytest.approx(accuracies)
 
 
-def test_what_is_not_known_or_not_installed(monkeypatch):
-    with pytest.raises(InputError, match="tracker 'wandb' is not known: choose from tensorboard, mlflow"):
-        check_trackers(["wandb"])
+def test_what_is_not_known_or_not_installed(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="tracker must be one of tensorboard, mlflow, got 'wandb'"):
+        make_trackers(["wandb"], tmp_path)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"tensorboard is not installed: pip install 'transferrisk\[tracking\]'"):
-        check_trackers(["tensorboard"])
+        make_trackers(["tensorboard"], tmp_path)

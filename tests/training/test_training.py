@@ -1,81 +1,95 @@
-"""Loop, evaluation, records and selection."""
+"""The loop, what it measures, and what may follow it."""
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
-import small
 import torch
 import torch.nn.functional as F
+from small import at, model, sets, small_run, steps_of
 from torch import nn
 
-from transferrisk.algorithms import Batch, available
+from transferrisk.algorithms import ERM, Batch, available, create
 from transferrisk.data import EnvironmentSet
-from transferrisk.errors import InputError
+from transferrisk.errors import DivergedError, InputError, TransferRiskError, full_memory
 from transferrisk.functional import optimal_predictor
 from transferrisk.models import Classifier
 from transferrisk.training import (
-    Record,
-    Run,
-    TrainingConfig,
+    EarlyStopping,
+    LossCurve,
+    Steps,
+    TrainConfig,
+    Watch,
     evaluate,
     held_out_transfer_matrix,
-    read_records,
-    select,
+    irm_penalties,
+    setting_of,
     train,
-    write_records,
 )
-from transferrisk.training.evaluate import alternate
-from transferrisk.training.records import Scores
-from transferrisk.training.state import group_priors, start
+from transferrisk.training.evaluate import alternate_sources
+
+# ---- the loop
 
 
-@pytest.fixture
-def splits():
-    return small.splits()
-
-
-def model():
-    return Classifier(nn.Sequential(nn.Linear(4, 6), nn.ReLU()), 6, 3)
-
-
-CONFIG = TrainingConfig(epochs=3, batch_size=10, evaluations=2)
-
-
-def test_records_of_a_run(splits):
-    steps = []
-    records = train(
-        Run("trm", model, splits, CONFIG, settings={"ridge": 1e-2}), lambda done, total: steps.append((done, total))
+def test_records_of_a_run():
+    seen, losses = [], LossCurve()
+    trained = small_run("trm", settings={"ridge": 1e-2}, evaluations=2).train(
+        Steps(lambda done, total: seen.append((done, total))), losses
     )
-    assert [r.step for r in records] == [4, 9]  # nine steps, evaluated half way and at the end
-    assert steps == [(i + 1, 9) for i in range(9)]
-    assert records[-1].epoch == 3.0
-    assert set(records[-1].train) == {"north", "south"}
-    assert set(records[-1].test) == {"east"}
-    assert records[-1].logs["loss"] > 0
-    assert records[-1].logs["transfer_risk"] > 0
+    history = trained.history
+    assert steps_of(history) == [4, 9]  # nine steps, evaluated half way and at the end
+    assert seen == [(i + 1, 9) for i in range(9)]
+    assert losses.steps == list(range(1, 10))
+    assert history[-1]["epoch"] == 3.0
+    assert set(at(history, 9, "train")) == {"north", "south"}
+    assert set(at(history, 9, "test")) == {"east"}
+    assert at(history, 9, "test")["east"]["samples"] == 60
+    (batch,) = at(history, 9, "batch").values()
+    assert batch["loss"] == losses.losses[-1] > 0
+    assert batch["transfer_risk"] > 0
 
 
-def test_a_seed_fixes_a_run(splits):
-    first, again, other = (train(Run("erm", model, splits, CONFIG, seed))[-1] for seed in (0, 0, 1))
-    assert first.test == again.test
-    assert first.test != other.test
+def test_nothing_is_evaluated_that_was_not_asked_for():
+    data = sets()["train"]
+    trained = train(model, data, create("erm", setting_of(data)), TrainConfig(epochs=1, batch_size=8))
+    assert {record["part"] for record in trained.history} == {"batch"}
+    assert trained.state.step == 3
+
+
+def test_a_model_that_is_built_already_is_trained_itself():
+    data, classifier = sets()["train"], model()
+    before = [p.clone() for p in classifier.parameters()]
+    trained = train(classifier, data, create("erm", setting_of(data)), TrainConfig(epochs=1, batch_size=8))
+    assert trained.model is classifier
+    assert not any(torch.equal(a, b) for a, b in zip(before, classifier.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["erm", "mldg", "fish"])
+def test_a_seed_fixes_a_run(name):
+    first, again, other = (small_run(name, seed).train().history[-2] for seed in (0, 0, 1))
+    assert first["part"] == "test"
+    assert first["loss"] == again["loss"] != other["loss"]
 
 
 @pytest.mark.parametrize("name", available())
-def test_state_is_all_there_is_to_resume(splits, name):
+def test_state_is_all_there_is_to_resume(name):
+    data = sets()["train"]
+
     def advance(state, steps):
         for _ in range(steps):
             index = state.sampler.next()
-            data = splits.train
             batch = Batch(data.batch(index), data.labels[index], data.environments[index])
             state.algorithm.step(state.model, batch, state.optimiser, state.epoch)
             state.step += 1
 
-    whole = start(Run(name, model, splits, CONFIG))
+    whole = small_run(name).start()
     advance(whole, 4)
     saved = whole.snapshot()
     advance(whole, 5)
-    resumed = start(Run(name, model, splits, CONFIG, seed=7))
+    resumed = small_run(name, seed=7).start()
     resumed.restore(saved)
     advance(resumed, 5)
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
@@ -83,24 +97,262 @@ def test_state_is_all_there_is_to_resume(splits, name):
     assert resumed.step == 9
 
 
-def test_evaluation_is_by_environment_and_leaves_the_model_training(splits):
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("algorithm", "find"),
+    [
+        ("erm", lambda state: state.model.head.bias),
+        ("erm", lambda state: state.model.featuriser[2].running_mean),
+        ("erm", lambda state: state.model.featuriser[2].running_var),
+        ("trm", lambda state: state.algorithm.criterion.alpha),
+        ("groupdro", lambda state: state.algorithm.weights),
+    ],
+    ids=["weights", "mean", "variance", "alpha", "group weights"],
+)
+def test_a_state_is_finite_only_if_everything_in_it_is(algorithm, find, value):
+    state = small_run(algorithm).start()
+    assert state.finite
+    with torch.no_grad():
+        find(state).view(-1)[-1] = value
+    assert not state.finite
+
+
+def test_a_diverging_run_says_so():
+    with pytest.raises(DivergedError, match=r"after step \d+: erm has diverged at lr=1e\+20"):
+        small_run("erm", lr=1e20, momentum=0.0).train()
+
+
+class Raises(ERM):
+    error: BaseException
+
+    def step(self, model, batch, optimiser, epoch):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"), "GPU's.*2.00 GiB.*now 8"),
+        (RuntimeError("not enough memory: you tried to allocate 8 bytes."), "memory.*8 bytes.*now 8"),
+        (MemoryError("Unable to allocate 3 TiB"), "memory.*now 8"),
+        (RuntimeError("shapes differ"), None),
+        (InputError("not that"), None),
+    ],
+)
+def test_full_memory_is_told_in_one_line_and_other_errors_stay_what_they_are(error, said):
+    algorithm = type("Full", (Raises,), {"error": error})
+    with pytest.raises(type(error) if said is None else TransferRiskError, match=said) as told:
+        small_run(algorithm).train()
+    assert (told.value is error) == (said is None)
+    assert "\n" not in str(told.value)
+
+
+def test_a_real_allocation():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(10**15)
+    assert "4000000000000000 bytes" in full_memory(error.value)
+
+
+# ---- watches
+
+
+class Recording(Watch):
+    def __init__(self, name, calls, stop_after=None):
+        self.name, self.calls, self.stop_after, self.steps = name, calls, stop_after, 0
+
+    def begin(self, run):
+        self.calls.append((self.name, "begin", run.total))
+
+    def after_step(self, step, total, loss):
+        self.steps = step
+        self.calls.append((self.name, "step", step))
+
+    def after_evaluation(self, records):
+        self.calls.append((self.name, "evaluation", records[0]["step"]))
+
+    def should_stop(self):
+        return self.steps == self.stop_after
+
+    def end(self, error):
+        self.calls.append((self.name, "end", error))
+
+
+def test_watches_are_told_in_order_and_may_end_a_training():
+    calls = []
+    trained = small_run().train(Recording("a", calls), Recording("b", calls, stop_after=4))
+    assert trained.state.step == 4
+    assert calls[:2] == [("a", "begin", 9), ("b", "begin", 9)]
+    assert calls[-2:] == [("b", "end", None), ("a", "end", None)]
+    assert [call for call in calls if call[0] == "b"][1:-1] == [
+        ("b", "step", 1), ("b", "step", 2), ("b", "evaluation", 3), ("b", "step", 3), ("b", "step", 4),
+    ]  # fmt: skip
+
+
+def test_watches_that_have_begun_are_ended_when_another_fails():
+    class Broken(Watch):
+        def begin(self, run):
+            raise KeyError("x")
+
+    calls = []
+    with pytest.raises(KeyError):
+        small_run().train(Recording("a", calls), Broken(), Recording("c", calls))
+    assert [call[:2] for call in calls] == [("a", "begin"), ("a", "end")]
+    assert isinstance(calls[-1][2], KeyError)
+
+
+def test_early_stopping_ends_and_keeps_the_best_weights():
+    """The head is emptied after the third step, so that nothing gets better from there on."""
+    best = {}
+
+    class Emptied(ERM):
+        def step(self, model, batch, optimiser, epoch):
+            logs = super().step(model, batch, optimiser, epoch)
+            if epoch >= 1:
+                model.head.weight.data.zero_()
+            return logs
+
+    class Keep(Watch):
+        def begin(self, run):
+            self.run = run
+
+        def after_evaluation(self, records):
+            best.setdefault("head", self.run.state.model.head.weight.detach().clone())
+
+    stopping = EarlyStopping("test", patience=2)
+    trained = small_run(Emptied, epochs=10, evaluations=10).train(stopping, Keep())
+    assert trained.state.step == 9  # two evaluations after the best
+    assert len(stopping.scores) == 3
+    assert torch.equal(trained.model.head.weight, best["head"])
+    late = small_run(Emptied, epochs=10, evaluations=10).train(EarlyStopping("test", patience=2, after=5.0))
+    assert late.state.epoch == 6.0
+    with pytest.raises(InputError, match="'nowhere'"):
+        small_run().train(EarlyStopping("nowhere"))
+
+
+# ---- torch's arithmetic
+
+
+def older(products, convolutions):
+    torch.set_float32_matmul_precision(products)
+    torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def newer(products, convolutions):
+    torch.backends.cuda.matmul.fp32_precision = products
+    torch.backends.cudnn.conv.fp32_precision = convolutions
+
+
+def readable(read):
+    try:
+        return read()
+    except RuntimeError:  # the newer settings contradict the older one
+        return None
+
+
+def rounding():
+    backends = torch.backends
+    parts = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    return {
+        "products": readable(torch.get_float32_matmul_precision),
+        "convolutions": readable(lambda: backends.cudnn.allow_tf32),
+        **{str(i): part.fp32_precision for i, part in enumerate(parts)},
+    }
+
+
+@pytest.fixture
+def _rounding_as_it_was():
+    before = rounding()
+    yield
+    older(before["products"], before["convolutions"])
+    newer(before["0"], before["2"])
+
+
+@pytest.mark.usefixtures("_rounding_as_it_was")
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    "user",
+    [
+        lambda: None,
+        lambda: older("highest", True),
+        lambda: older("high", False),
+        lambda: newer("tf32", "ieee"),
+        lambda: newer("ieee", "tf32"),
+    ],
+)
+@pytest.mark.parametrize("chosen", [("high", True), ("highest", False)])
+def test_torch_rounds_afterwards_as_before(user, chosen, fails):
+    """On a CPU, where nothing is set, by hand in the midst of training: as an engine on a GPU does it."""
+    user()
+    before, within = rounding(), []
+
+    class Sets(Watch):
+        def after_evaluation(self, records):
+            older(*chosen)
+            within.append(rounding())
+            if fails:
+                raise KeyError
+
+    with pytest.raises(KeyError) if fails else nullcontext():
+        small_run(evaluations=1, record=()).train(Sets())
+    assert within != [before]
+    # An older setting that could not be read, because a newer one contradicts it, has no effect either.
+    assert {k: v for k, v in rounding().items() if before[k] is not None} == {
+        k: v for k, v in before.items() if v is not None
+    }
+
+
+# ---- evaluation
+
+
+def test_evaluation_is_by_environment_and_leaves_the_model_training():
+    data = sets()["train"]
     net = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.BatchNorm1d(6))
     classifier = Classifier(net, 6, 3).train()
-    scores = evaluate(classifier, splits.train)
+    scores, penalties = evaluate(classifier, data), irm_penalties(classifier, data)
     assert classifier.training
-    assert evaluate(classifier, splits.train) == scores  # no dropout
+    assert evaluate(classifier, data) == scores  # no dropout
     classifier.eval()
-    for e, name in enumerate(splits.train.environment_names):
-        part = splits.train.select(splits.train.environments == e)
+    for e, name in enumerate(data.environment_names):
+        part = data.select(data.environments == e)
         with torch.no_grad():
             logits = classifier(part.inputs[:])
-        assert scores[name].accuracy == pytest.approx(float((logits.argmax(1) == part.labels).float().mean()))
-        assert scores[name].loss == pytest.approx(float(F.cross_entropy(logits, part.labels)), rel=1e-5)
+        right = logits.argmax(1) == part.labels
+        assert scores[name]["samples"] == 30
+        assert scores[name]["accuracy"] == pytest.approx(float(right.float().mean()))
+        assert scores[name]["loss"] == pytest.approx(float(F.cross_entropy(logits, part.labels)), rel=1e-5)
+        worst = min(float(right[part.labels == c].float().mean()) for c in range(3))
+        assert scores[name]["worst_group"] == pytest.approx(worst)
+        scale = torch.ones((), requires_grad=True)
+        (slope,) = torch.autograd.grad(F.cross_entropy(scale * logits, part.labels), scale)
+        assert penalties[name] == pytest.approx(float(slope) ** 2, rel=1e-3)
 
 
-def test_held_out_transfer_matrix_fits_on_one_half_and_tests_on_the_other(splits):
-    classifier = model().eval()
-    data = splits.training_domain
+def test_only_what_is_asked_for_is_measured():
+    plain, full = small_run(record=()).train().history, small_run().train().history
+    assert not any({"irm", "transfer", "transfer_risk"} & set(record) for record in plain)
+    validation = at(full, 9, "training_domain")
+    assert all(record["irm"] >= 0 for record in validation.values())
+    north = validation["north"]
+    assert set(north["transfer"]) == {"north", "south"}
+    assert north["transfer_risk"] == pytest.approx(north["transfer"]["south"])
+    assert at(plain, 9, "test")["east"]["loss"] == at(full, 9, "test")["east"]["loss"]
+
+
+def test_a_transfer_risk_is_unknown_where_a_loss_is():
+    run = small_run(evaluations=1)
+    validation = run.sets["training_domain"]
+    north, (south, *_) = validation.environments == 0, (validation.environments == 1).nonzero().flatten().tolist()
+    north[south] = True  # one sample of south is left: one to fit on, and none to test on
+    run = replace(run, sets=run.sets | {"training_domain": validation.select(north)})
+    records = at(run.train().history, 9, "training_domain")
+    assert records["north"]["transfer"]["south"] is None
+    assert records["north"]["transfer_risk"] is None
+    assert math.isfinite(records["north"]["transfer"]["north"])
+
+
+def test_held_out_transfer_matrix_fits_on_one_half_and_tests_on_the_other():
+    classifier = Classifier(nn.Sequential(nn.Linear(4, 6), nn.ReLU()), 6, 3).eval()
+    data = sets()["training_domain"]
     matrix = held_out_transfer_matrix(classifier, data, 1e-2)
     with torch.no_grad():
         features = classifier.featurise(data.inputs[:])
@@ -133,7 +385,7 @@ def test_samples_of_one_source_stay_in_one_half():
         torch.zeros(8, 1), torch.zeros(8, dtype=torch.long), torch.zeros(8, dtype=torch.long), ("a",), ("x",),
         sources=torch.tensor([5, 5, 9, 9, 2, 2, 7, 7]),
     )  # fmt: skip
-    halves = alternate(data)
+    halves = alternate_sources(data)
     assert halves.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]  # in the order of the sources: 2, 5, 7, 9
     assert data.select(torch.tensor([0, 2])).sources.tolist() == [5, 9]
 
@@ -142,52 +394,4 @@ def test_group_priors_are_those_of_balanced_draws():
     data = EnvironmentSet(
         torch.zeros(6, 1), torch.tensor([0, 0, 0, 1, 0, 1]), torch.tensor([0, 0, 0, 0, 1, 1]), ("a", "b"), ("x", "y")
     )
-    torch.testing.assert_close(group_priors(data), torch.tensor([[0.375, 0.125], [0.25, 0.25]]))
-
-
-def record(algorithm="erm", seed=0, step=1, validation=0.5, test_validation=0.5, test=0.5):
-    def scores(accuracy):
-        return {"only": Scores(accuracy, 1.0)}
-
-    return Record(
-        algorithm, seed, step, 1.0, 1.0, scores(1.0), scores(validation), scores(test_validation), scores(test),
-        [[0.1, 0.4], [0.7, 0.2]],
-    )  # fmt: skip
-
-
-def test_selection_uses_the_validation_it_is_told_to():
-    runs = [
-        record(step=1, validation=0.9, test_validation=0.1, test=0.11),
-        record(step=2, validation=0.9, test_validation=0.3, test=0.12),
-        record(step=3, validation=0.8, test_validation=0.9, test=0.13),
-        record(seed=1, step=1, test=0.2),
-    ]
-    assert [r.step for r in select(runs, "training_domain")] == [2, 1]
-    assert [r.step for r in select(runs, "test_domain")] == [3, 1]
-    assert [r.step for r in select(runs, "last")] == [3, 1]
-
-
-def test_transfer_risk_of_a_record():
-    assert record().transfer_risk == pytest.approx((0.4 + 0.7) / 2)
-
-
-def test_records_round_trip(tmp_path):
-    path = tmp_path / "deep" / "records.jsonl"
-    runs = [record(step=i) for i in range(3)]
-    write_records(path, runs)
-    assert read_records(path) == runs
-    assert [p.name for p in path.parent.iterdir()] == ["records.jsonl"]
-
-
-@pytest.mark.parametrize("damage", ["{", '{"algorithm": "erm"}', "[]", '"text"'])
-def test_damaged_records_are_named(tmp_path, damage):
-    path = tmp_path / "records.jsonl"
-    write_records(path, [record()])
-    path.write_text(path.read_text() + damage + "\n")
-    with pytest.raises(InputError, match="line 2, is not a record"):
-        read_records(path)
-
-
-def test_missing_records():
-    with pytest.raises(InputError, match="does not exist"):
-        read_records(__import__("pathlib").Path("/nowhere/records.jsonl"))
+    torch.testing.assert_close(setting_of(data).group_priors, torch.tensor([[0.375, 0.125], [0.25, 0.25]]))

@@ -7,7 +7,7 @@ expectation is the same and the variance smaller.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..criterion import Query, TransferRisk, Weights
 from ..settings import NonNegative, Positive
@@ -24,8 +24,8 @@ class TransferConfig(Config):
                  gradient, "worst" takes the one of the highest loss, "uniform" all the same
     weights_lr   the rate of alpha with "eg"
     query        the environments whose predictors are tested in each step: "all", or one at "random"
-    solver       what finds the predictors: newton, dense, captured or sgd
-    implicit     what inverts their Hessians for the gradient: exact, cholesky, woodbury, neumann or none
+    solver       what finds the predictors: newton, dense, captured, sgd, or one of transferrisk.solvers as a value
+    implicit     what inverts their Hessians for the gradient: exact, cholesky, woodbury, neumann, none, or a value
     bound        the largest norm of the implicit gradient as a multiple of the direct one; None: any
     start_epoch  the epoch from which the transfer risk counts
     """
@@ -34,8 +34,8 @@ class TransferConfig(Config):
     weights: Weights = "eg"
     weights_lr: NonNegative = 0.01
     query: Query = "all"
-    solver: str = "newton"
-    implicit: str = "exact"
+    solver: str | Any = "newton"
+    implicit: str | Any = "exact"
     bound: NonNegative | None = None
     start_epoch: NonNegative = 0.8  # 100 of the 125 steps of an epoch of 10C-CMNIST
 

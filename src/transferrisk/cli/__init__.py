@@ -54,7 +54,7 @@ def main() -> None:
 def _run() -> int:
     import typer  # here, because an interruption may come while modules are read
 
-    from ..errors import TransferRiskError
+    from ..errors import TransferRiskError, full_memory
     from .app import app
 
     # typer carries its own copy of click or not, by version; what a bad option raises is public in both.
@@ -78,8 +78,6 @@ def _run() -> int:
             raise abort.__cause__ from None
         raise Interrupted from None
     except (MemoryError, RuntimeError) as error:
-        from ..training.troubles import full_memory
-
         full = full_memory(error)
         if full is None:
             raise

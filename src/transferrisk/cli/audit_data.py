@@ -36,7 +36,8 @@ def read(name: str, options: Options, model: Path | None) -> Audited:
     from ..errors import InputError
 
     if model is not None:
-        return (_through_fitted if model.is_dir() else _through)(model, name, options)
+        fitted = (model / "schema.json").exists()
+        return (_through_fitted if fitted else _through)(model, name, options)
     if name.partition(":")[0] == "folder":
         options = replace(options, lazy=True)  # of pictures that are refused below, one is enough to decode
     parts = _untrained(load_data(name, options))
@@ -46,28 +47,28 @@ def read(name: str, options: Options, model: Path | None) -> Audited:
 
 
 def _through(model: Path, name: str, options: Options) -> Audited:
-    """A checkpoint's features of samples that it was not trained on."""
+    """Features of samples that a model of `trm train` was not trained on."""
     from ..data import load_data
     from ..errors import InputError
-    from ..training import load_checkpoint
+    from ..models import features_of, load_model_folder
     from .audit_split import data_of, same_set, split_of
 
-    checkpoint = load_checkpoint(model)
-    asked = checkpoint.configuration
+    saved = load_model_folder(model)
+    asked = saved.about.get("spec", {})
     same = same_set(name, data_of(asked))
     if options.size is None:
-        options = replace(options, size=asked.get("data.size"))
+        options = replace(options, size=asked.get("size"))
     if same:
         options = replace(options, seed=asked.get("seed", options.seed))
     data = load_data(name, options)
-    split = split_of(data, asked, same)
+    split = split_of(data, asked, saved.about.get("digests", {}), same)
     if split is None and same:
         raise InputError(
             f"{model} was trained on {name}, and what of it cannot be told: give the options that it was trained with, "
             "or data that is new to it"
         )
     parts = _untrained(data if split is None else split)
-    return _audited(parts, [_featurised(model, checkpoint, part) for part in parts])
+    return _audited(parts, [features_of(saved.network, part.batch, len(part)) for part in parts])
 
 
 def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
@@ -77,8 +78,8 @@ def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     from ..errors import InputError
     from ..fitting import load
     from ..fitting.source import read as read_source
-    from ..training.digests import of_inputs
-    from ..training.evaluate import featurise
+    from ..models import features_of
+    from ..training.digests import inputs_digest
     from .audit_split import same_set
 
     model = load(folder)
@@ -102,9 +103,9 @@ def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     if rows.inputs[:1].shape[1:] != model.encoder.shape:
         shape = tuple(rows.inputs[:1].shape[1:])
         raise InputError(f"{name} holds inputs of shape {shape}: {folder} takes {tuple(model.encoder.shape)} each")
-    if of_inputs(rows) == origin.digest:
+    if inputs_digest(rows) == origin.digest:
         raise InputError(known_rows)
-    return _audited([rows], [featurise(model.network, rows)])
+    return _audited([rows], [features_of(model.network, rows.batch, len(rows))])
 
 
 def _untrained(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
@@ -114,19 +115,6 @@ def _untrained(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
 
 def _audited(parts: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Audited:
     return Audited(_joined(features), _names(parts, "labels"), _names(parts, "environments"))
-
-
-def _featurised(model: Any, checkpoint: Any, data: EnvironmentSet) -> Tensor:
-    from ..errors import InputError
-    from ..training.evaluate import featurise
-    from ..training.request import Network
-
-    backbone = checkpoint.configuration.get("backbone")
-    head = checkpoint.part("model").get("head.weight")
-    if backbone is None or head is None:
-        raise InputError(f"{model} does not say which backbone it holds: use a checkpoint of trm train")
-    network = Network(backbone, len(head), tuple(data.inputs[:1].shape[1:]), "none", model)
-    return featurise(network(), data)
 
 
 def _joined(features: Sequence[Tensor]) -> Tensor:

@@ -26,23 +26,24 @@ def same_set(name: str, other: str) -> bool:
     return argument == other_argument or expand_home(argument).resolve() == expand_home(other_argument).resolve()
 
 
-def split_of(data: EnvironmentSet | Splits, asked: Mapping[str, Any], same: bool) -> Splits | None:
+def split_of(
+    data: EnvironmentSet | Splits, asked: Mapping[str, Any], digests: Mapping[str, Any], same: bool
+) -> Splits | None:
     """The division into what was trained on and what was not; None where there is none that fits.
 
     Digests of what was held out decide, so that a file is known again under another name. A configuration without any
     is believed where the name is the `same`.
     """
-    from ..training.digests import PREFIX, of_splits
+    from ..training.digests import content_digests
 
     split = _rebuilt(data, asked)
     if split is None:
         return None
-    known = {key: asked[key] for key in asked if key.startswith(tuple(f"{PREFIX}{part}." for part in _PARTS))}
+    known = {part: digests[part] for part in _PARTS if part in digests}
     if not known and not same:
         return None
     used = _finetuned(split, asked)
-    found = of_splits(used)
-    if any(found.get(key) != digest for key, digest in known.items()):
+    if any(content_digests(getattr(used, part)) != digest for part, digest in known.items()):
         return None
     return replace(split, test=used.test)
 
@@ -54,7 +55,7 @@ def _rebuilt(data: EnvironmentSet | Splits, asked: Mapping[str, Any]) -> Splits 
 
     if isinstance(data, Splits):
         return data
-    test, held_out, names = asked.get("test_env"), asked.get("held_out"), data.environment_names
+    test, held_out, names = asked.get("test_env"), asked.get("hold_out"), data.environment_names
     if test not in names:
         return None
     if held_out is not None:
@@ -74,6 +75,6 @@ def _finetuned(split: Splits, asked: Mapping[str, Any]) -> Splits:
     if count is None:
         return split
     try:
-        return few_samples(split, int(count), int(asked.get("seed", 0)))
+        return replace(split, test=few_samples(split.test, int(count), int(asked.get("seed", 0)))[1])
     except InputError:  # fewer samples than were drawn: it is not what was trained on, as digests will say
         return split

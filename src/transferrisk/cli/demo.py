@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .options import Json, parse_folder
-
-if TYPE_CHECKING:
-    from ..training import Record
 
 
 def demo(
@@ -30,13 +27,14 @@ def demo(
 
     Example: trm demo --seeds 3 --output runs/demo
     """
-    from ..experiments.demo import RECORDS, REPORT, SAMPLES, Demo
+    from ..experiments.demo import REPORT, SAMPLES, Demo
     from ..experiments.executors import count_cores
     from ..files import prepare_folder
     from ..reports import write_page
     from ..reports.comparison import comparison_page, comparison_table, summarise, verdict
     from ..reports.progress import run_progress
     from ..reports.terminal import print_line, print_values
+    from ..results.records import RECORDS
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
     plan = Demo(seeds=tuple(range(seeds)), workers=workers or count_cores())
@@ -49,7 +47,7 @@ def demo(
             if done == total:
                 bars.end(f"{algorithm}, seed {seed}")
 
-        runs = as_runs(plan.run(output, on_step))
+        runs = plan.run(output, on_step)
     rows = summarise(runs)
     page = output / REPORT
     settings = {"Data": "10c-digits, bias 100 % / 90 %, unbiased test"} | plan.describe() | provenance()
@@ -64,26 +62,6 @@ def demo(
         return
     print_values(comparison_table(rows), verdict(rows))
     print_line(f"Report: {page}")
-
-
-def as_runs(records: Sequence[Record]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Records of the demo as `reports.comparison` takes them."""
-    from ..results import PARTS
-
-    runs: dict[object, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
-    for record in records:
-        about = {"algorithm": record.algorithm, "seed": record.seed}
-        _, lines = runs.setdefault(record.run, (about, []))
-        for part in PARTS:
-            for name, scores in getattr(record, part).items():
-                when = {"step": record.step, "epoch": record.epoch, "seconds": record.seconds}
-                lines.append({**when, "part": part, "environment": name, **asdict(scores)})
-                if part == "training_domain" and record.transfer_matrix:
-                    losses = record.transfer_matrix[list(record.training_domain).index(name)]
-                    others = dict(zip(record.training_domain, losses, strict=True))
-                    worst = max(loss for other, loss in others.items() if other != name)
-                    lines[-1] |= {"transfer": others, "transfer_risk": worst}
-    return list(runs.values())
 
 
 def _pictures(path: Path) -> Mapping[str, Any]:

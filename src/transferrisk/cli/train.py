@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from ..data import Options
 from .options import Json, data_options, parse_folder
 
 if TYPE_CHECKING:
-    from ..training import Record, Request
+    from ..results import Record
 
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
 Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Where checkpoints and records go.")]
@@ -54,7 +53,7 @@ Workers = Annotated[int, typer.Option(min=0, help="Processes that read ahead wha
 Every = Annotated[int | None, typer.Option(min=1, help="Save every so many steps too, besides every five minutes.")]
 Recorded = Annotated[list[str] | None, typer.Option("--record", help="Measure irm or transfer as well.")]
 Trackers = Annotated[list[str] | None, typer.Option("--tracker", help="Report to tensorboard or mlflow as well.")]
-Init = Annotated[Path | None, typer.Option(help="A checkpoint whose weights to begin with.")]
+Init = Annotated[Path | None, typer.Option(help="The folder of a trained model whose weights to begin with.")]
 Samples = Annotated[
     int | None, typer.Option("--finetune-samples", min=2, help="Train on so many of the test's samples.")
 ]
@@ -97,73 +96,76 @@ def train(
 
     Example: trm train --data pacs --test-env sketch --algorithm trm --output runs/sketch
     """
-    from ..training import Request
-    from ..training.world import one_speaks
+    from ..algorithms import parse_settings
+    from ..reports.progress import task_progress
+    from ..training import RunFolder, TrainSpec, run_spec
+    from ..training.processes import first_process_speaks
+    from ..training.trackers import make_trackers
+    from ..training.watches import Progress
 
-    asked: dict[str, Any] = {
+    given: dict[str, Any] = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "momentum": momentum,
         "decay_at": decay_at, "evaluations": evaluations, "record": tuple(record) if record else None,
     }  # fmt: skip
-    with one_speaks() as speaks:
-        request = Request(
+    shift = options.shift
+    chosen = algorithm or ("trm" if finetune_samples is None else "erm")
+    with first_process_speaks() as speaks:
+        quiet = quiet or not speaks
+        spec = TrainSpec(
             data=name,
-            options=options,
+            algorithm=chosen,
+            seed=options.seed,
             test_env=test_env,
             hold_out=hold_out,
-            algorithm=algorithm,
-            settings=tuple(settings or ()),
             backbone=backbone,
             weights=weights,
-            training={key: value for key, value in asked.items() if value is not None},
-            augment=augment,
-            init=init,
+            init=None if init is None else str(init),
             finetune_samples=finetune_samples,
-            device=device,
-            devices=devices,
-            precision=precision,  # type: ignore[arg-type]  # checked by the engine
-            workers=workers,
+            augment=augment,
+            precision=precision,  # type: ignore[arg-type]  # checked there
+            shift=None if shift is None else shift.kind,
+            biases=None if shift is None else shift.biases,
+            oracle=options.oracle,
+            size=options.size,
+            skip_bad=options.skip_bad,
+            label=options.label,
+            environment=options.environment,
+            features=options.features,
+            path=options.path,
+            settings=parse_settings(chosen, settings or ()),
+            training={key: value for key, value in given.items() if value is not None},
         )
-        trackers = tuple(tracker or ()) if speaks else ()
-        records = _train(request, output, resume, checkpoint_every, trackers, quiet or not speaks)
+        say = (lambda _: None) if quiet else partial(print, "trm:", file=sys.stderr)
+        watch = [
+            RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=_again()),
+            *make_trackers(tracker or (), output),
+            *([] if quiet else [Progress()]),
+        ]
+        with task_progress(quiet) as advance:
+            trained = run_spec(
+                spec,
+                device=device,
+                devices=devices,
+                loaders=workers,
+                data_root=options.root,
+                lazy=options.lazy,
+                watch=watch,
+                progress=advance,
+            )
         if speaks:
-            _tell(records, output, quiet, as_json)
+            _tell(trained.history, output, quiet, as_json)
 
 
-def _train(
-    request: Request, folder: Path, resume: bool, every: int | None, trackers: tuple[str, ...], quiet: bool
-) -> list[Record]:
-    from ..files import new_folders
-    from ..reports.progress import task_progress
-    from ..training import Output, Stopped
-    from ..training import train as train_model
-    from ..training.trackers import check_trackers, followed
-    from ..training.troubles import in_one_line
-    from .train_show import note, training_progress
-
-    check_trackers(trackers)
-    output = Output(folder, resume, every, say=(lambda _: None) if quiet else note)
-    with task_progress(quiet) as advance, in_one_line("nothing has been written"):
-        run = replace(request, options=replace(request.options, progress=advance)).run()
-    try:
-        with (
-            in_one_line(lambda: output.standing, run.config.batch_size),
-            new_folders(folder) if trackers else nullcontext(),
-            training_progress(run, quiet) as watch,
-            followed(watch, trackers, folder, run.describe()) as all_,
-        ):
-            return train_model(run, watch.step, output=output, on_loss=all_.loss, on_record=all_.record)
-    except Stopped as stopped:
-        raise Stopped(stopped.signum, stopped.step, stopped.total, _again()) from None
-
-
-def _tell(records: Sequence[Record], folder: Path, quiet: bool, as_json: Json) -> None:
+def _tell(history: Sequence[Record], folder: Path, quiet: bool, as_json: Json) -> None:
+    from ..models.saved import WEIGHTS
     from ..reports.terminal import print_line, print_values
-    from ..training.output import BEST, LAST, RECORDS
+    from ..results.records import RECORDS
+    from ..training.run_folder import LAST
     from .train_show import accuracies, summary
 
-    if not (as_json and as_json.write(summary(records, folder))) and not quiet:
-        print_values(accuracies(records))
-        print_line(f"Selected model: {folder / BEST}; the last one: {folder / LAST}; records: {folder / RECORDS}")
+    if not (as_json and as_json.write(summary(history, folder))) and not quiet:
+        print_values(accuracies(history))
+        print_line(f"Selected model: {folder / WEIGHTS}; last state: {folder / LAST}; records: {folder / RECORDS}")
 
 
 def _again() -> str:

@@ -17,18 +17,14 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ..algorithms import Batch
+from ..algorithms import Batch, create
 from ..criterion import TransferRisk
-from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
-from ..data.environments import retyped
+from ..data import EnvironmentSet
 from ..errors import InputError
-from ..models import Classifier, available, build_model
-from ..training.captured import aside
-from ..training.config import Precision, Run, TrainingConfig
-from ..training.engine import Engine
-from ..training.evaluate import featurise
-from ..training.state import start
-from ..training.step import make_step
+from ..models import Classifier, available, build_model, features_of
+from ..training import Engine, Precision, TrainConfig, setting_of
+from ..training.state import TrainState, start_state
+from ..training.step import aside, make_step
 
 WARM_UP = {"cuda": 10, "cpu": 2}
 STEPS = {"cuda": 60, "cpu": 12}
@@ -97,7 +93,18 @@ def measure(
         raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}")
     names = list(dict.fromkeys(["erm", *algorithms]))
     workload = SETTINGS[setting]
-    engine = Engine.of(_run(workload, "erm", device, precision))
+    engine = Engine.of(device, precision=precision, captured=captured)
+    with engine.arithmetic():
+        return _measure(setting, workload, names, engine, progress)
+
+
+def _measure(
+    setting: str,
+    workload: Workload,
+    names: Sequence[str],
+    engine: Engine,
+    progress: Callable[[str, int, int], None] | None,
+) -> list[Measurement]:
     kind = engine.device.type
     times: dict[str, list[float]] = {name: [] for name in names}
     peaks: dict[str, float | None] = dict.fromkeys(names)
@@ -108,7 +115,7 @@ def measure(
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(engine.device)
         before = torch.cuda.memory_allocated(engine.device) if engine.on_gpu else 0
-        steps = {name: _step(_run(workload, name, device, precision), engine, captured) for name in together}
+        steps = {name: _step(workload, name, engine) for name in together}
         for i in range(WARM_UP[kind] + STEPS[kind]):
             for name in [*together[i % len(together) :], *together[: i % len(together)]]:  # each comes first in turn
                 taken = _timed(steps[name], engine)
@@ -138,17 +145,18 @@ def step_seconds(
     workload: Workload, algorithm: str, precision: Precision | None, *, settings: Mapping[str, Any], device: str
 ) -> float:
     """The median of as many steps as take `BRIEF` seconds, without the first; where one takes longer, of that one."""
-    run = _run(workload, algorithm, device, precision, settings)
-    engine = Engine.of(run)
-    return _median(_step(run, engine, captured=True), engine)
+    engine = Engine.of(device, precision=precision)
+    with engine.arithmetic():
+        return _median(_step(workload, algorithm, engine, settings), engine)
 
 
 def forward_seconds(workload: Workload, precision: Precision | None, *, device: str) -> float:
     """The same of a forward pass on the samples of a step, as in an evaluation."""
-    run = _run(workload, "erm", device, precision)
-    engine = Engine.of(run)
-    model, data = start(run, engine).model, run.splits.train.to(engine.device)
-    return _median(lambda: featurise(model, data), engine)
+    engine = Engine.of(device, precision=precision)
+    with engine.arithmetic():
+        state, data = _start(workload, "erm", engine, {})
+        placed = data.to(engine.device)
+        return _median(lambda: features_of(state.model, placed.batch, len(placed)), engine)
 
 
 def _median(act: Callable[[], object], engine: Engine) -> float:
@@ -158,13 +166,9 @@ def _median(act: Callable[[], object], engine: Engine) -> float:
     return statistics.median(times[1:] or times)
 
 
-def _run(
-    workload: Workload,
-    algorithm: str,
-    device: str,
-    precision: Precision | None,
-    settings: Mapping[str, Any] | None = None,
-) -> Run:
+def _start(
+    workload: Workload, algorithm: str, engine: Engine, settings: Mapping[str, Any]
+) -> tuple[TrainState, EnvironmentSet]:
     generator = Generator().manual_seed(0)
     n = workload.environments * workload.batch_size
     data = EnvironmentSet(
@@ -174,7 +178,6 @@ def _run(
         tuple(f"environment {e}" for e in range(workload.environments)),
         tuple(map(str, range(workload.classes))),
     )
-    splits = Splits(data, retyped(data, TrainingDomainValidation), retyped(data, TestDomainValidation), data)
 
     def model() -> Classifier:
         ours = workload.backbone.partition(":")[0] in available()  # others start from ImageNet, batch norm frozen
@@ -186,8 +189,8 @@ def _run(
             batch_norm="train" if ours else "frozen",
         )
 
-    config = TrainingConfig(epochs=10_000, batch_size=workload.batch_size, lr=0.01)
-    return Run(algorithm, model, splits, config, settings=settings or {}, device=device, precision=precision)
+    config = TrainConfig(epochs=10_000, batch_size=workload.batch_size, lr=0.01)
+    return start_state(model, data, create(algorithm, setting_of(data), **settings), config, 0, engine), data
 
 
 def _inputs(shape: tuple[int, ...], generator: Generator) -> Tensor:
@@ -197,17 +200,19 @@ def _inputs(shape: tuple[int, ...], generator: Generator) -> Tensor:
     return torch.randn(shape, generator=generator)
 
 
-def _step(run: Run, engine: Engine, captured: bool) -> Callable[[], object]:
+def _step(
+    workload: Workload, algorithm: str, engine: Engine, settings: Mapping[str, Any] | None = None
+) -> Callable[[], object]:
     """One step on the same batch each time; penalties are on."""
-    state = start(run, engine)
+    state, data = _start(workload, algorithm, engine, settings or {})
     state.step = 100 * state.sampler.steps_per_epoch
     state.model.train()
-    data = run.splits.train.to(engine.device)
-    inputs = data.batch()
+    placed = data.to(engine.device)
+    inputs = placed.batch()
     if engine.on_gpu and inputs.dim() == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
-    batch = Batch(inputs, data.labels, data.environments, run.config.batch_size)
-    return partial(make_step(state, captured), batch)
+    batch = Batch(inputs, placed.labels, placed.environments, workload.batch_size)
+    return partial(make_step(state, engine.captured), batch)
 
 
 def _timed(act: Callable[[], object], engine: Engine) -> float:
@@ -247,7 +252,7 @@ class HeadCost:
 
 def head_costs(device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> list[HeadCost]:
     """How the head grows: each size doubled or more in turn, the others as in 10C-CMNIST."""
-    engine = Engine.of(_run(SETTINGS["cmnist"], "erm", device, "fp32"))
+    engine = Engine.of(device, precision="fp32")
     base = {"environments": 2, "samples": 128, "features": 128, "classes": 10}
     varied: dict[str, tuple[int, ...]] = {
         "environments": (2, 3, 5, 8),
@@ -257,10 +262,11 @@ def head_costs(device: str = "auto", progress: Callable[[str, int, int], None] |
     }
     cases = [base | {name: value} for name, values in varied.items() for value in values]
     found = []
-    for i, case in enumerate(cases):
-        found.append(HeadCost(**case, ms=_head(engine, **case)))
-        if progress is not None:
-            progress("head", i + 1, len(cases))
+    with engine.arithmetic():
+        for i, case in enumerate(cases):
+            found.append(HeadCost(**case, ms=_head(engine, **case)))
+            if progress is not None:
+                progress("head", i + 1, len(cases))
     return found
 
 

@@ -11,22 +11,26 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..algorithms import describe_algorithm
-from ..data import Options, Splits, load_splits
+from ..algorithms import create, describe_algorithm
+from ..data import SPLITS, Options, Splits, load_splits
 from ..files import write_atomically
 from ..models import Classifier, SmallCNN
-from ..training import Record, Run, TrainingConfig, train, write_records
+from ..results import Record
+from ..results.records import RECORDS, records_bytes
+from ..training import Steps, TrainConfig, setting_of, train
 from .executors import Slot
 from .local_executor import run_jobs
 
-RECORDS = "records.jsonl"
 UNFINISHED = "records.unfinished.jsonl"
 REPORT = "report.html"
 SAMPLES = "samples.npz"
 
+Run = tuple[dict[str, Any], list[Record]]
+"""What a run is, by algorithm and seed, and its records."""
 OnRunStep = Callable[[str, int, int, int], None]
 """(algorithm, seed, steps done, steps in all)"""
 
@@ -38,7 +42,7 @@ class Demo:
     algorithms: Sequence[str] = ("erm", "irm", "groupdro", "trm")
     seeds: Sequence[int] = (0, 1, 2)
     width: int = 16
-    training: TrainingConfig = TrainingConfig(evaluations=2)  # noqa: RUF009  # frozen
+    training: TrainConfig = TrainConfig(evaluations=2)  # noqa: RUF009  # frozen
     workers: int = 1  # processes; see `executors.run_jobs`
 
     def describe(self) -> dict[str, str | list[str]]:
@@ -57,7 +61,7 @@ class Demo:
         cnn = SmallCNN(width=self.width)
         return Classifier(cnn, cnn.num_features, 10)
 
-    def run(self, output: Path, on_step: OnRunStep | None = None) -> list[Record]:
+    def run(self, output: Path, on_step: OnRunStep | None = None) -> list[Run]:
         """Train everything and write records and sample pictures; `on_step(algorithm, seed, done, total)`.
 
         Records of a comparison that is not finished yet are in `records.unfinished.jsonl`, so that what an earlier one
@@ -71,15 +75,15 @@ class Demo:
                 on_step(algorithm, seed, done, total)
 
         write_atomically(output / SAMPLES, sample_pictures(load_splits("10c-digits", Options(seed=self.seeds[0]))))
-        finished: dict[int, list[Record]] = {}
-        records: list[Record] = []
+        finished: dict[int, Run] = {}
         for position, result in run_jobs([DemoRun(self, *run) for run in runs], self.workers, report):
             finished[position] = result
-            records = [record for _, of_run in sorted(finished.items()) for record in of_run]
-            write_records(output / UNFINISHED, records)
+            done = [run for _, run in sorted(finished.items())]
+            lines = ({**about, **record} for about, records in done for record in records)
+            write_atomically(output / UNFINISHED, records_bytes(lines))
         (output / REPORT).unlink(missing_ok=True)
         os.replace(output / UNFINISHED, output / RECORDS)
-        return records
+        return done
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,18 @@ class DemoRun:
     seed: int
     algorithm: str
 
-    def __call__(self, slot: Slot) -> list[Record]:
+    def __call__(self, slot: Slot) -> Run:
         splits = load_splits("10c-digits", Options(seed=self.seed))
-        return train(Run(self.algorithm, self.demo.model, splits, self.demo.training, self.seed), slot.on_step)
+        trained = train(
+            self.demo.model,
+            splits.train,
+            create(self.algorithm, setting_of(splits.train)),
+            self.demo.training,
+            evaluate={part: getattr(splits, part) for part in SPLITS},
+            watch=[Steps(slot.on_step)],
+            seed=self.seed,
+        )
+        return {"algorithm": self.algorithm, "seed": self.seed}, trained.history
 
 
 def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:

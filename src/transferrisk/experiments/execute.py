@@ -17,13 +17,12 @@ from typing import Literal
 
 import torch
 
-from ..errors import InputError, TransferRiskError
+from ..errors import InputError, TransferRiskError, full_memory
 from ..files import write_atomically
+from ..models.saved import versions
 from ..results.records import DONE, FAILED, RECORDS, records_bytes
 from ..settings import dumps
 from ..training import Stopped
-from ..training.checkpoint import versions
-from ..training.troubles import full_memory
 from .executors import Slot
 from .store import RUN, Store, digest_of, model_was_kept
 from .tasks import TASKS, Place, PlannedRun, get_task

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..algorithms import setting_names
 from ..data import EnvironmentSet
-from ..training import TrainingConfig
+from ..training import TrainConfig
 from ..training.protocols import TABLE_STEPS, batch_per_environment, default_backbone, protocol_like, side
 
 PASSES = 10  # over the rows of a table, within these bounds
@@ -35,7 +35,7 @@ def backbone_for(data: EnvironmentSet) -> str:
     return default_backbone(data.inputs[:1].shape[1:]) if side(data) else ON_VECTORS
 
 
-def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> TrainingConfig:
+def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> TrainConfig:
     """For these training samples; `epochs` are passes over all rows."""
     count, environments = len(data), len(data.environment_names)
     largest = int(data.group_counts().sum(1).max())
@@ -43,7 +43,7 @@ def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> Train
         config = replace(protocol_like(data), augment=augment)
     else:
         decay = 1e-2 if count < SMALL_TABLE else 1e-3
-        config = TrainingConfig(epochs=PASSES, lr=0.05, weight_decay=decay, decay_at=0.6, record=())
+        config = TrainConfig(epochs=PASSES, lr=0.05, weight_decay=decay, decay_at=0.6, record=())
     batch = min(batch_per_environment(environments, batch_of(config)), largest)
     steps = ceil((epochs or config.epochs) * count / (environments * batch))
     if epochs is None:
@@ -52,13 +52,13 @@ def config_for(data: EnvironmentSet, epochs: int | None, augment: bool) -> Train
     return replace(config, batch_size=batch, epochs=ceil(steps / (smallest // batch)), evaluations=1)
 
 
-def batch_of(config: TrainingConfig) -> int:
+def batch_of(config: TrainConfig) -> int:
     """Samples of each environment in a step: nothing here takes all there are."""
     assert config.batch_size is not None
     return config.batch_size
 
 
-def settings_for(algorithm: str, given: Mapping[str, Any], config: TrainingConfig, environments: int) -> dict[str, Any]:
+def settings_for(algorithm: str, given: Mapping[str, Any], config: TrainConfig, environments: int) -> dict[str, Any]:
     """The algorithm's settings: those given, and what the number of steps and of environments suggests."""
     known = setting_names(algorithm)
     suggested: dict[str, Any] = {"start_epoch": WARM_UP * config.epochs} if "start_epoch" in known else {}

@@ -14,7 +14,7 @@ from ..data import Options
 from ..errors import InputError, WeightsWarning, listed, warn
 from ..experiments.executors import count_cores
 from ..models import Classifier, backbone_at_hand, build_model, is_registered
-from ..training.digests import of_inputs
+from ..training.digests import inputs_digest
 from ..training.engine import device_of
 from .choice import Choice, beside_a_guess, choose
 from .compare import Comparison, Trial, compare, final
@@ -145,7 +145,7 @@ def fit_source(
         names,
         choice.algorithm,
         str(plan.backbone),
-        of_inputs(source.take(encoder, everything)),
+        inputs_digest(source.take(encoder, everything)),
         plan.on_top or "",
     )
     model = Model(encoder, network, source.samples.class_names, origin)

@@ -11,10 +11,8 @@ from torch import Tensor
 from ..data import EnvironmentSet
 from ..data.standardise import Standardise
 from ..errors import InputError
-from ..models import Classifier, on_frozen
-from ..training.engine import device_of
-from ..training.evaluate import evaluation_mode
-from ..training.rounding import rounding_kept
+from ..models import Classifier, evaluation_mode, on_frozen
+from ..training.engine import Engine, device_of
 from .encoders import VectorEncoder
 from .source import Source
 from .trial import Outcome, at_a_time
@@ -37,10 +35,7 @@ def features_of(
     """(n, d) on the CPU, in full precision on any device, since it is on a CPU that the model will predict."""
     features = torch.empty(len(data), backbone.head.in_features)
     size = at_a_time(data)
-    with rounding_kept(), evaluation_mode(backbone.to(device)):
-        if device.type == "cuda":
-            torch.set_float32_matmul_precision("highest")
-            torch.backends.cudnn.allow_tf32 = False
+    with Engine.of(str(device), precision="fp32").arithmetic(), evaluation_mode(backbone.to(device)):
         for start in range(0, len(data), size):
             part = data.batch(slice(start, start + size))
             features[start : start + len(part)] = backbone.featurise(part.to(device)).cpu()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, filled
-from ..data.environments import retyped
+from ..algorithms import create
+from ..data import EnvironmentSet, filled
 from ..errors import InputError
-from ..models import Classifier, build_model
-from ..training import OnStep, Run, TrainingConfig, train
-from ..training.evaluate import evaluation_mode
+from ..models import Classifier, build_model, evaluation_mode
+from ..training import Engine, LossCurve, OnStep, Steps, TrainConfig, setting_of, train
 from .defaults import batch_of, config_for, settings_for
 from .encoders import Encoder
 from .source import Source
@@ -45,7 +44,7 @@ class Outcome:
     encoder: Encoder
     model: Classifier
     curve: tuple[tuple[int, ...], tuple[float, ...]]
-    config: TrainingConfig
+    config: TrainConfig
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -66,14 +65,20 @@ def fit_rows(
     data = _present(source.take(encoder, rows))
     config = config_for(data, recipe.epochs, recipe.augment)
     settings = settings_for(algorithm, given, config, len(data.environment_names))
-    kept = _Kept(lambda: build_model(recipe.backbone, len(data.class_names), encoder.shape, recipe.weights))
-    losses = _Losses()
-    run = Run(algorithm, kept, _splits(data, batch_of(config)), config, seed, settings, device=recipe.device)
-    train(run, on_step, on_loss=losses)
-    model = kept.model.cpu()
+    losses = LossCurve()
+    rows_trained_on = filled(data, batch_of(config))
+    model = train(
+        lambda: build_model(recipe.backbone, len(data.class_names), encoder.shape, recipe.weights),
+        rows_trained_on,
+        create(algorithm, setting_of(rows_trained_on), **settings),
+        config,
+        watch=[losses, Steps(on_step)] if on_step is not None else [losses],
+        seed=seed,
+        engine=Engine.of(recipe.device),
+    ).model.cpu()
     model.autocast = None
     model.eval()
-    return Outcome(encoder, model, losses.curve(), config, settings)
+    return Outcome(encoder, model, _curve(losses), config, settings)
 
 
 def correct(outcome: Outcome, source: Source, rows: Tensor) -> Tensor:
@@ -104,42 +109,14 @@ def probabilities(model: Classifier, data: EnvironmentSet) -> Tensor:
     return found
 
 
-class _Kept:
-    """Builds a model and holds on to it: `train` gives records alone."""
-
-    def __init__(self, make: Callable[[], Classifier]) -> None:
-        self.make = make
-        self.model: Classifier
-
-    def __call__(self) -> Classifier:
-        self.model = self.make()
-        return self.model
-
-
-class _Losses:
+def _curve(losses: LossCurve) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Losses of a training, averaged over as many parts of it as a curve shows."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.values: list[float] = []
-
-    def __call__(self, step: int, value: float) -> None:
-        self.steps.append(step)
-        self.values.append(value)
-
-    def curve(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        parts = torch.tensor(self.values).tensor_split(min(POINTS, len(self.values)))
-        ends = torch.tensor([len(part) for part in parts]).cumsum(0)
-        return tuple(self.steps[end - 1] for end in ends.tolist()), tuple(float(part.mean()) for part in parts)
+    parts = torch.tensor(losses.losses).tensor_split(min(POINTS, len(losses.losses)))
+    ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+    return tuple(losses.steps[end - 1] for end in ends.tolist()), tuple(float(part.mean()) for part in parts)
 
 
 def _present(data: EnvironmentSet) -> EnvironmentSet:
     """Without the environments that have no sample, which are numbered anew."""
     counts = data.group_counts().sum(1).tolist()
     return data.only([name for name, count in zip(data.environment_names, counts, strict=True) if count])
-
-
-def _splits(data: EnvironmentSet, batch: int) -> Splits:
-    """All samples are trained on. Nothing is selected by validation, so one sample stands for each part of it."""
-    one = data.select(torch.tensor([0]))
-    return Splits(filled(data, batch), retyped(one, TrainingDomainValidation), retyped(one, TestDomainValidation), one)

@@ -1,9 +1,19 @@
 """Networks: a featuriser and a linear head on top of it."""
 
 from .backbones import backbone_at_hand
-from .classifier import Classifier, Featuriser, Normalise, OnFrozen, freeze_batch_norm, on_frozen
+from .classifier import (
+    Classifier,
+    Featuriser,
+    Normalise,
+    OnFrozen,
+    evaluation_mode,
+    features_of,
+    freeze_batch_norm,
+    on_frozen,
+)
 from .networks import MLP, Linear, SmallCNN, WideResNet
 from .registry import available, build_model, is_registered, register
+from .saved import SavedModel, load_model_folder, load_saved_weights, save_model
 
 __all__ = [
     "MLP",
@@ -12,13 +22,19 @@ __all__ = [
     "Linear",
     "Normalise",
     "OnFrozen",
+    "SavedModel",
     "SmallCNN",
     "WideResNet",
     "available",
     "backbone_at_hand",
     "build_model",
+    "evaluation_mode",
+    "features_of",
     "freeze_batch_norm",
     "is_registered",
+    "load_model_folder",
+    "load_saved_weights",
     "on_frozen",
     "register",
+    "save_model",
 ]

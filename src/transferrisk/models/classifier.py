@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 import torch
@@ -128,3 +129,44 @@ def on_frozen(backbone: Classifier, top: Classifier, standardise: nn.Module) -> 
     whole = Classifier(featuriser, top.head.in_features, top.head.out_features)
     whole.head = top.head
     return whole
+
+
+CHUNK = 2048  # inputs at a time that a network takes where it is not trained
+CHUNK_BYTES = {"cuda": 2**27, "cpu": 2**25}  # and no more than this of them: the layers make many times as much
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Without gradients, dropout and moving statistics; the model is afterwards in the mode it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def features_of(
+    model: Classifier,
+    batch: Callable[[slice], Tensor],
+    count: int,
+    on_rows: Callable[[int, int], None] = lambda done, total: None,
+) -> Tensor:
+    """Phi(x) of `count` inputs, (count, d), in evaluation mode, some at a time: everything that is not trained on.
+
+    batch    gives inputs by their positions
+    on_rows  called with how many are done, and how many there are
+
+    >>> features = features_of(model, data.batch, len(data))
+    """
+    device = model.head.weight.device
+    most = CHUNK_BYTES.get(device.type, CHUNK_BYTES["cpu"])
+    chunk = max(1, min(CHUNK, most // max(1, batch(slice(0, 1)).nbytes)))
+    with evaluation_mode(model):
+        parts = [model.head.weight.new_empty(0, model.head.in_features)]
+        for start in range(0, count, chunk):
+            end = min(start + chunk, count)
+            parts.append(model.featurise(batch(slice(start, end)).to(device)))
+            on_rows(end, count)
+    return torch.cat(parts)

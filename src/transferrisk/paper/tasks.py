@@ -15,11 +15,11 @@ from ..errors import InputError, choices
 from ..experiments.bench import SETTINGS, measure
 from ..experiments.execute import hardware
 from ..experiments.tasks import Place, Task
-from ..experiments.trainings import shift_of
 from ..files import write_atomically
 from ..results import Record
 from ..settings import Bound, Count, Seed, Settings
 from ..training.config import Precision
+from ..training.spec import shift_of
 from .convergence import ConvergenceSettings, convergence_records
 from .implicit_gradient import ImplicitGradientSettings, implicit_gradient_records
 from .theorem_1 import Theorem1Settings, theorem_1_records
@@ -78,12 +78,12 @@ class Pictures(Task[PicturesSettings]):
     settings_type: ClassVar[type[Any]] = PicturesSettings
 
     def complete(self, settings: PicturesSettings) -> PicturesSettings:
-        shift = shift_of(settings.shift, settings.bias, settings.first_bias)
+        shift = shift_of(settings.data, settings.shift, settings.bias, settings.first_bias)
         first, second = (None, None) if shift is None else shift.biases
         return replace(settings, first_bias=first, bias=second)
 
     def run(self, settings: PicturesSettings, place: Place) -> list[Record]:
-        shift = shift_of(settings.shift, settings.bias, settings.first_bias)
+        shift = shift_of(settings.data, settings.shift, settings.bias, settings.first_bias)
         data = load_data(
             settings.data, Options(root=place.data_root, seed=settings.seed, shift=shift, size=settings.size)
         )

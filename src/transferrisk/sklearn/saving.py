@@ -1,6 +1,6 @@
 """A fitted classifier in a folder: one file of tensors, with the rest as JSON in its header, nothing pickled.
 
-    classifier.safetensors    as `training.checkpoint` writes and checks it
+    classifier.safetensors    as `models.saved` writes and checks it
 
 It is written beside its target and renamed, so there is an old one or a new one, never half of one.
 """
@@ -20,9 +20,7 @@ from ..data.standardise import Standardise
 from ..errors import InputError
 from ..files import prepare_folder, write_atomically
 from ..models import MLP, Classifier
-from ..training import load_checkpoint, load_model
-from ..training.checkpoint import encode
-from ..training.state import Snapshot
+from ..models.saved import encode_tensors, read_tensors
 
 if TYPE_CHECKING:
     from .classifier import TransferRiskClassifier
@@ -42,8 +40,8 @@ def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
         "plain": {name: getattr(classifier, name) for name in PLAIN},
         "arrays": {name: _from_array(name, getattr(classifier, name, None)) for name in ARRAYS},
     }
-    tensors = {f"model.{name}": value.contiguous() for name, value in classifier.model_.state_dict().items()}
-    content = encode(Snapshot(tensors, values), {"kind": KIND, "version": VERSION})
+    header = {"values": values, "kind": KIND, "version": VERSION}
+    content = encode_tensors(classifier.model_.state_dict(), header)
     _refuse_foreign(folder)
     prepare_folder(folder, FILE)
     write_atomically(folder / FILE, content)
@@ -64,17 +62,16 @@ def load_classifier(cls: type[C], folder: Path) -> C:
     path = folder / FILE
     if not path.is_file():
         raise InputError(f"{folder} holds no classifier ({FILE} is not there): name a folder that `save` wrote")
-    checkpoint = load_checkpoint(path)
-    made = checkpoint.configuration
+    part, made = read_tensors(path)
     if made.get("kind") != KIND:
         raise InputError(f"{path} is no {KIND}: name a folder that `save` wrote")
     if made.get("version") != VERSION:
         raise InputError(
             f"{path} is of version {made.get('version')}, written by transferrisk "
-            f"{checkpoint.versions.get('transferrisk')}, and this one reads {VERSION}: use that release, or fit anew"
+            f"{made['versions'].get('transferrisk')}, and this one reads {VERSION}: use that release, or fit anew"
         )
     try:
-        values = checkpoint.values
+        values = made["values"]
         classifier = cls(**values["params"])
         for name in PLAIN:
             setattr(classifier, name, values["plain"][name])
@@ -82,7 +79,6 @@ def load_classifier(cls: type[C], folder: Path) -> C:
             array = _to_array(values["arrays"][name])
             if array is not None or name != "feature_names_in_":
                 setattr(classifier, name, array)
-        part = checkpoint.part("model")
         weight = next(v for k, v in part.items() if k.startswith("featuriser.1") and v.dim() == 2)
         width, d = weight.shape
         layer = nn.Linear(d, width) if classifier.representation == "linear" else MLP(d, width)
@@ -91,7 +87,11 @@ def load_classifier(cls: type[C], folder: Path) -> C:
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path} is damaged or foreign ({cause}): save the classifier again") from None
-    load_model(model, checkpoint, path)
+    try:
+        model.load_state_dict(part)
+    except RuntimeError as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f"{path} is damaged or foreign ({first}): save the classifier again") from None
     classifier.model_ = model.eval()
     return classifier
 

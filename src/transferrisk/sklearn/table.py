@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..data import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, filled
-from ..data.environments import retyped
+from ..data import EnvironmentSet, filled
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
@@ -73,13 +72,6 @@ def training_set(table: Table, batch_size: int | None, dtype: torch.dtype) -> En
     if batch_size is None:
         return data
     return filled(data, max(-(-len(table) // len(table.names)), batch_size))
-
-
-def splits(train: EnvironmentSet, held_out: Table | None, dtype: torch.dtype) -> Splits:
-    """What is trained on, and the environments that are held out, if any, as the test set."""
-    none = train.select(slice(0, 0))
-    test = none if held_out is None else training_set(held_out, None, dtype)
-    return Splits(train, retyped(none, TrainingDomainValidation), retyped(none, TestDomainValidation), test)
 
 
 def as_tensor(rows: Floats) -> torch.Tensor:

@@ -11,22 +11,21 @@ Differs from `trm fit` (`fitting.defaults`), which trains a hidden layer on rows
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..algorithms import setting_names
+from ..algorithms import create, setting_names
 from ..data.standardise import Standardise
 from ..models import MLP, Classifier
-from ..training import Record, Run, TrainingConfig, train
+from ..results import Record
+from ..training import EarlyStopping, Engine, LossCurve, TrainConfig, Watch, setting_of, train
 from ..training.protocols import TABLE_STEPS, batch_per_environment
-from .table import Table, splits, training_set
+from .table import Table, training_set
 
 WHOLE = 2000  # rows up to which a step sees them all
 BATCH = 128  # rows of an environment that are drawn otherwise, at most
@@ -93,8 +92,16 @@ class Fitted:
     epochs: float = 0.0
 
 
-class _Enough(Exception):
-    """Held-out environments have not got better for long: ends a training from within."""
+class _Told(Watch):
+    """Prints a line for each evaluation."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        loss = next(record["loss"] for record in records if record["part"] == "batch")
+        scores = "".join(f", {r['environment']} {r['accuracy']:.1%}" for r in records if r["part"] == "test")
+        print(f"epoch {records[0]['epoch']:g} of {self.epochs}: loss {loss:.4f}{scores}")
 
 
 def fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> Fitted:
@@ -112,35 +119,11 @@ def _fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> 
     # a hundred steps on all rows leave them below what anybody sees, and small tables can afford it.
     dtype = torch.float64 if plan.batch_size is None and options.device == "cpu" else torch.float32
     model = build_model(table, options, dtype)
-    found = Fitted(model)
     chosen = settings(table, plan, options)
     # A penalty shows its effect a while after it is switched on.
     patient_until = chosen.get("start_epoch", WARM_UP * plan.epochs) + WARM_UP * plan.epochs
-    best: dict[str, Tensor] = {}
-    standing = [(-1.0, 0.0)]  # (accuracy, -loss) of the best so far
-    waited = 0
-
-    def on_record(record: Record) -> None:
-        nonlocal waited
-        found.epochs = record.epoch
-        if options.verbose:
-            print(f"epoch {record.epoch:g} of {plan.epochs}: loss {record.logs['loss']:.4f}{_told(record)}")
-        if held_out is None:
-            return
-        scores = record.test.values()
-        accuracy = sum(s.accuracy for s in scores) / len(scores)
-        found.scores.append(accuracy)
-        reached = (accuracy, -sum(s.loss for s in scores) / len(scores))
-        if reached > standing[0]:
-            standing[0], waited = reached, 0
-            best.update(copy.deepcopy(model.state_dict()))
-        elif record.epoch >= patient_until:
-            waited += 1
-            if waited >= options.patience:
-                raise _Enough
-
     evaluations = EVALUATIONS if held_out is not None else 10 if options.verbose else 1
-    config = TrainingConfig(
+    config = TrainConfig(
         epochs=plan.epochs,
         batch_size=plan.batch_size,
         lr=options.learning_rate,
@@ -149,23 +132,25 @@ def _fit(table: Table, held_out: Table | None, plan: Plan, options: Options) -> 
         evaluations=evaluations,
         record=(),
     )
-    parts = splits(training_set(table, plan.batch_size, dtype), held_out, dtype)
-    run = Run(
-        options.algorithm,
-        lambda: model,
-        parts,
+    data = training_set(table, plan.batch_size, dtype)
+    losses, stopping = LossCurve(), EarlyStopping("test", options.patience, after=patient_until)
+    watch: list[Watch] = [losses]
+    if options.verbose:
+        watch.append(_Told(plan.epochs))
+    if held_out is not None:
+        watch.append(stopping)
+    trained = train(
+        model,
+        data,
+        create(options.algorithm, setting_of(data), **chosen),
         config,
-        options.seed,
-        chosen,
-        device=options.device,
-        precision="fp32",
+        evaluate={} if held_out is None else {"test": training_set(held_out, None, dtype)},
+        watch=watch,
+        seed=options.seed,
+        engine=Engine.of(options.device, precision="fp32"),
     )
-    with suppress(_Enough):
-        train(run, on_loss=lambda _, loss: found.loss_curve.append(loss), on_record=on_record)
-    if best:
-        model.load_state_dict(best)
     model.to("cpu").eval()
-    return found
+    return Fitted(model, losses.losses, stopping.scores, trained.state.epoch)
 
 
 def build_model(table: Table, options: Options, dtype: torch.dtype) -> Classifier:
@@ -195,7 +180,3 @@ def settings(table: Table, plan: Plan, options: Options) -> dict[str, Any]:
     if options.device == "cpu" and table.num_classes * (options.width + 1) <= DENSE:
         chosen |= {"solver": "dense", "implicit": "cholesky"}
     return {name: value for name, value in chosen.items() if name in known} | dict(options.settings)
-
-
-def _told(record: Record) -> str:
-    return "".join(f", {name} {scores.accuracy:.1%}" for name, scores in record.test.items())

@@ -1,36 +1,36 @@
-"""Training: one loop for all algorithms, what it records, and how a model is selected from the records."""
+"""Training: one loop for all algorithms, what follows it, and a training as plain values."""
 
-from .checkpoint import Checkpoint, load_model
-from .checkpoint import load as load_checkpoint
-from .config import Run, TrainingConfig
+from .config import Precision, TrainConfig
+from .engine import Engine
 from .evaluate import evaluate, held_out_transfer_matrix, irm_penalties
-from .loop import OnLoss, OnRecord, OnStep, train
-from .output import Output
-from .records import Record, read_records, worst_group, write_records
-from .request import Request
-from .selection import leave_one_environment_out, select
-from .signals import Stopped
+from .loop import Run, Trained, train
+from .processes import Stopped
+from .run_folder import Checkpoint, RunFolder, load_checkpoint
+from .spec import TrainSpec, run_spec
+from .state import setting_of
+from .watches import EarlyStopping, LossCurve, OnStep, Progress, Steps, Watch
 
 __all__ = [
     "Checkpoint",
-    "OnLoss",
-    "OnRecord",
+    "EarlyStopping",
+    "Engine",
+    "LossCurve",
     "OnStep",
-    "Output",
-    "Record",
-    "Request",
+    "Precision",
+    "Progress",
     "Run",
+    "RunFolder",
+    "Steps",
     "Stopped",
-    "TrainingConfig",
+    "TrainConfig",
+    "TrainSpec",
+    "Trained",
+    "Watch",
     "evaluate",
     "held_out_transfer_matrix",
     "irm_penalties",
-    "leave_one_environment_out",
     "load_checkpoint",
-    "load_model",
-    "read_records",
-    "select",
+    "run_spec",
+    "setting_of",
     "train",
-    "worst_group",
-    "write_records",
 ]

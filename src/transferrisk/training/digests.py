@@ -1,4 +1,4 @@
-"""Short digests that tell one content from another: of data, of files, of a run.
+"""Short digests that tell one content from another: of data, and of files.
 
 Labels, environments and names count whole. Of the inputs, as many rows as make `SAMPLED` bytes do, evenly spaced from
 the first to the last, so that a large set costs no more than a small one; a change to rows between them is not seen.
@@ -9,46 +9,34 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data import SPLITS, EnvironmentSet, Splits
+from ..data import EnvironmentSet
 from ..data.environments import Rows
 from ..data.image_set import LazyImages
-from .plain import dumps
 
 SAMPLED = 2**22  # bytes of inputs of each part
 FILES = 32  # and this many files, where images are not decoded yet
 LENGTH = 12  # hexadecimal digits
-PREFIX = "digest."
 
 
-def of_splits(splits: Splits) -> dict[str, str]:
-    """By "digest.train.inputs" and so on."""
-    return {
-        f"{PREFIX}{name}.{part}": _digest(pieces)
-        for name in SPLITS
-        for part, pieces in _parts(getattr(splits, name)).items()
-    }
+def content_digests(data: EnvironmentSet) -> dict[str, str]:
+    """Digests of the inputs, labels, environments and names of a set."""
+    return {part: _digest(pieces) for part, pieces in _parts(data).items()}
 
 
-def of_inputs(data: EnvironmentSet) -> str:
-    """Whatever the samples are called and wherever they belong."""
+def inputs_digest(data: EnvironmentSet) -> str:
+    """A digest of the inputs alone, whatever the samples are called and wherever they belong."""
     return _digest(_inputs(data))
 
 
-def of_file(path: Path | str) -> str:
+def file_digest(path: Path | str) -> str:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:LENGTH]
-
-
-def of_description(description: Mapping[str, Any]) -> str:
-    """The identity of a run: the same for all records of one, and for no two that differ in anything."""
-    return _digest([dumps(description, sort_keys=True).encode()])
 
 
 def _parts(data: EnvironmentSet) -> dict[str, Iterator[bytes]]:

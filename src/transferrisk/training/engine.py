@@ -1,68 +1,85 @@
-"""The device a run is on, its precision, and its place among the processes that share the work."""
+"""How a training computes: the device, the precision, and its place among the processes that share the work."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ..algorithms import Team
-from ..data import EnvironmentSet, Splits
+from ..data import EnvironmentSet
 from ..data.environments import Rows
 from ..errors import InputError, TransferRiskError
 from ..models import Classifier
-from .config import Precision, Run
-from .world import Followed, by_torchrun, environment
+from .config import Precision
+from .processes import Followed, cluster_environment, started_by_torchrun
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-S = TypeVar("S", bound=EnvironmentSet)
+T = TypeVar("T")
 
 ROOM = 0.5  # share of the device's free memory that data may take
-_LONGEST = 4096  # bytes of a message between processes
 
 
 @dataclass(frozen=True)
 class Engine:
+    """
+    precision  of the featuriser; the head is in float32 in any case
+    team       the processes that share each batch
+    loaders    processes that read ahead what does not fit the device's memory
+    captured   steps are CUDA graphs, on a GPU, where that is possible
+    """
+
     fabric: Fabric
     precision: Precision
     team: Team
+    loaders: int = 0
+    captured: bool = True
 
     @classmethod
-    def of(cls, run: Run) -> Engine:
-        """All that can be said against it is said before a process is started."""
-        accelerator, devices, nodes = _devices(run.device, run.devices)
-        size = nodes * (devices if isinstance(devices, int) else 1)
-        on_gpu = accelerator == "cuda"
-        precision = run.precision or ("bf16" if on_gpu else "fp32")
-        if precision not in get_args(Precision):
-            raise InputError(f"precision {precision!r} is not known: choose from {', '.join(get_args(Precision))}")
-        Team(0, size).check(run.config.batch_size)
-        Fabric = fabric_class()
+    def of(
+        cls,
+        device: str = "cpu",
+        devices: int = 1,
+        precision: str | None = None,
+        loaders: int = 0,
+        captured: bool = True,
+        batch_size: int | None = 0,
+    ) -> Engine:
+        """Start the processes of a training; every mistake that can be seen before is told before.
+
+        device      "auto", "cpu", "cuda" or "cuda:1". A CPU, the default, repeats a training bit for bit
+        devices     how many share a batch; torchrun's number where that has started this process
+        precision   None: bf16 on a GPU, fp32 elsewhere
+        batch_size  samples of each environment that the devices will share; 0: not known yet
+        """
+        accelerator, which, nodes = _devices(device, devices)
+        size = nodes * (which if isinstance(which, int) else 1)
+        chosen = precision or ("bf16" if accelerator == "cuda" else "fp32")
+        if chosen not in get_args(Precision):
+            raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
+        Team(0, size).check(batch_size)
+        Fabric = _fabric_class()
         fabric = Fabric(
             accelerator=accelerator,
-            devices=devices,
+            devices=which,
             num_nodes=nodes,
             strategy="ddp" if size > 1 else "auto",
-            plugins=[environment(Fabric.__module__.rpartition(".")[0], size > 1)],
+            plugins=[cluster_environment(Fabric.__module__.rpartition(".")[0], size > 1)],
         )
         fabric.launch()
-        if on_gpu:
-            rounded = precision != "fp32"  # beside bf16, what is left in float32 need not be better than tf32
-            torch.set_float32_matmul_precision("high" if rounded else "highest")
-            torch.backends.cudnn.allow_tf32 = rounded
-        return cls(fabric, precision, Team(fabric.global_rank, fabric.world_size))
+        return cls(fabric, chosen, Team(fabric.global_rank, fabric.world_size), loaders, captured)  # type: ignore[arg-type]  # is one
 
     @property
     def device(self) -> torch.device:
@@ -71,6 +88,20 @@ class Engine:
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Round products and convolutions of float32 on a GPU as the precision says; afterwards as before."""
+        before = Rounding.now()
+        if self.on_gpu:
+            rounded = self.precision != "fp32"  # beside bf16, what is left in float32 need not be better than tf32
+            torch.set_float32_matmul_precision("high" if rounded else "highest")
+            torch.backends.cudnn.allow_tf32 = rounded
+        try:
+            yield
+        finally:
+            if Rounding.now() != before:
+                before.set()
 
     def prepare(self, model: Classifier, images: bool) -> Classifier:
         """The model on the device: images with channels last on a GPU, where its convolutions are faster so."""
@@ -82,33 +113,26 @@ class Engine:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
         return model
 
-    def place(self, splits: Splits) -> Splits:
-        """Those sets in the GPU's memory that fit it, the training set first; on a CPU all stay where they are.
+    def place(self, sets: Sequence[EnvironmentSet]) -> list[EnvironmentSet]:
+        """Move the sets that fit to the GPU's memory, the first ones first; on a CPU all stay where they are.
 
         Images that are decoded when asked for stay so: all at once they may not even fit the host's memory.
         """
         if not self.on_gpu:
-            return splits
+            return list(sets)
         room = ROOM * torch.cuda.mem_get_info(self.device)[0]
-
-        def placed(data: S) -> S:
-            nonlocal room
-            if not decoded(data) or stored_bytes(data) > room:
-                return data
-            room -= stored_bytes(data)
-            return data.to(self.device)
-
-        return replace(
-            splits,
-            train=placed(splits.train),
-            training_domain=placed(splits.training_domain),
-            test_domain=placed(splits.test_domain),
-            test=placed(splits.test),
-        )
+        placed: dict[int, EnvironmentSet] = {}
+        for data in sets:
+            if id(data) in placed:
+                continue
+            fits = is_decoded(data) and stored_bytes(data) <= room
+            room -= stored_bytes(data) if fits else 0
+            placed[id(data)] = data.to(self.device) if fits else data
+        return [placed[id(data)] for data in sets]
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What fails in one process ends all: the first raises why, the others `Followed`."""
+        """End all processes where one fails: the first raises why, the others `Followed`."""
         error = None
         try:
             yield
@@ -120,7 +144,7 @@ class Engine:
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        """The first process goes through before the others; what fails ends all, as in `together`."""
+        """Let the first process go through before the others; a failure ends all, as in `together`."""
         if self.team.rank > 0:
             self._agree(None)
         with self.together():
@@ -132,19 +156,17 @@ class Engine:
         """Wait for the others; raise if here or in one of them there was an error."""
         if self.team.size == 1:
             return
-        said = b"" if error is None else (str(error) or type(error).__name__).encode()[:_LONGEST]
-        message = torch.tensor([*said.ljust(_LONGEST, b"\0")], dtype=torch.uint8, device=self.device)
-        messages = [torch.empty_like(message) for _ in range(self.team.size)]
-        dist.all_gather(messages, message)
-        told = [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in messages]
-        if not any(told):
+        messages: list[Any] = [None] * self.team.size
+        dist.all_gather_object(messages, "" if error is None else str(error) or type(error).__name__)
+        told = next(filter(None, messages), None)
+        if told is None:
             return
         if self.team.rank > 0:
-            raise Followed(next(filter(None, told)))
-        raise error if error is not None else TransferRiskError(next(filter(None, told)))
+            raise Followed(told)
+        raise error if error is not None else TransferRiskError(told)
 
-    def agreed(self, signum: int | None) -> int | None:
-        """What some process was asked to stop by: all must stop after the same step."""
+    def agreed_signal(self, signum: int | None) -> int | None:
+        """The signal that some process was asked to stop by: all must stop after the same step."""
         if self.team.size == 1:
             return signum
         flag = torch.tensor(signum or 0, device=self.device)
@@ -152,17 +174,71 @@ class Engine:
         return int(flag) or None
 
     def wait(self) -> None:
-        """Until the device has done all it was given."""
+        """Wait until the device has done all it was given."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
 
-def decoded(data: EnvironmentSet) -> bool:
+@dataclass(frozen=True)
+class Rounding:
+    """How torch rounds products and convolutions of float32, for the whole process.
+
+    products, convolutions  the older settings; None where they contradict the newer ones
+    newer                   the newer ones
+    """
+
+    products: str | None
+    convolutions: bool | None
+    newer: tuple[str, ...]
+
+    @classmethod
+    def now(cls) -> Rounding:
+        return cls(
+            _readable(torch.get_float32_matmul_precision),
+            _readable(lambda: torch.backends.cudnn.allow_tf32),
+            tuple(backend.fp32_precision for backend in _newer()),
+        )
+
+    def set(self) -> None:
+        """Make these the process's settings, the newer ones last: setting an older one changes them too."""
+        if self.products is not None:
+            torch.set_float32_matmul_precision(self.products)
+        if self.convolutions is not None:
+            torch.backends.cudnn.allow_tf32 = self.convolutions
+        for backend, value in zip(_newer(), self.newer, strict=True):
+            backend.fp32_precision = value
+
+
+def _newer() -> tuple[Any, ...]:
+    backends: Any = torch.backends  # its submodules make up their attributes as they are imported
+    return backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn
+
+
+def _readable(read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except RuntimeError:  # somebody has used the newer settings
+        return None
+
+
+def is_decoded(data: EnvironmentSet) -> bool:
     """Whether the inputs are a tensor, in memory or mapped from a file."""
     return isinstance(data.inputs.stored if isinstance(data.inputs, Rows) else data.inputs, Tensor)
 
 
-def fabric_class() -> type[Fabric]:
+def stored_bytes(data: EnvironmentSet) -> int:
+    """Bytes of all inputs of a set, as they are stored."""
+    one = data.inputs[:1]
+    return len(data) * math.prod(one.shape[1:]) * one.element_size()
+
+
+def device_of(name: str) -> torch.device:
+    """The one device that a name, as in `Engine.of`, means."""
+    kind, which, _ = _devices(name, 1)
+    return torch.device(kind, which[0]) if isinstance(which, list) else torch.device(kind)
+
+
+def _fabric_class() -> type[Fabric]:
     """From its own package, or from Lightning's, which carries it; either takes a second to import."""
     name = "lightning_fabric" if find_spec("lightning_fabric") is not None else "lightning.fabric"
     found: type[Fabric] = import_module(name).Fabric
@@ -170,34 +246,22 @@ def fabric_class() -> type[Fabric]:
     return found
 
 
-def stored_bytes(data: EnvironmentSet) -> int:
-    """Of all inputs of a set, as they are stored."""
-    one = data.inputs[:1]
-    return len(data) * math.prod(one.shape[1:]) * one.element_size()
-
-
-def device_of(name: str) -> torch.device:
-    """The one device that a name, as in `Run`, means."""
-    kind, which, _ = _devices(name, 1)
-    return torch.device(kind, which[0]) if isinstance(which, list) else torch.device(kind)
-
-
 def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
     """Fabric's words for devices: their kind, which or how many of them on this machine, and how many machines."""
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (number and (kind != "cuda" or not number.isdecimal())):
-        raise InputError(f"device {name!r} is not known: use auto, cpu, cuda or cuda:1")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    kind = "cpu" if kind == "cpu" or (kind == "auto" and not there) else "cuda"
+        raise InputError(f"device must be auto, cpu, cuda or cuda:1, got {name!r}")
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind = "cpu" if kind == "cpu" or (kind == "auto" and not present) else "cuda"
     nodes = 1
-    if by_torchrun():
+    if started_by_torchrun():
         count = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // count
     if kind == "cpu":
         return kind, count, nodes
-    if int(number or 0) >= there or count > there:
-        have = f"{there} such device{'s' * (there != 1)}" if there else "no GPU that PyTorch can use"
-        what = f"device {name!r} is not there" if count <= max(there, 1) else f"{count} devices are not there"
+    if int(number or 0) >= present or count > present:
+        have = f"{present} GPU{'s' * (present != 1)}" if present else "no GPU that PyTorch can use"
+        what = f"device {name!r} is missing" if count <= max(present, 1) else f"{count} devices are too many"
         raise InputError(
             f"{what}: this machine has {have}; use --device auto or cpu{', or fewer --devices' * (count > 1)}"
         )

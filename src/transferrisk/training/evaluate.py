@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
-from ..models import Classifier
-from .records import Scores
-
-_CHUNK = 2048  # samples at a time
-_CHUNK_BYTES = 2**27  # and no more than this of them
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
+from ..models import Classifier, features_of
+from ..results import Record
+from ..settings import as_json
+from .config import TrainConfig
 
 
-def featurise(model: Classifier, data: EnvironmentSet) -> Tensor:
-    """Phi(x) of every sample, (n, d), in evaluation mode."""
-    device = next(model.parameters()).device
-    chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, data.batch(slice(0, 1)).nbytes)))
-    with evaluation_mode(model):
-        parts = [model.featurise(data.batch(slice(i, i + chunk)).to(device)) for i in range(0, len(data), chunk)]
-    return torch.cat(parts) if parts else model.head.weight.detach().new_empty(0, model.head.in_features)
+def measure(model: Classifier, sets: Mapping[str, EnvironmentSet], config: TrainConfig) -> list[Record]:
+    """One record for each part of the data and environment, without the step; see `results.records`.
+
+    What `config.record` asks for besides is measured on training-domain validation data, where that is among the parts.
+    """
+    records: list[Record] = []
+    for part, data in sets.items():
+        features = features_of(model, data.batch, len(data))
+        scores = evaluate(model, data, features)
+        if part == "training_domain":
+            _add_extras(scores, model, data, config, features)
+        records += [{"part": part, "environment": name, **values} for name, values in scores.items()]
+    return [as_json(record) for record in records]
 
 
-def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Scores]:
-    """Scores by name of the environment; `features` (n, d) are the model's own, where they are known already."""
+def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:
+    """Samples, accuracy, loss and worst_group (the lowest accuracy in a class) by environment.
+
+    `features` (n, d) are the model's own, where they are known already.
+    """
     logits = _logits(model, data, features)
     labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
     E, C = len(data.environment_names), len(data.class_names)
@@ -49,15 +45,31 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
     loss, _ = environment_means(F.cross_entropy(logits, labels, reduction="none"), index, E, weights)
     by_group, occurs = environment_means(correct, index * C + labels, E * C)
     worst = torch.where(occurs, by_group, torch.inf).reshape(E, C).amin(1)
-    return {
-        name: Scores(float(accuracy[e]), float(loss[e]), float(worst[e]))
-        for e, name in enumerate(data.environment_names)
-        if present[e]
-    }
+    columns = (index.bincount(minlength=E), accuracy, loss, worst)
+    names = ("samples", "accuracy", "loss", "worst_group")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    found = zip(data.environment_names, present.tolist(), rows, strict=True)
+    return {name: dict(zip(names, values, strict=True)) for name, there, values in found if there}
+
+
+def _add_extras(
+    scores: Mapping[str, Record], model: Classifier, data: EnvironmentSet, config: TrainConfig, features: Tensor
+) -> None:
+    if "irm" in config.record:
+        penalties = irm_penalties(model, data, features)
+        for name, record in scores.items():
+            record["irm"] = penalties[name]
+    if "transfer" in config.record:
+        matrix = held_out_transfer_matrix(model, data, config.transfer_ridge, features)
+        for q, fitted in enumerate(data.environment_names):
+            if fitted in scores:
+                scores[fitted]["transfer"] = dict(zip(data.environment_names, matrix[q].tolist(), strict=True))
+                others = torch.cat([matrix[q, :q], matrix[q, q + 1 :]])
+                scores[fitted]["transfer_risk"] = float(others.max()) if len(others) else None  # nan if any of them is
 
 
 def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, float]:
-    """IRMv1's penalty by name of the environment: the squared slope of its risk in a scale of the logits."""
+    """IRMv1's penalty by environment: the squared slope of its risk in a scale of the logits."""
     logits = _logits(model, data, features)
     labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
     penalties = irm_penalty(logits, labels, index, len(data.environment_names)).tolist()
@@ -66,7 +78,7 @@ def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | No
 
 def _logits(model: Classifier, data: EnvironmentSet, features: Tensor | None) -> Tensor:
     with torch.no_grad():
-        logits: Tensor = model.head(featurise(model, data) if features is None else features)
+        logits: Tensor = model.head(features_of(model, data.batch, len(data)) if features is None else features)
     return logits
 
 
@@ -80,17 +92,17 @@ def held_out_transfer_matrix(
     by cross-validation, intervals), this is one exact solve with a given ridge, on the model's device: cheap enough for
     every evaluation of a training, and the same ridge makes them comparable.
     """
-    features = featurise(model, data) if features is None else features
+    features = features_of(model, data.batch, len(data)) if features is None else features
     labels, index = data.labels.to(features.device), data.environments.to(features.device)
     E, C = len(data.environment_names), len(data.class_names)
     # Environments 0..E-1 are the fitting halves, E..2E-1 the testing ones.
-    halves = alternate(data).to(features.device)
+    halves = alternate_sources(data).to(features.device)
     queries = torch.arange(E, device=features.device)
     result = transfer_risk(features, labels, index + E * halves, 2 * E, C, ridge, queries=queries)
     return result.matrix[:, E:].cpu()
 
 
-def alternate(data: EnvironmentSet) -> Tensor:
+def alternate_sources(data: EnvironmentSet) -> Tensor:
     """0 and 1 in turns along the sources of each environment, (n,): samples of one source never part."""
     sources = torch.arange(len(data), device=data.labels.device) if data.sources is None else data.sources
     halves = torch.zeros_like(data.environments)

@@ -22,7 +22,7 @@ from ..algorithms import Batch, Team
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..data.augment import augment
 from ..errors import TransferRiskError
-from .engine import decoded
+from .engine import is_decoded
 
 AHEAD = 2  # batches that each process prepares
 
@@ -32,7 +32,7 @@ class Feed:
     data          the training set; where its inputs are not on the device, they are sent there batch by batch
     sampler       the state's own
     augmentation  what images are augmented with; None: not at all
-    workers       processes that read ahead, where inputs must be decoded or do not fit the GPU's memory
+    loaders       processes that read ahead, where inputs must be decoded or do not fit the GPU's memory
     """
 
     def __init__(
@@ -41,19 +41,19 @@ class Feed:
         sampler: BalancedSampler | WholeSampler,
         device: torch.device,
         augmentation: Generator | None = None,
-        workers: int = 0,
+        loaders: int = 0,
         team: Team | None = None,
     ) -> None:
         self.data, self.sampler, self.device = data, sampler, device
         self.augmentation, self.team = augmentation, team or Team()
         self.labels, self.environments = data.labels.to(device), data.environments.to(device)
         self.weights = None if data.weights is None else data.weights.to(device)
-        self.workers = workers if streamed(data, device) else 0
+        self.loaders = loaders if streamed(data, device) else 0
         self._ahead: Iterator[Tensor | TransferRiskError] | None = None
         self._end: Callable[[], Any] = lambda: None
 
     def next(self) -> Batch:
-        if self.workers and self._ahead is None:
+        if self.loaders and self._ahead is None:
             self._ahead = self._read_ahead()
         drawn = draw(self.sampler, self.team)
         index = drawn.to(self.device, non_blocking=True)
@@ -94,7 +94,7 @@ class Feed:
                 _Stored(self.data),
                 batch_size=None,
                 sampler=_Endless(draws()),
-                num_workers=self.workers,
+                num_workers=self.loaders,
                 prefetch_factor=AHEAD,
                 pin_memory=self.device.type == "cuda",
                 worker_init_fn=_leave_signals_to_the_parent,
@@ -113,7 +113,7 @@ def draw(sampler: BalancedSampler | WholeSampler, team: Team) -> Tensor:
 
 def streamed(data: EnvironmentSet, device: torch.device) -> bool:
     """Whether a batch must be decoded or sent to the device, rather than gathered in its memory."""
-    return not decoded(data) or data.labels.device.type != device.type
+    return not is_decoded(data) or data.labels.device.type != device.type
 
 
 def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
@@ -121,7 +121,7 @@ def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
         stored = next(ahead)
     except RuntimeError as error:
         raise TransferRiskError(
-            f"a process that reads data ended ({' '.join(str(error).split())}): use fewer workers, or 0"
+            f"a process that reads data ended ({' '.join(str(error).split())}): use fewer loaders, or 0"
         ) from None
     if isinstance(stored, TransferRiskError):
         raise stored

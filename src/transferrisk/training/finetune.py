@@ -15,34 +15,28 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ..data import EnvironmentSet, Splits, TrainingDomainValidation
-from ..data.environments import retyped
+from ..data import EnvironmentSet
 from ..errors import InputError
-from .config import TrainingConfig
+from .config import TrainConfig
 
 LEAST_STEPS = 100
-"""Of a fine-tuning. The paper does not say how long it tunes, and ten steps are too few to fit a hundred samples."""
+"""Steps of a fine-tuning. The paper does not say how long it tunes; ten steps are too few to fit a hundred samples."""
 
 
-def few_samples(splits: Splits, count: int, seed: int) -> Splits:
-    """Train on `count` samples of the test environment, select by its validation data, test on the rest of it."""
-    drawn = balanced_draw(splits.test, count, seed)
-    sources = torch.arange(len(splits.test)) if splits.test.sources is None else splits.test.sources.cpu()
+def few_samples(test: EnvironmentSet, count: int, seed: int) -> tuple[EnvironmentSet, EnvironmentSet]:
+    """`count` samples of a test environment to train on, and the rest of it to test on."""
+    drawn = balanced_draw(test, count, seed)
+    sources = torch.arange(len(test)) if test.sources is None else test.sources.cpu()
     rest = ~torch.isin(sources, sources[drawn])
     if not rest.any():
-        raise InputError(f"{count} samples to fine-tune on leave none of {len(splits.test)} to test on: use fewer")
-    return Splits(
-        train=splits.test.select(drawn),
-        training_domain=retyped(splits.test_domain, TrainingDomainValidation),
-        test_domain=splits.test_domain,
-        test=splits.test.select(rest.nonzero().flatten()),
-    )
+        raise InputError(f"{count} samples to fine-tune on leave none of {len(test)} to test on: use fewer")
+    return test.select(drawn), test.select(rest.nonzero().flatten())
 
 
 def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
     """Positions of `count` random samples, (count,): the same number of each class as far as that goes."""
     if not 2 <= count < len(data):
-        raise InputError(f"{count} samples to fine-tune on: use 2 to {len(data) - 1}, of the {len(data)} there are")
+        raise InputError(f"finetune_samples must be 2 to {len(data) - 1}, of the {len(data)} there are, got {count}")
     generator = Generator().manual_seed(50_000 + seed)
     order = torch.randperm(len(data), generator=generator)
     labels = data.labels.cpu()[order]
@@ -51,7 +45,7 @@ def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
     return order[turn.argsort(stable=True)[:count]]
 
 
-def finetuning(config: TrainingConfig, count: int, given: Mapping[str, Any] = MappingProxyType({})) -> TrainingConfig:
+def finetuning(config: TrainConfig, count: int, given: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
     """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples.
 
     An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`. What is

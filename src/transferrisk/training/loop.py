@@ -4,155 +4,229 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import closing, nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any
 
-from ..algorithms import Logs
-from ..data import Splits
-from ..errors import DivergedError, TransferRiskError
-from .config import Run
-from .digests import of_description
+import torch.distributed as dist
+
+from ..algorithms import Algorithm, Logs
+from ..data import EnvironmentSet
+from ..errors import DivergedError, TransferRiskError, full_memory
+from ..models import Classifier
+from ..results import Record
+from ..results.records import BATCH
+from ..settings import as_json
+from .config import TrainConfig
+from .digests import content_digests
 from .engine import Engine
-from .evaluate import evaluate, featurise, held_out_transfer_matrix, irm_penalties
+from .evaluate import measure
 from .feed import Feed
-from .output import Output
-from .plain import plain
-from .records import Record, mean_accuracy
-from .rounding import rounding_kept
-from .signals import Stop, Stopped, stop_asked
-from .state import TrainState, start
+from .state import TrainState, start_state
 from .step import make_step
-
-OnStep = Callable[[int, int], None]
-"""(steps done, steps in all)"""
-OnLoss = Callable[[int, float], None]
-"""(step, its loss), whenever the loss is looked at"""
-OnRecord = Callable[[Record], None]
+from .watches import Watch
 
 LOOK_EVERY = 50  # steps between two looks at the loss on a GPU, which has to be waited for
 
 
-@rounding_kept()
-def train(
-    run: Run,
-    on_step: OnStep | None = None,
-    *,
-    output: Output | None = None,
-    on_loss: OnLoss | None = None,
-    on_record: OnRecord | None = None,
-) -> list[Record]:
-    """Train one model and evaluate it `config.evaluations` times.
+@dataclass
+class Run:
+    """A training while it runs, as watches see it.
 
-    With an `output` folder, its state is saved there and an interrupted run goes on, bit for bit on a CPU; SIGINT and
-    SIGTERM then finish the step, save, and raise `Stopped`. Loss or weights that are no numbers raise a DivergedError,
-    and are never saved. Torch's precision of products is afterwards as it was.
+    about    what decides the numbers besides the data, in the types of JSON: the `TrainSpec`
+    total    steps in all
+    history  the records so far
+    saved    where there is something to go on from, for messages; "" where nothing is saved
     """
-    config, engine = run.config, Engine.of(run)
-    with engine.together():
-        state = start(run, engine)
-    total = config.epochs * state.sampler.steps_per_epoch
+
+    about: Mapping[str, Any]
+    config: TrainConfig
+    data: EnvironmentSet
+    evaluate: Mapping[str, EnvironmentSet]
+    engine: Engine
+    state: TrainState
+    total: int
+    history: list[Record] = field(default_factory=list)
+    saved: str = ""
+
+    @property
+    def name(self) -> str:
+        return algorithm_name(self.state.algorithm)
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """All that decides the numbers; of the data, this is its size and digests of its content."""
+        sets = {"train": self.data, **self.evaluate}
+        return {
+            "spec": {**self.about, "precision": self.engine.precision},
+            "samples": {part: len(data) for part, data in sets.items()},
+            "digests": {part: content_digests(data) for part, data in sets.items()},
+        }
+
+    def settle(self, logs: Logs | None = None) -> float:
+        """Wait for the device, and raise DivergedError where the loss or the weights are not numbers."""
+        began = time.perf_counter()
+        self.engine.wait()
+        self.state.seconds += time.perf_counter() - began
+        return self.check(logs, weights=True)
+
+    def check(self, logs: Logs | None, weights: bool) -> float:
+        """The loss, if it is a number and, where asked for, all weights are; otherwise the training ends here."""
+        loss = float(logs["loss"]) if logs is not None else 0.0
+        if math.isfinite(loss) and (not weights or self.state.finite):
+            return loss
+        what = "the weights are not numbers" if math.isfinite(loss) else f"the loss is {loss}"
+        raise DivergedError(
+            f"{what} after step {self.state.step}: {self.name} has diverged at lr={self.config.lr:g}; use a lower one"
+            f"{self.told}"
+        )
+
+    @property
+    def told(self) -> str:
+        return f"; {self.saved}" if self.saved else ""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """
+    model    on the device that it was trained on, in training mode
+    history  records of the evaluations; see `results.records`
+    state    all that a further training would start from
+    """
+
+    model: Classifier
+    history: list[Record]
+    state: TrainState
+
+
+def train(
+    model: Classifier | Callable[[], Classifier],
+    data: EnvironmentSet,
+    algorithm: Algorithm[Any],
+    config: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
+    *,
+    evaluate: Mapping[str, EnvironmentSet] = MappingProxyType({}),
+    watch: Sequence[Watch] = (),
+    seed: int = 0,
+    engine: Engine | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Trained:
+    """Train a model.
+
+    model     a classifier, or a function that builds one, which is called after torch's generator was seeded
+    data      the training set
+    evaluate  part -> set: what the model is evaluated on, `config.evaluations` times. Parts are train,
+              training_domain, test_domain and test
+    watch     what follows the training, such as `EarlyStopping` or `RunFolder`
+    seed      decides everything that is random
+    engine    device, precision and processes; None: one process on a CPU
+    about     what else decides the numbers, for the record and for resuming; None: what is given here
+
+    A loss or weights that are not numbers raise DivergedError. Torch's precision of products is afterwards as it was.
+
+    >>> algorithm = create("trm", setting_of(data))
+    >>> trained = train(model, data, algorithm, TrainConfig(epochs=5), evaluate={"test": test})
+    """
+    engine = engine or Engine.of()
+    if about is None:
+        about = as_json(
+            {
+                "algorithm": algorithm_name(algorithm),
+                "settings": algorithm.config,
+                "seed": seed,
+                "training": config,
+            }
+        )
+    with engine.arithmetic(), _told_in_one_line(config) as told, ExitStack() as ending:
+        with engine.together():
+            state = start_state(model, data, algorithm, config, seed, engine)
+        run = Run(about, config, data, evaluate, engine, state, config.epochs * state.sampler.steps_per_epoch)
+        told.append(run)
+        watches = [one for one in watch if one.in_every_process or engine.team.rank == 0]
+        for one in watches:
+            one.begin(run)
+            ending.push(partial(_end, one))
+        _steps(run, watches, seed)
+    return Trained(state.model, run.history, state)
+
+
+def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
+    """From where the state is to the end."""
+    state, engine, config, total = run.state, run.engine, run.config, run.total
+    data, *others = engine.place([run.data, *run.evaluate.values()])
+    evaluated = dict(zip(run.evaluate, others, strict=True))
     due = config.evaluated(total)
-    description = run.describe() | {"precision": engine.precision}
-    records = []
-    if output is not None:
-        with engine.first_alone():
-            records = output.open(state, description, total, writes=engine.team.rank == 0)
-    splits = engine.place(run.splits)
     augmentation = state.augmentation if config.augment else None
-    stream = Feed(splits.train, state.sampler, engine.device, augmentation, run.workers, engine.team)
-    step = make_step(state, run.captured)
+    stream = Feed(data, state.sampler, engine.device, augmentation, engine.loaders, engine.team)
+    step = make_step(state, engine.captured)
     state.model.train()
-    releasing = closing(output) if output else nullcontext()
-    with releasing, closing(stream) as feed, stop_asked() if output else nullcontext(Stop()) as stop:
-        asked = None
-        while state.step < total and asked is None:
+    with closing(stream) as feed:
+        while state.step < total:
             began = time.perf_counter()
             state.set_rate(config.rate(state.step, total))
-            state.seed_augmentation(run.seed, engine.team.rank)
+            state.seed_augmentation(seed, engine.team.rank)
             try:
                 logs = step(feed.next())
             except TransferRiskError:
-                check_numbers(run, state, None, output)  # if it is because of them, that is what to say
+                run.check(None, weights=True)  # if it is because of them, that is what to say
                 raise
             state.step += 1
-            evaluated, saved = state.step in due, output is not None and output.due(state.step)
-            if evaluated or saved:
-                engine.wait()
             state.seconds += time.perf_counter() - began
-            if evaluated or saved or not engine.on_gpu or state.step % LOOK_EVERY == 0:
-                loss = check_numbers(run, state, logs, output, weights=evaluated or saved)
-                if on_loss is not None:
-                    on_loss(state.step, loss)
-            if evaluated:
-                records.append(measure(run, splits, state, logs, of_description(description)))
-                note_best(state, records[-1])
-                if output is not None:
-                    output.append(records[-1])
-                if on_record is not None:
-                    on_record(records[-1])
-            if output is not None and (evaluated or saved):
-                output.save(state)
-            if on_step is not None:
-                on_step(state.step, total)
-            if engine.team.size == 1 or not engine.on_gpu or state.step % LOOK_EVERY == 0:
-                asked = engine.agreed(stop.signum)
-        if output is not None and asked is not None and state.step < total:
-            if output.saved_step != state.step:
-                check_numbers(run, state, None, output)
-                output.save(state)
-            raise Stopped(asked, state.step, total)
-    return records
+            loss = None
+            if state.step in due:
+                loss = run.settle(logs)
+                records = _records(run, evaluated, logs)
+                run.history += records
+                for one in watches:
+                    one.after_evaluation(records)
+            elif not engine.on_gpu or state.step % LOOK_EVERY == 0:
+                loss = run.check(logs, weights=False)
+            for one in watches:
+                one.after_step(state.step, total, loss)
+            if any(one.should_stop() for one in watches):
+                break
 
 
-def check_numbers(run: Run, state: TrainState, logs: Logs | None, output: Output | None, weights: bool = True) -> float:
-    """The loss, if it is a number and, where asked for, all weights are; otherwise training ends here."""
-    loss = float(logs["loss"]) if logs is not None else 0.0
-    if math.isfinite(loss) and (not weights or state.finite):
-        return loss
-    what = "the weights are no numbers" if math.isfinite(loss) else f"the loss is {loss}"
-    standing = f"; {output.standing}" if output is not None else ""
-    raise DivergedError(
-        f"{what} after step {state.step}: {run.algorithm} has diverged at lr={run.config.lr:g}; use a lower one"
-        f"{standing}"
-    )
+def _records(run: Run, evaluated: Mapping[str, EnvironmentSet], logs: Logs) -> list[Record]:
+    """One evaluation on all parts of the data, and what the step before it logged."""
+    state = run.state
+    when = {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
+    batch = {"part": BATCH, **{name: float(value) for name, value in logs.items()}}
+    return [as_json({**when, **record}) for record in (*measure(state.model, evaluated, run.config), batch)]
 
 
-def measure(run: Run, splits: Splits, state: TrainState, logs: Logs, identity: str = "") -> Record:
-    """One evaluation on all parts of the data."""
-    model, config, validation = state.model, run.config, splits.training_domain
-    features = featurise(model, validation)
-    record = Record(
-        algorithm=run.algorithm,
-        seed=run.seed,
-        step=state.step,
-        epoch=state.epoch,
-        seconds=state.seconds,
-        train=evaluate(model, splits.train),
-        training_domain=evaluate(model, validation, features),
-        test_domain=evaluate(model, splits.test_domain),
-        test=evaluate(model, splits.test),
-        transfer_matrix=[],
-        logs={name: float(value) for name, value in logs.items()},
-        settings=dict(run.settings),
-        held_out=run.held_out,
-        origin=plain(run.origin),
-        training=plain(asdict(config)),
-        identity=identity,
-    )
-    if "irm" in config.record:
-        record = replace(record, irm=irm_penalties(model, validation, features))
-    if "transfer" in config.record:
-        matrix = held_out_transfer_matrix(model, validation, config.transfer_ridge, features)
-        record = replace(record, transfer_matrix=matrix.tolist())
-    return record
+def algorithm_name(algorithm: Algorithm[Any]) -> str:
+    """Its name in the registry, or that of its class."""
+    return getattr(algorithm, "name", type(algorithm).__name__)
 
 
-def note_best(state: TrainState, record: Record) -> None:
-    """The best so far by training-domain validation, the later one when they tie, as `select` has it."""
-    state.records += 1
-    if not record.training_domain:
-        return
-    accuracy = mean_accuracy(record.training_domain)
-    if accuracy >= state.best:
-        state.best, state.best_step = accuracy, record.step
+def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:
+    watch.end(error)
+
+
+_LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "gloo", "nccl")
+
+
+@contextmanager
+def _told_in_one_line(config: TrainConfig) -> Iterator[list[Run]]:
+    """Raise TransferRiskError where memory is full or another process has gone; the run is added once there is one."""
+    runs: list[Run] = []
+    try:
+        yield runs
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, TransferRiskError):
+            raise
+        saved = "".join(run.told for run in runs)
+        if full := full_memory(error):
+            now = "" if config.batch_size is None else f" (now {config.batch_size})"
+            raise TransferRiskError(
+                f"{full}: use a lower --batch-size{now}, a smaller --backbone or --lazy{saved}"
+            ) from None
+        if dist.is_initialized() and any(word in str(error).lower() for word in _LOST):
+            raise TransferRiskError(
+                f"another process of this training has ended: see what it says, then use --resume{saved}"
+            ) from None
+        raise

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..data import EnvironmentSet, Splits
-from .config import TrainingConfig
+from .config import TrainConfig
 
-_SMALL_IMAGES = TrainingConfig(record=())
-_PHOTOGRAPHS = TrainingConfig(epochs=50, batch_size=32, lr=1e-4, decay_at=1.0, record=())
+_SMALL_IMAGES = TrainConfig(record=())
+_PHOTOGRAPHS = TrainConfig(epochs=50, batch_size=32, lr=1e-4, decay_at=1.0, record=())
 
 PROTOCOLS = {
     "10c-cmnist": _SMALL_IMAGES,
     "10c-digits": _SMALL_IMAGES,
-    "scenecoco": TrainingConfig(epochs=100, record=()),
+    "scenecoco": TrainConfig(epochs=100, record=()),
     "pacs": _PHOTOGRAPHS,
     "office-home": _PHOTOGRAPHS,
     "celeba": _PHOTOGRAPHS,
@@ -27,7 +27,7 @@ TABLE_STEPS = 1000  # that a table of many rows is trained for
 SMALLEST_BATCH, LARGEST_STEP = 16, 2048  # samples of an environment, and of all of them together
 
 
-def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainingConfig:
+def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainConfig:
     """The set's own, or for the user's files that of the paper's set most like them, with batches they can fill.
 
     Those are of the largest power of two, up to the protocol's, that the smallest environment holds. A test
@@ -42,7 +42,7 @@ def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainingConfi
     return replace(like, batch_size=min(like.batch_size, 2 ** (max(1, smallest).bit_length() - 1)))
 
 
-def protocol_like(data: EnvironmentSet) -> TrainingConfig:
+def protocol_like(data: EnvironmentSet) -> TrainConfig:
     """That of the paper's set most like these samples."""
     return _PHOTOGRAPHS if side(data) > 64 else _SMALL_IMAGES
 

@@ -1,8 +1,8 @@
-"""All that changes while training: what is not in here cannot be needed to go on."""
+"""All that changes while training: a run goes on from a saved state as if it had never stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +10,13 @@ import torch
 from torch import Generator, Tensor
 from torch.optim import Optimizer
 
-from ..algorithms import Algorithm, Setting, create
+from ..algorithms import Algorithm, Setting
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..models import Classifier
-from .config import Run
+from .config import TrainConfig
 from .engine import Engine
 
-COUNTERS = ("step", "seconds", "best", "best_step", "records")
+COUNTERS = ("step", "seconds")
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class TrainState:
     """
     augmentation  the generator images are augmented with, on the device
     seconds       of training so far, evaluations left out
-    best          highest training-domain accuracy so far, first reached at `best_step` or again there
-    records       how many there are
     """
 
     model: Classifier
@@ -47,9 +45,6 @@ class TrainState:
     augmentation: Generator
     step: int = 0
     seconds: float = 0.0
-    best: float = -1.0
-    best_step: int = 0
-    records: int = 0
 
     @property
     def epoch(self) -> float:
@@ -117,27 +112,42 @@ def group_priors(data: EnvironmentSet) -> Tensor:
     return counts / counts.sum(1, keepdim=True) / len(counts)
 
 
-def start(run: Run, engine: Engine | None = None) -> TrainState:
-    """The state before the first step; everything random in it comes from the seed."""
-    engine = engine or Engine.of(run)
-    torch.manual_seed(run.seed)
-    config, train = run.config, run.splits.train
+def setting_of(data: EnvironmentSet) -> Setting:
+    """What an algorithm must know of its training data."""
+    return Setting(len(data.environment_names), len(data.class_names), group_priors(data))
+
+
+def start_state(
+    model: Classifier | Callable[[], Classifier],
+    data: EnvironmentSet,
+    algorithm: Algorithm[Any],
+    config: TrainConfig,
+    seed: int,
+    engine: Engine,
+) -> TrainState:
+    """The state before the first step.
+
+    Torch's generator is seeded before the model is built, where a function is given to build it, and draws on from
+    there while training: the seed decides everything.
+    """
+    engine.team.check(config.batch_size)
+    torch.manual_seed(seed)
     size = config.batch_size
-    sampler = WholeSampler(train) if size is None else BalancedSampler(train, size, run.seed)
-    model = engine.prepare(run.build_model(), images=train.inputs[:1].dim() == 4)
-    setting = Setting(len(train.environment_names), len(train.class_names), group_priors(train))
+    sampler = WholeSampler(data) if size is None else BalancedSampler(data, size, seed)
+    built = model if isinstance(model, Classifier) else model()
+    built = engine.prepare(built, images=data.inputs[:1].dim() == 4)
     optimiser = torch.optim.SGD(
-        model.parameters(),
+        built.parameters(),
         # A rate that steps captured in a graph can read anew.
         lr=torch.tensor(config.lr, device=engine.device) if engine.on_gpu else config.lr,
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         fused=True if engine.on_gpu else None,
     )
-    algorithm = create(run.algorithm, setting, **run.settings).to(engine.device)
+    algorithm.to(engine.device)
     algorithm.team = engine.team
-    augmentation = Generator(engine.device).manual_seed(40_000 + run.seed + 1_000_003 * engine.team.rank)
-    return TrainState(model, optimiser, algorithm, sampler, augmentation)
+    augmentation = Generator(engine.device).manual_seed(40_000 + seed + 1_000_003 * engine.team.rank)
+    return TrainState(built, optimiser, algorithm, sampler, augmentation)
 
 
 def _copied(tensor: Tensor) -> Tensor:

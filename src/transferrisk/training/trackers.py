@@ -1,132 +1,124 @@
-"""Experiment trackers that follow a run besides its own records: TensorBoard and MLflow."""
+"""Watches that report to experiment trackers: TensorBoard and MLflow."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
-from ..data import SPLITS
 from ..errors import InputError, TransferRiskError
 from ..extras import require
 from ..files import write_atomically
-from .records import Record
-from .signals import Stopped
+from ..results import Record, mean_score
+from ..results.records import BATCH
+from .processes import Stopped
+from .run_folder import flattened
+from .watches import Watch
+
+if TYPE_CHECKING:
+    from .loop import Run
 
 LOSS_EVERY = 50  # steps between two losses that trackers are told
 
 
-class Watch(Protocol):
-    """Follows a run: its loss whenever that is looked at, and its evaluations."""
-
-    def loss(self, step: int, value: float) -> None: ...
-
-    def record(self, record: Record) -> None: ...
-
-
-Outcome = Literal["finished", "failed", "killed"]
-
-
-class Tracker(Watch, Protocol):
-    def close(self, outcome: Outcome) -> None: ...
-
-
-def scalars(record: Record) -> dict[str, float]:
-    """All numbers of a record by name, such as "test/east/accuracy"."""
-    found = {}
-    for split in SPLITS:
-        for environment, scores in getattr(record, split).items():
-            for name in ("accuracy", "loss", "worst_group"):
-                if getattr(scores, name) is not None:
-                    found[f"{split}/{environment}/{name}"] = getattr(scores, name)
-    found |= {f"irm/{environment}": value for environment, value in record.irm.items()}
-    found |= {f"step/{name}": value for name, value in record.logs.items()}
-    if len(record.transfer_matrix) > 1:
-        found["transfer_risk"] = record.transfer_risk
-    return found
+def scalars(records: Sequence[Record]) -> dict[str, float]:
+    """All numbers of an evaluation by name, such as "test/east/accuracy"."""
+    found: dict[str, float] = {}
+    for record in records:
+        part, environment = record["part"], record.get("environment")
+        if part == BATCH:
+            found |= {f"step/{name}": value for name, value in record.items() if name not in _WHEN}
+            continue
+        for name in ("accuracy", "loss", "worst_group"):
+            found[f"{part}/{environment}/{name}"] = record[name]
+        if "irm" in record:
+            found[f"irm/{environment}"] = record["irm"]
+    if any(record.get("transfer_risk") is not None for record in records if record["part"] != BATCH):
+        found["transfer_risk"] = mean_score(records, "training_domain", "transfer_risk")
+    return {name: value for name, value in found.items() if value is not None}
 
 
-class TensorBoard:
-    """Event files in `tensorboard` of the run's folder; what an interrupted run had written ahead is hidden."""
+_WHEN = ("step", "epoch", "seconds", "part")
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+
+class TensorBoard(Watch):
+    """Writes event files into `tensorboard` of a folder; what an interrupted run had written ahead is hidden."""
+
+    def __init__(self, folder: Path) -> None:
+        require("tensorboard", "tracking")
+        self.folder = folder
+
+    def begin(self, run: Run) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.open: Callable[..., Any] = lambda step: SummaryWriter(str(folder / "tensorboard"), purge_step=step)
-        self.writer: Any = None
+        self.writer: Any = SummaryWriter(str(self.folder / "tensorboard"), purge_step=run.state.step + 1)
 
-    def loss(self, step: int, value: float) -> None:
-        self.writer = self.writer or self.open(step)
-        self.writer.add_scalar("loss", value, step)
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        if loss is not None and step % LOSS_EVERY == 0:
+            self.writer.add_scalar("loss", loss, step)
 
-    def record(self, record: Record) -> None:
-        self.writer = self.writer or self.open(record.step)
-        for name, value in scalars(record).items():
-            self.writer.add_scalar(name, value, record.step)
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        for name, value in scalars(records).items():
+            self.writer.add_scalar(name, value, records[0]["step"])
         self.writer.flush()
 
-    def close(self, outcome: Outcome) -> None:
-        if self.writer is not None:
-            self.writer.close()
+    def end(self, error: BaseException | None) -> None:
+        self.writer.close()
 
 
-class MLflow:
-    """A run of MLflow, at $MLFLOW_TRACKING_URI or in `mlruns` of the folder.
+class MLflow(Watch):
+    """Reports to a run of MLflow, at $MLFLOW_TRACKING_URI or in `mlruns` of a folder; resuming goes on with it."""
 
-    Resuming goes on with the same one, from the first number on: a training that is refused leaves it as it was.
-    """
-
-    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.mlflow: Any = require("mlflow", "tracking")
-        self.known = folder / "mlflow.txt"
-        self.started = False
+        self.folder, self.known = folder, folder / "mlflow.txt"
         self.own_store = "MLFLOW_TRACKING_URI" not in os.environ
+
+    def begin(self, run: Run) -> None:
         if self.own_store:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the small client has no database of its own
-            self.mlflow.set_tracking_uri((folder / "mlruns").resolve().as_uri())
-        if self.known.exists():
-            return
+            self.mlflow.set_tracking_uri((self.folder / "mlruns").resolve().as_uri())
         try:
             with self._told():
-                run = self.mlflow.start_run(run_name=folder.name)
-                self.started = True
-                write_atomically(self.known, f"{run.info.run_id}\n")
-                self.mlflow.log_params(dict(configuration))
-        except BaseException:
+                self._start(run)
+        except BaseException as error:
             with suppress(TransferRiskError):
-                self.close("failed")
+                self.end(error)
             raise
 
-    def loss(self, step: int, value: float) -> None:
-        with self._told():
-            self._resume()
-            self.mlflow.log_metric("loss", value, step=step)
+    def _start(self, run: Run) -> None:
+        if self.known.exists():
+            self.mlflow.start_run(run_id=self.known.read_text().strip())
+            return
+        started = self.mlflow.start_run(run_name=self.folder.name)
+        write_atomically(self.known, f"{started.info.run_id}\n")
+        self.mlflow.log_params(flattened(run.description))
 
-    def record(self, record: Record) -> None:
-        allowed = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in scalars(record).items()}
-        with self._told():
-            self._resume()
-            self.mlflow.log_metrics(allowed, step=record.step)
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        if loss is not None and step % LOSS_EVERY == 0:
+            with self._told():
+                self.mlflow.log_metric("loss", loss, step=step)
 
-    def close(self, outcome: Outcome) -> None:
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        allowed = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in scalars(records).items()}
+        with self._told():
+            self.mlflow.log_metrics(allowed, step=records[0]["step"])
+
+    def end(self, error: BaseException | None) -> None:
+        stopped = isinstance(error, Stopped | KeyboardInterrupt)
         try:
-            if self.started:
-                with self._told():
-                    self.mlflow.end_run(outcome.upper())
+            with self._told():
+                self.mlflow.end_run("FINISHED" if error is None else "KILLED" if stopped else "FAILED")
+        except TransferRiskError:
+            if error is None:  # otherwise what ended the run is the one to tell
+                raise
         finally:
             if self.own_store:
                 self.mlflow.set_tracking_uri(None)
                 os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow had set it, and the next run would go there
-
-    def _resume(self) -> None:
-        if not self.started:
-            self.mlflow.start_run(run_id=self.known.read_text().strip())
-            self.started = True
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -142,46 +134,9 @@ class MLflow:
 TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """They are known, and what they need is installed."""
+def make_trackers(names: Sequence[str], folder: Path) -> list[Watch]:
+    """Trackers of these names, which write into the folder where they write files."""
     for name in names:
         if name not in TRACKERS:
-            raise InputError(f"tracker {name!r} is not known: choose from {', '.join(TRACKERS)}")
-        require(name, "tracking")
-
-
-@dataclass(frozen=True)
-class Together:
-    """Several that follow a run as one. Trackers hear of a loss now and then only: each time is a line in a store."""
-
-    watch: Watch
-    trackers: Sequence[Tracker] = ()
-
-    def loss(self, step: int, value: float) -> None:
-        self.watch.loss(step, value)
-        if step % LOSS_EVERY == 0:
-            for tracker in self.trackers:
-                tracker.loss(step, value)
-
-    def record(self, record: Record) -> None:
-        for follower in (self.watch, *self.trackers):
-            follower.record(record)
-
-
-@contextmanager
-def followed(watch: Watch, names: Sequence[str], folder: Path, configuration: Mapping[str, Any]) -> Iterator[Together]:
-    """The watch and trackers of these names; the trackers are closed at the end, and told how it came."""
-    with ExitStack() as stack:
-        trackers: list[Tracker] = []
-        for name in names:
-            trackers.append(TRACKERS[name](folder, configuration))
-            stack.push(partial(_close, trackers[-1]))
-        yield Together(watch, trackers)
-
-
-def _close(tracker: Tracker, kind: object, error: BaseException | None, trace: object) -> None:
-    if error is None:
-        return tracker.close("finished")
-    with suppress(TransferRiskError):  # what ended the run is the one to tell
-        tracker.close("killed" if isinstance(error, Stopped | KeyboardInterrupt) else "failed")
-    return None
+            raise InputError(f"tracker must be one of {', '.join(TRACKERS)}, got {name!r}")
+    return [TRACKERS[name](folder) for name in names]

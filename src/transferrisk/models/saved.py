@@ -1,0 +1,167 @@
+"""A trained model as a folder, and tensors with a description in one file; nothing is pickled.
+
+    model.safetensors  the weights; the header of the file describes the model, and holds a checksum of both
+    model.json         the same description, for people and other programs to read
+
+`model.safetensors` is complete by itself and replaced in one step, so an interruption leaves the old model or the new
+one, never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..files import write_atomically
+from ..settings import dumps
+from .classifier import Classifier
+from .registry import build_model
+
+DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+FORMAT = 3
+_ENTRY = "transferrisk"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes: this package, torch and Python."""
+    from .. import __version__
+
+    return {"transferrisk": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def encode_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
+    """A safetensors file whose metadata holds a description as JSON, and a checksum of it and of the tensors."""
+    from safetensors.torch import save
+
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    entry = dumps({"format": FORMAT, "versions": versions(), **header})
+    return save(kept, {_ENTRY: entry, "crc": str(_checksum(entry, kept))})
+
+
+def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and description of a file that `encode_tensors` made; whatever else it is, is an InputError."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: name a file of a training")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a mapping
+        entry = metadata.get(_ENTRY)
+        if entry is None:
+            raise InputError(f"{path} holds tensors only, and does not describe them: use a file of a training")
+        if metadata.get("crc") != str(_checksum(entry, tensors)):
+            raise InputError(f"{path} is damaged: its content is not what was written; use an older copy, or another")
+        header: dict[str, Any] = json.loads(entry)
+        if header["format"] != FORMAT:
+            raise InputError(f"{path} has format {header['format']}, and this version reads {FORMAT}: use another")
+        return tensors, header
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path} is damaged or of another kind ({cause}): use an older copy, or another") from None
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model and what is known of it.
+
+    backbone      its name, as `build_model` takes it; "": a network of the caller's own, which only they can build
+    environments  those it was trained in
+    about         how it came about, in the types of JSON: the `TrainSpec`, the encoder of a table, ...
+    """
+
+    network: Classifier
+    backbone: str
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    environments: tuple[str, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_model(folder: Path, saved: SavedModel) -> None:
+    """Write the model into a folder, in place of the one that is there."""
+    header = {
+        "backbone": saved.backbone,
+        "input_shape": saved.input_shape,
+        "classes": saved.classes,
+        "environments": saved.environments,
+        "about": saved.about,
+    }
+    write_atomically(folder / WEIGHTS, encode_tensors(saved.network.state_dict(), header))
+    write_atomically(folder / DESCRIPTION, dumps({"versions": versions(), **header}, indent=2) + "\n")
+
+
+def load_model_folder(folder: Path | str, build: Callable[[Mapping[str, Any]], Classifier] | None = None) -> SavedModel:
+    """The model in a folder, on the CPU and in evaluation mode.
+
+    `build` makes a network from the description, for weights that are not those of a backbone by its name.
+    """
+    tensors, header = read_tensors(_weights_of(folder))
+    try:
+        backbone, classes = str(header["backbone"]), tuple(map(str, header["classes"]))
+        shape = tuple(map(int, header["input_shape"]))
+        environments, about = tuple(map(str, header["environments"])), dict(header["about"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder} does not describe a model ({error!r}): train it again, or use a copy") from None
+    if build is None and not backbone:
+        raise InputError(f"{folder} holds a network that was built in Python: build it there, for load_saved_weights")
+    network = build_model(backbone, len(classes), shape, "none") if build is None else build(header)
+    _fill(network, tensors, folder, header)
+    return SavedModel(network.eval(), backbone, shape, classes, environments, about)
+
+
+def load_saved_weights(model: Classifier, folder: Path | str) -> Mapping[str, Any]:
+    """Put the weights of a folder's model into one of the same shape; returns the description of the former."""
+    tensors, header = read_tensors(_weights_of(folder))
+    _fill(model, tensors, folder, header)
+    return header
+
+
+def describe_folder(folder: Path | str) -> Mapping[str, Any]:
+    """The description of a folder's model."""
+    return read_tensors(_weights_of(folder))[1]
+
+
+def _weights_of(folder: Path | str) -> Path:
+    folder = Path(folder)
+    if not folder.is_dir():
+        how = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {how}: name the folder of a trained model")
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(f"{folder} holds no {WEIGHTS}: name the folder of a trained model")
+    return folder / WEIGHTS
+
+
+def _fill(model: Classifier, tensors: Mapping[str, Tensor], folder: Path | str, header: Mapping[str, Any]) -> None:
+    head = tensors.get("head.weight", model.head.weight)
+    if head.dtype != model.head.weight.dtype:
+        model.to(head.dtype)
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        first = (str(error).splitlines()[1:2] or [str(error)])[0].strip().rstrip(".")
+        raise InputError(
+            f"{folder} does not fit this model ({first}): it holds {header.get('backbone') or 'a network'} for "
+            f"{len(header.get('classes', ()))} classes; use the same backbone and number of classes"
+        ) from None
+
+
+def _checksum(entry: str, tensors: Mapping[str, Tensor]) -> int:
+    value = zlib.crc32(entry.encode())
+    for name in sorted(tensors):
+        value = zlib.crc32(name.encode(), value)
+        value = zlib.crc32(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data, value)
+    return value

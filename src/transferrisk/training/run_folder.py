@@ -1,0 +1,316 @@
+"""The folder of a run: checkpoints to go on from, records, and the selected model.
+
+    run.json                        what the run is: its settings, digests of its data, versions
+    records.jsonl                   what was recorded; see `results.records`
+    last.safetensors                the state to go on from
+    model.safetensors, model.json   the model at the selected evaluation so far; see `models.saved`
+
+Invariant: `last` is never ahead of the records, and the model never ahead of `last`. Records are on the disk before the
+checkpoint that counts them, and a model before a later checkpoint; so what an interruption cut off is seen, and mended,
+when the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
+from ..files import check_target, locked, new_folders, write_atomically
+from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, read_tensors, save_model, versions
+from ..results import PARTS, Record, append_records, keep_records, select
+from ..results.records import RECORDS
+from ..settings import as_json, dumps
+from .processes import CaughtSignals, Stopped
+from .state import Snapshot
+from .watches import Watch
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+RUN, LAST, LOCK = "run.json", "last.safetensors", ".lock"
+LOOK_EVERY = 50  # steps between two questions of several processes on GPUs whether one was asked to stop
+
+
+@dataclass(frozen=True)
+class Checkpoint(Snapshot):
+    """A state as it was saved, with the description of its run and how many records had been written."""
+
+    description: Mapping[str, Any]
+    records: int
+
+
+def load_checkpoint(path: Path | str) -> Checkpoint:
+    """The state in a file such as last.safetensors; a file that is damaged or something else is an InputError."""
+    tensors, header = read_tensors(path)
+    try:
+        return Checkpoint(tensors, header["values"], header["description"], int(header["records"]))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{path} is not a checkpoint of a training: use last.safetensors of a run") from None
+
+
+def selection_rule(records: Sequence[Record]) -> str:
+    """By which data evaluations are selected: validation data like training's, else like the test's, else the last."""
+    parts = {record.get("part") for record in records}
+    return next((part for part in PARTS if part.endswith("_domain") and part in parts), "last")
+
+
+class RunFolder(Watch):
+    """Saves a training in a folder and goes on with it after an interruption, bit for bit on a CPU.
+
+    SIGINT and SIGTERM finish the step, save, and raise `Stopped`. Weights that are not numbers are never saved.
+
+    folder   made when there is something to write
+    resume   go on from what is there; without it, a folder that holds a run is refused
+    every    steps between two checkpoints, besides those at evaluations; None: none besides
+    seconds  and no longer than this between two of them
+    say      told in a few words where the run stands when it begins
+    again    how to go on, in the words of whoever asked for the run
+    """
+
+    in_every_process = True
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        resume: bool = False,
+        every: int | None = None,
+        seconds: float = 300.0,
+        say: Callable[[str], object] = print,
+        again: str = "train with resume=True",
+    ) -> None:
+        self.folder, self.resume, self.every, self.seconds = Path(folder), resume, every, seconds
+        self.say, self.again = say, again
+        self.saved_step: int | None = None  # of the last checkpoint; None: there is none yet
+        self._saved_at = time.monotonic()
+        self._lock = ExitStack()
+        self._signals = CaughtSignals()
+        for name in (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION):
+            check_target(self.folder / name)
+        held = self._held()
+        if held and not resume:
+            raise InputError(
+                f"{self.folder} holds a run already ({', '.join(held)}): go on with it with --resume, or choose "
+                "another folder"
+            )
+
+    # ---- what a watch does
+
+    def begin(self, run: Run) -> None:
+        """Bring the state to where the run stopped, and the history; at the beginning, write down what the run is."""
+        self._run, self._writes = run, run.engine.team.rank == 0
+        with run.engine.first_alone():
+            if self._writes:
+                self._open()
+            elif (self.folder / LAST).exists():
+                self._restore(self._load_last())
+        run.saved = self._standing()
+        self._signals.catch()
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        if self._writes:
+            with self._disk_errors(RECORDS):
+                append_records(self.folder / RECORDS, records)
+        self._save()
+        if self._writes and self._selected_step() == self._run.state.step:
+            self._save_model()
+
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        if step != self.saved_step and self._is_due(step):
+            self._run.settle()
+            self._save()
+        engine = self._run.engine
+        asked = None
+        if engine.team.size == 1 or not engine.on_gpu or step % LOOK_EVERY == 0:
+            asked = engine.agreed_signal(self._signals.signum)
+        if asked is not None and step < total:
+            if step != self.saved_step:
+                self._run.settle()
+                self._save()
+            self._signals.signum = None
+            raise Stopped(asked, step, total, self.again)
+
+    def end(self, error: BaseException | None) -> None:
+        """Let other processes use the folder. A signal that came too late to stop this training acts now."""
+        self._signals.release()
+        self._lock.close()
+        if error is None:
+            self._signals.act()
+
+    # ---- going on
+
+    def _open(self) -> None:
+        with new_folders(self.folder):
+            busy = f"another process is training in {self.folder}: wait for it, or choose another folder"
+            self._lock.enter_context(locked(self.folder / LOCK, busy))
+            try:
+                self._go_on()
+            except BaseException as error:
+                self._lock.close()
+                if isinstance(error, InputError) and not isinstance(error, OtherRunError):
+                    raise DamagedRunError(str(error)) from None
+                raise
+
+    def _go_on(self) -> None:
+        for name in (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION):
+            for unfinished in self.folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
+                unfinished.unlink()
+        if not (self.folder / LAST).exists():
+            self._begin_afresh()
+            return
+        checkpoint = self._load_last()
+        different = difference(checkpoint.description, self._run.description)
+        if different:
+            raise OtherRunError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
+        self._run.history[:] = keep_records(self.folder / RECORDS, checkpoint.records)
+        self._restore(checkpoint)
+        step, selected = self._run.state.step, self._selected_step()
+        if selected == step:
+            self._save_model()
+        elif selected is not None:
+            self._check_model(selected)
+        if not (self.folder / RUN).exists():
+            self._write_run()
+        here = f"step {step} of {self._run.total}"
+        self.say(f"{self.folder} is finished: {here}" if step == self._run.total else f"going on from {here}")
+
+    def _begin_afresh(self) -> None:
+        lost = (self.folder / WEIGHTS).exists() or len(_evaluations(self.folder / RECORDS)) > 1
+        if lost:  # one evaluation may be recorded before the first checkpoint
+            raise InputError(
+                f"{self.folder} holds {' and '.join(self._held())} but no {LAST} to go on from: bring it back, "
+                "or choose another folder"
+            )
+        if self.resume:
+            self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
+        keep_records(self.folder / RECORDS, 0)
+        self._write_run()
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self._run.state.restore(checkpoint)
+        self.saved_step = self._run.state.step
+
+    def _load_last(self) -> Checkpoint:
+        return load_checkpoint(self.folder / LAST)
+
+    def _check_model(self, selected: int) -> None:
+        """The selected model cannot be made again, so one that is lost is not passed over."""
+        path = self.folder / WEIGHTS
+        try:
+            about = read_tensors(path)[1].get("about", {})
+        except InputError:
+            about = {}
+        if about.get("step") != selected:
+            how = "is missing" if not path.exists() else "is damaged or of another step"
+            raise InputError(
+                f"{path} {how}: it must hold step {selected}, which is selected; bring it back, or train again "
+                "in another folder"
+            ) from None
+
+    def _held(self) -> list[str]:
+        """What would be lost if a run began here; run.json alone is of one that never came to a checkpoint."""
+        files = (self.folder / name for name in (RECORDS, LAST, WEIGHTS))
+        return [path.name for path in files if path.exists() and path.stat().st_size]
+
+    # ---- saving
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due, besides those at evaluations."""
+        by_steps = self.every is not None and step % self.every == 0
+        return by_steps or time.monotonic() - self._saved_at >= self.seconds
+
+    def _save(self) -> None:
+        state = self._run.state
+        if self._writes:
+            snapshot = state.snapshot()
+            header = {
+                "values": snapshot.values,
+                "records": len(self._run.history),
+                "description": self._run.description,
+            }
+            self._write(LAST, encode_tensors(snapshot.tensors, header))
+        self.saved_step, self._saved_at = state.step, time.monotonic()
+        self._run.saved = self._standing()
+
+    def _save_model(self) -> None:
+        run = self._run
+        saved = SavedModel(
+            network=run.state.model,
+            backbone=str(run.about.get("backbone") or ""),
+            input_shape=tuple(run.data.inputs[:1].shape[1:]),
+            classes=run.data.class_names,
+            environments=run.data.environment_names,
+            about={"step": run.state.step, **run.description},
+        )
+        with self._disk_errors(WEIGHTS):
+            save_model(self.folder, saved)
+
+    def _selected_step(self) -> int | None:
+        history = self._run.history
+        chosen = select(history, selection_rule(history)) if history else []
+        return chosen[0]["step"] if chosen else None
+
+    def _write_run(self) -> None:
+        about = {**self._run.description, "versions": versions()}
+        self._write(RUN, dumps(about, indent=2) + "\n")
+
+    def _write(self, name: str, content: bytes | str) -> None:
+        with self._disk_errors(name):
+            write_atomically(self.folder / name, content)
+
+    @contextmanager
+    def _disk_errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TransferRiskError(
+                f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, and go on with: "
+                f"{self.again}; {self._standing()}"
+            ) from None
+
+    def _standing(self) -> str:
+        """What there is to go on from, for a message."""
+        if self.saved_step is None:
+            return "there is no checkpoint yet"
+        return f"{self.folder / LAST} holds step {self.saved_step}"
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """What differs between two descriptions: "training.lr: 0.1 there, 0.05 here; ..."; "" where nothing does.
+
+    A digest is not shown: "train.labels: changed since".
+    """
+    old, new = flattened(as_json(there)), flattened(as_json(here))
+    told = []
+    for key in {**old, **new}:
+        if old.get(key) == new.get(key):
+            continue
+        kind, _, name = key.partition(".")
+        changed = kind == "digests"
+        told.append(f"{name}: {'changed since' if changed else f'{old.get(key)} there, {new.get(key)} here'}")
+    return "; ".join(told)
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested names joined by dots."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _evaluations(path: Path) -> set[Any]:
+    """The steps of the records in a file, whatever else is in it."""
+    found = set()
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            found.add(json.loads(line).get("step"))
+        except (ValueError, AttributeError, RecursionError):
+            continue
+    return found

@@ -1,0 +1,193 @@
+"""Watches follow a training: they are told of steps and evaluations, and may end it.
+
+    begin(run)                       before the first step; `run` is all there is to know of the training
+    after_step(step, total, loss)    the loss is None where it was not looked at, as in most steps on a GPU
+    after_evaluation(records)        one record for each part of the data and environment
+    should_stop()                    asked after each step
+    end(error)                       in any case; what has ended the training, None where it came to its end
+
+They are called in the order in which they are given, and ended in the opposite one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..errors import InputError
+from ..results import Record, mean_score
+from ..settings import as_json
+
+if TYPE_CHECKING:
+    from .loop import Run
+
+OnStep = Callable[[int, int], None]
+"""(steps done, steps in all)"""
+
+
+class Watch:
+    """Follows a training and does nothing; watches override what they need.
+
+    in_every_process  whether it is called in each of several processes that share a training, or in the first alone
+    """
+
+    in_every_process = False
+
+    def begin(self, run: Run) -> None:
+        """Called before the first step."""
+
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        """Called after each step."""
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        """Called after each evaluation, before `after_step` of the same step."""
+
+    def should_stop(self) -> bool:
+        """Whether the training ends after this step."""
+        return False
+
+    def end(self, error: BaseException | None) -> None:
+        """Called when the training has ended."""
+
+
+class Steps(Watch):
+    """Calls a function after each step with the number of steps done and of all."""
+
+    def __init__(self, on_step: OnStep) -> None:
+        self.on_step = on_step
+
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        self.on_step(step, total)
+
+
+class LossCurve(Watch):
+    """Keeps the losses that were looked at: every step's on a CPU, every fiftieth on a GPU."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.losses: list[float] = []
+
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        if loss is not None:
+            self.steps.append(step)
+            self.losses.append(loss)
+
+
+class EarlyStopping(Watch):
+    """Ends a training when a part of the data has not got better for long, and restores the weights of its best.
+
+    part      the part of the data, which must be among those evaluated
+    patience  evaluations without a higher accuracy, or the same at a lower loss, after which training ends
+    after     the epoch from which they count: a penalty shows its effect a while after it is switched on
+    """
+
+    in_every_process = True
+
+    def __init__(self, part: str = "training_domain", patience: int = 5, after: float = 0.0) -> None:
+        self.part, self.patience, self.after = part, patience, after
+        self.scores: list[float] = []  # accuracy at each evaluation
+        self._best, self._waited = (-1.0, 0.0), 0
+        self._weights: dict[str, Tensor] = {}
+
+    def begin(self, run: Run) -> None:
+        if run.history:
+            raise InputError("early stopping needs a training from its beginning: leave it out to go on with this one")
+        self._run = run
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        accuracy = mean_score(records, self.part)
+        if math.isnan(accuracy):
+            raise InputError(f"early stopping needs part {self.part!r}: evaluate it, or name another")
+        self.scores.append(accuracy)
+        reached = (accuracy, -mean_score(records, self.part, "loss"))
+        if reached > self._best:
+            self._best, self._waited = reached, 0
+            self._weights = copy.deepcopy(self._run.state.model.state_dict())
+        elif self._run.state.epoch >= self.after:
+            self._waited += 1
+
+    def should_stop(self) -> bool:
+        return self._waited >= self.patience
+
+    def end(self, error: BaseException | None) -> None:
+        if error is None and self._weights:
+            self._run.state.model.load_state_dict(self._weights)
+
+
+class Progress(Watch):
+    """Shows a bar where stderr is a terminal, and prints a line for each evaluation elsewhere.
+
+    The settings are printed after the first step, when nothing more can be said against them.
+    """
+
+    def __init__(self) -> None:
+        self._settings, self._loss, self._scores = "", "", ""
+
+    def begin(self, run: Run) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bars
+
+        self._run, self._console = run, Console(stderr=True)
+        self._settings = _settings_line(run)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars: Any = Bars(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._bars.start()
+        self._task = self._bars.add_task(run.name, total=run.total, completed=run.state.step)
+
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        self._print_settings()
+        if loss is not None:
+            self._loss = f"loss {loss:.3f}"
+        self._bars.update(self._task, completed=step, description=self._description())
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        self._print_settings()
+        batch = mean_score(records, "batch", "loss")
+        self._loss = "" if math.isnan(batch) else f"loss {batch:.3f}"
+        parts = {"training_domain": "validation", "test": "test"}
+        found = {name: mean_score(records, part) for part, name in parts.items()}
+        self._scores = "".join(f"  {name} {100 * x:.1f} %" for name, x in found.items() if not math.isnan(x))
+        if not self._console.is_terminal:
+            state = self._run.state
+            print(f"step {state.step}, epoch {state.epoch:.3g}: {self._loss}{self._scores}", file=sys.stderr)
+
+    def end(self, error: BaseException | None) -> None:
+        self._bars.stop()
+
+    def _print_settings(self) -> None:
+        if self._settings:
+            self._console.print(f"trm: {self._settings}", highlight=False, markup=False, soft_wrap=True)
+        self._settings = ""
+
+    def _description(self) -> str:
+        return f"{self._run.name}  {self._loss}{self._scores}"
+
+
+def _settings_line(run: Run) -> str:
+    """What is trained and how, in one line."""
+    config, settings = run.config, as_json(run.state.algorithm.config)
+    smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())
+    own = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items())
+    values = ", ".join(f"{name}={getattr(config, name):g}" for name in ("epochs", "lr", "momentum", "weight_decay"))
+    return (
+        f"training {run.name}: {own or 'no settings'}; backbone={run.about.get('backbone')}; {values}, "
+        f"decay_at={config.decay_at:g}, batch_size={config.batch_size} (the smallest environment has {smallest})"
+    )

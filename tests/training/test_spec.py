@@ -1,0 +1,438 @@
+"""A training as plain values: what is not asked for is the paper's."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from small import at, sets, steps_of
+
+from transferrisk.algorithms import parse_settings
+from transferrisk.data import SPLITS, EnvironmentSet, Options, Splits, load_data
+from transferrisk.errors import InputError
+from transferrisk.models import load_model_folder
+from transferrisk.models.saved import read_tensors
+from transferrisk.settings import as_json, dumps, from_mapping
+from transferrisk.training import RunFolder, TrainConfig, TrainSpec, Watch, run_spec
+from transferrisk.training.digests import SAMPLED, content_digests
+from transferrisk.training.finetune import balanced_draw, few_samples, finetuning
+from transferrisk.training.protocols import PROTOCOLS, default_backbone, protocol
+
+SHORT = {"epochs": 1, "evaluations": 1}
+
+
+class Look(Watch):
+    """Keeps the run."""
+
+    def begin(self, run):
+        self.run = run
+
+
+def looked_at(spec, **options):
+    look = Look()
+    trained = run_spec(spec, device="cpu", watch=[look], **options)
+    return look.run, trained
+
+
+# ---- defaults
+
+
+def images(*shape):
+    return EnvironmentSet(
+        torch.zeros(4, *shape, dtype=torch.uint8), torch.arange(4) % 2, torch.arange(4) // 2, ("a", "b"), ("x", "y")
+    )
+
+
+def test_the_papers_protocols():
+    """Appendix B.3.2."""
+    cmnist, coco, pacs = (PROTOCOLS[name] for name in ("10c-cmnist", "scenecoco", "pacs"))
+    assert (cmnist.epochs, cmnist.batch_size, cmnist.lr, cmnist.momentum, cmnist.weight_decay) == (
+        10,
+        128,
+        0.1,
+        0.9,
+        1e-4,
+    )
+    assert [cmnist.rate(step, 100) for step in (39, 40)] == [pytest.approx(0.1), pytest.approx(0.01)]
+    assert (coco.epochs, coco.batch_size, coco.lr) == (100, 128, 0.1)
+    assert (pacs.epochs, pacs.batch_size, pacs.lr, pacs.rate(99, 100)) == (50, 32, 1e-4, 1e-4)
+    assert PROTOCOLS["office-home"] == PROTOCOLS["celeba"] == pacs
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone"),
+    [((7,), "mlp"), ((3, 10, 10), "cnn"), ((3, 28, 28), "cnn"), ((3, 64, 64), "wrn-16-2"), ((3, 224, 224), "resnet18")],
+)
+def test_backbone_by_the_data(shape, backbone):
+    assert default_backbone(shape) == backbone
+
+
+def test_own_files_are_trained_like_what_they_resemble():
+    for shape, like in (((3, 224, 224), "pacs"), ((3, 28, 28), "10c-cmnist"), ((7,), "10c-cmnist")):
+        data = images(*shape)
+        own = protocol("folder:x", Splits(data, data, data, data))  # types do not matter here
+        assert replace(own, batch_size=PROTOCOLS[like].batch_size) == PROTOCOLS[like]
+
+
+@pytest.mark.parametrize(("smallest", "batch"), [(1, 1), (2, 2), (63, 32), (64, 64), (127, 64), (128, 128), (900, 128)])
+def test_batches_of_own_files_are_what_the_smallest_environment_holds(smallest, batch):
+    def vectors(n):
+        where = torch.cat([torch.zeros(n), torch.ones(1000)]).long()
+        return EnvironmentSet(torch.zeros(n + 1000, 2), where, where, ("a", "b"), ("x", "y"))
+
+    small, large = vectors(smallest), vectors(1000)
+    assert protocol("npz:x", Splits(small, small, small, small)).batch_size == batch
+    assert protocol("10c-digits", Splits(small, small, small, small)).batch_size == 128
+    held_out = Splits(large, large, small, small)  # what is left out to select by decides with the others
+    assert (protocol("npz:x", held_out).batch_size, protocol("npz:x", held_out, True).batch_size) == (128, batch)
+
+
+def test_evaluations_end_with_the_last_step_and_never_before_the_first():
+    assert TrainConfig(evaluations=3).evaluated(10) == {3, 7, 10}
+    assert TrainConfig(evaluations=10).evaluated(2) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"epochs": 0}, "epochs must be an integer >= 1, got 0"),
+        ({"epochs": 1.5}, "epochs must be an integer >= 1, got 1.5"),
+        ({"batch_size": "8"}, "batch_size must be .*, got '8'"),
+        ({"record": ("iris",)}, r"record.*'irm', 'transfer', got 'iris'"),
+        ({"lr": math.inf}, "lr must be .*, got inf"),
+        ({"lr": "fast"}, "lr must be .*, got 'fast'"),
+        ({"weight_decay": math.nan}, "weight_decay must be .*, got nan"),
+        ({"weight_decay": -1e-4}, "weight_decay must be .*, got -0.0001"),
+        ({"decay_at": 1.1}, "decay_at must be .*<= 1, got 1.1"),
+        ({"transfer_ridge": -1.0}, "transfer_ridge must be .*, got -1.0"),
+    ],
+)
+def test_bad_config(config, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**config)
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "expected"),
+    [
+        ("trm", ["ridge=1e-2", "bound=none", "query=random"], {"ridge": 0.01, "bound": None, "query": "random"}),
+        ("trm", ["bound=2"], {"bound": 2.0}),
+        ("mldg", ["order=2", "beta=1"], {"order": 2, "beta": 1.0}),
+        ("trm", ["solver=sgd"], {"solver": "sgd"}),
+    ],
+)
+def test_settings_have_the_types_of_the_config(name, pairs, expected):
+    parsed = parse_settings(name, pairs)
+    assert parsed == expected
+    assert all(type(parsed[key]) is type(value) for key, value in expected.items())
+
+
+# ---- the spec
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data": "gausian"}, "'gausian'.*gaussian"),
+        ({"algorithm": "tmr"}, "'tmr'.*'trm'"),
+        ({"settings": {"rigde": 1}}, "trm: .*'rigde'.*'ridge'"),
+        ({"settings": {"ridge": -1}}, "trm: ridge must be .*, got -1"),
+        ({"training": {"batchsize": 3}}, "training: .*'batchsize'.*'batch_size'"),
+        ({"training": {"lr": -1}}, "training: lr must be .*, got -1"),
+        ({"training": {"augment": True}}, "augment"),
+        ({"init": "a", "weights": "b"}, "'a' and 'b'"),
+        ({"finetune_samples": 10}, "algorithm must be 'erm'.*got 'trm'"),
+        ({"finetune_samples": 1, "algorithm": "erm"}, "finetune_samples must be .*>= 2.*, got 1"),
+        ({"seed": -1}, "seed must be .*, got -1"),
+        ({"precision": "fp8"}, "precision must be .*'fp8'"),
+        ({"shift": "sideways"}, "shift must be .*'sideways'"),
+        ({"bias": 0.9}, "bias must be left out: .*'gaussian'"),
+        ({"data": "10c-digits", "bias": 0.9, "biases": [1.0, 0.9]}, "biases must stand alone"),
+    ],
+)
+def test_what_cannot_be_asked_for(values, message):
+    with pytest.raises(InputError, match=message):
+        from_mapping(TrainSpec, {"data": "gaussian", "algorithm": "trm", **values})
+
+
+def test_a_spec_goes_through_json_and_its_digest_counts_what_is_given():
+    spec = TrainSpec("10c-digits", "trm", settings={"ridge": 1}, training={"record": ["irm"]}, bias=0.85)
+    again = from_mapping(TrainSpec, json.loads(dumps(spec)))
+    assert again == spec
+    assert (again.settings, again.training) == ({"ridge": 1.0}, {"record": ("irm",)})
+    assert again.digest == spec.digest != replace(spec, seed=1).digest
+    assert from_mapping(TrainSpec, {k: v for k, v in as_json(spec).items() if v is not None}).digest == spec.digest
+
+
+def test_resolving_writes_out_what_is_known_before_the_data_is_read():
+    spec = TrainSpec("10c-digits", algorithm="irm", bias=0.85).resolve()
+    assert spec.settings == {"penalty_weight": 1.0, "start_epoch": 1.0, "penalty": "scale"}
+    assert (spec.training["lr"], spec.training["epochs"], spec.training["record"]) == (0.1, 10, ())
+    assert (spec.shift, spec.first_bias, spec.bias, spec.biases) == ("label-correlated", 1.0, 0.85, None)
+    assert (spec.backbone, spec.weights, spec.augment) == ("cnn", "none", False)
+    assert spec.resolve() == spec
+    three = TrainSpec("10c-digits", "trm", biases=(1.0, 0.9, 0.8)).resolve()
+    assert (three.biases, three.bias) == ((1.0, 0.9, 0.8), None)
+    plain = TrainSpec("10c-digits", "trm").resolve()
+    assert (plain.shift, plain.bias) == (None, None)
+    oracle = [TrainSpec("10c-digits", "trm", oracle=True, shift="combined", bias=bias).resolve() for bias in (0.5, 0.9)]
+    assert oracle[0].digest == oracle[1].digest
+    tuned = TrainSpec("10c-digits", algorithm="erm", finetune_samples=20).resolve()
+    assert (tuned.training["lr"], tuned.training["batch_size"], tuned.training["epochs"]) == (
+        pytest.approx(0.01),
+        20,
+        100,
+    )
+
+
+def test_files_count_by_their_content(tmp_path):
+    path = tmp_path / "visits.csv"
+    path.write_text("site,y,x\na,0,1\n")
+    spec = TrainSpec(f"table:{path}", "trm", label="y", environment="site")
+    first = spec.resolve()
+    path.write_text("site,y,x\na,0,2\n")
+    assert first.content != spec.resolve().content
+    with pytest.raises(InputError, match=r"none\.csv"):
+        TrainSpec(f"table:{tmp_path / 'none.csv'}", "trm").resolve()
+    with pytest.raises(InputError, match=r"weights must be a file or one of .*, got 'nowhere'"):
+        TrainSpec("gaussian", "trm", weights="nowhere").resolve()
+
+
+def test_what_is_asked_for_takes_the_place_of_the_protocol():
+    spec = TrainSpec("gaussian", "irm", seed=2, training={"epochs": 3, "lr": 0.5, "evaluations": 1}, backbone="linear")
+    run, trained = looked_at(spec)
+    assert (run.config.epochs, run.config.lr, run.config.batch_size) == (3, 0.5, 128)
+    about = run.description["spec"]
+    assert (about["data"], about["backbone"], about["settings"]["penalty_weight"]) == ("gaussian", "linear", 1.0)
+    assert (about["seed"], about["precision"], about["training"]["momentum"]) == (2, "fp32", 0.9)
+    assert run.description["samples"]["train"] == 4800
+    assert steps_of(trained.history) == [36]
+    with pytest.raises(InputError, match=r"augment must be False: .*vectors"):
+        run_spec(TrainSpec("gaussian", "trm", augment=True))
+
+
+@pytest.fixture
+def four_sites(tmp_path):
+    rng = np.random.default_rng(0)
+    sites = np.repeat(["a", "b", "c", "d"], 40)
+    np.savez(tmp_path / "e.npz", features=rng.normal(size=(160, 3)), labels=np.tile([0, 1], 80), environments=sites)
+    return f"npz:{tmp_path / 'e.npz'}"
+
+
+def test_a_held_out_environment_takes_the_place_of_the_test(four_sites):
+    spec = TrainSpec(four_sites, "erm", test_env="d", hold_out="b", training={"batch_size": 8, **SHORT})
+    run, trained = looked_at(spec)
+    assert run.data.environment_names == ("a", "c")
+    step = trained.state.step
+    assert set(at(trained.history, step, "test")) == {"b"}
+    assert run.description["spec"]["hold_out"] == "b"
+
+
+def test_what_cannot_be_held_out(four_sites):
+    for test, held in (("d", "d"), ("d", "x"), ("x", "a")):
+        with pytest.raises(InputError, match=rf"two of a, b, c, d, got {test} and {held}"):
+            run_spec(TrainSpec(four_sites, "trm", test_env=test, hold_out=held))
+    with pytest.raises(InputError, match="--hold-out a needs --test-env"):
+        run_spec(TrainSpec(four_sites, "trm", hold_out="a"))
+    with pytest.raises(InputError, match="--hold-out far"):
+        run_spec(TrainSpec("gaussian", "trm", hold_out="far"))
+
+
+def test_parts_of_the_data_are_named_in_one_place():
+    assert list(SPLITS) == [field.name for field in fields(Splits)]
+
+
+# ---- weights to begin with, and fine-tuning
+
+
+def uneven(counts=(20, 5, 2)):
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
+    return EnvironmentSet(torch.randn(len(labels), 4), labels, torch.zeros_like(labels), ("east",), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize(("count", "expected"), [(6, [2, 2, 2]), (12, [5, 5, 2]), (25, [18, 5, 2])])
+def test_classes_are_balanced_as_far_as_they_last(count, expected):
+    data = uneven()
+    drawn = balanced_draw(data, count, seed=0)
+    assert len(drawn.unique()) == count
+    assert data.labels[drawn].bincount(minlength=3).tolist() == expected
+    assert torch.equal(drawn, balanced_draw(data, count, seed=0))
+    assert not torch.equal(drawn, balanced_draw(data, count, seed=1))
+
+
+def test_nothing_that_is_trained_on_is_tested_on():
+    test = replace(sets()["test"], sources=torch.arange(60) // 4)
+    drawn, rest = few_samples(test, 6, seed=0)
+    assert len(drawn) == 6
+    seen = set(drawn.sources.tolist())
+    assert not seen & set(rest.sources.tolist())
+    assert len(rest) == 60 - 4 * len(seen)
+    assert drawn.environment_names == ("east",)
+
+
+@pytest.mark.parametrize("count", [1, 27, 100])
+def test_too_few_or_too_many(count):
+    with pytest.raises(InputError, match=f"2 to 26, .*got {count}"):
+        balanced_draw(uneven(), count, 0)
+
+
+def test_all_sources_drawn():
+    with pytest.raises(InputError, match="leave none of 60 to test on"):
+        few_samples(replace(sets()["test"], sources=torch.zeros(60, dtype=torch.long)), 6, 0)
+
+
+def test_the_rate_is_that_at_which_training_ended():
+    config = finetuning(TrainConfig(lr=0.1, decay_at=0.4, batch_size=128), 20)
+    assert (config.lr, config.rate(99, 100), config.batch_size) == (pytest.approx(0.01), pytest.approx(0.01), 20)
+    assert finetuning(TrainConfig(lr=1e-4, decay_at=1.0), 500).lr == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "count", "given", "epochs"),
+    [
+        (128, 10, {}, 100), (128, 500, {}, 34), (8, 500, {}, 10), (None, 20, {}, 100),
+        (128, 500, {"batch_size": 500}, 100), (128, 500, {"batch_size": 10}, 10), (128, 5, {"batch_size": 10}, 100),
+        (128, 10, {"epochs": 3}, 3),
+    ],
+)  # fmt: skip
+def test_a_few_samples_are_seen_often_enough(batch_size, count, given, epochs):
+    config = finetuning(TrainConfig(epochs=10, batch_size=batch_size), count, given)
+    assert config.epochs == epochs
+    assert {name: getattr(config, name) for name in given} == given
+
+
+@pytest.fixture
+def first(tmp_path):
+    spec = TrainSpec("gaussian", "erm", backbone="mlp:5", training=SHORT)
+    run_spec(spec, device="cpu", watch=[RunFolder(tmp_path / "first", say=print)])
+    return str(tmp_path / "first")
+
+
+def test_a_saved_model_is_what_was_trained(first):
+    saved = load_model_folder(first)
+    assert (saved.backbone, saved.input_shape, saved.classes) == ("mlp:5", (15,), ("-1", "+1"))
+    assert saved.about["spec"]["algorithm"] == "erm"
+    assert saved.about["step"] == 12
+    assert not saved.network.training
+
+
+def test_fine_tuning_begins_with_the_weights_of_the_model_and_nothing_else(first):
+    spec = TrainSpec("gaussian", "erm", seed=3, init=first, finetune_samples=10, training={"lr": 0.0, **SHORT})
+    run, trained = looked_at(spec)
+    assert run.description["spec"]["backbone"] == "mlp:5"
+    assert run.description["spec"]["init"] == "first"
+    assert len(run.data) == 10
+    assert run.data.labels.bincount().tolist() == [5, 5]
+    assert {record["part"] for record in trained.history} == {"train", "test_domain", "test", "batch"}
+    saved = load_model_folder(first).network.state_dict()
+    for name, value in trained.model.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+
+
+def test_it_learns_the_new_environment(first):
+    """What helped in training misleads in `far`; a few of its samples mend that."""
+
+    def tested(**values):
+        spec = TrainSpec("gaussian", "erm", finetune_samples=60, **values)
+        history = run_spec(spec, device="cpu").history
+        return at(history, history[-1]["step"], "test")["far"]["accuracy"]
+
+    tuned = tested(init=first, training={"epochs": 60, "lr": 0.05, "evaluations": 2})
+    assert tuned > 0.8
+    assert tested(backbone="mlp:5", training={"epochs": 1, "lr": 0.0}) < tuned
+
+
+def test_what_cannot_be_fine_tuned(first):
+    with pytest.raises(InputError, match="record must not hold 'transfer'"):
+        run_spec(TrainSpec("gaussian", "erm", init=first, finetune_samples=10, training={"record": ("transfer",)}))
+    with pytest.raises(InputError, match=r"does not fit this model .*mlp:5"):
+        run_spec(TrainSpec("gaussian", "erm", init=first, backbone="mlp:6"), device="cpu")
+    with pytest.raises(InputError, match="nowhere does not exist"):
+        run_spec(TrainSpec("gaussian", "erm", init="nowhere"))
+
+
+def test_weights_that_have_changed_are_refused(first, tmp_path):
+    spec = TrainSpec("gaussian", "erm", backbone="mlp:5", training=SHORT)
+
+    def trained(folder, spec, **options):
+        return run_spec(spec, device="cpu", watch=[RunFolder(tmp_path / folder, say=print, **options)])
+
+    trained("other", replace(spec, seed=1))
+    trained("second", replace(spec, init=first))
+    model = tmp_path / "first" / "model.safetensors"
+    model.write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    with pytest.raises(InputError, match="weights_content"):
+        trained("second", replace(spec, init=first), resume=True)
+
+    weights = tmp_path / "weights.safetensors"
+    prefix = "featuriser.network."
+    own, _ = read_tensors(model)
+    state = {key.removeprefix(prefix): value + 1 for key, value in own.items() if key.startswith(prefix)}
+    save_file(state, weights)
+    trained("third", replace(spec, weights=str(weights)))
+    save_file({key: value + 1 for key, value in state.items()}, weights)
+    with pytest.raises(InputError, match="weights_content"):
+        trained("third", replace(spec, weights=str(weights)), resume=True)
+
+
+# ---- digests
+
+
+def test_a_digest_is_of_the_content_however_it_is_kept():
+    data = sets()["train"]
+    backwards = data.select(torch.arange(59, -1, -1))
+    assert content_digests(backwards.select(torch.arange(59, -1, -1))) == content_digests(data)
+    assert content_digests(backwards) != content_digests(data)
+
+
+class Counted:
+    """Inputs that say which of them were looked at."""
+
+    def __init__(self, stored):
+        self.stored, self.seen = stored, set()
+
+    def __len__(self):
+        return len(self.stored)
+
+    def __getitem__(self, index):
+        self.seen |= set(torch.arange(len(self))[index].tolist())
+        return self.stored[index]
+
+
+def test_a_large_set_is_sampled_from_end_to_end():
+    n, size = 60_000, 3 * 28 * 28
+    inputs = Counted(torch.zeros(1, size, dtype=torch.uint8).expand(n, -1))
+    where = torch.arange(n) % 2
+    content_digests(EnvironmentSet(inputs, where, where, ("a", "b"), ("x", "y")))
+    seen = sorted(inputs.seen)
+    assert (seen[0], seen[-1]) == (0, n - 1)
+    assert SAMPLED // size - 1 <= len(seen) <= SAMPLED // size + 1
+    gaps = [b - a for a, b in pairwise(seen)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_images_that_are_not_decoded_count_by_their_files(tmp_path):
+    def write(root, shade):
+        for number, site in enumerate(("a", "b", "c")):
+            for kind in ("cat", "dog"):
+                (root / site / kind).mkdir(parents=True, exist_ok=True)
+                for i in range(4):
+                    Image.new("RGB", (8, 8), (40 * i, 60 * number, shade)).save(root / site / kind / f"{i}.bmp")
+
+    def digests(root):
+        return content_digests(load_data(f"folder:{root}", Options(lazy=True, size=8)))
+
+    for name in ("one", "moved"):
+        write(tmp_path / name, 10)
+    assert digests(tmp_path / "one") == digests(tmp_path / "moved")
+    before = digests(tmp_path / "one")
+    write(tmp_path / "one", 11)  # files of the same sizes
+    after = digests(tmp_path / "one")
+    assert [key for key in before if before[key] != after[key]] == ["inputs"]
