@@ -6,11 +6,20 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from transferrisk.errors import InputError
-from transferrisk.files import owned, prepare_folder, whole_file, write_atomically
+from transferrisk.files import (
+    existing_file,
+    expand_home,
+    locked,
+    owned,
+    prepare_folder,
+    whole_file,
+    write_atomically,
+)
 
 
 def test_writes_and_replaces(tmp_path):
@@ -90,4 +99,30 @@ def test_a_full_disk_is_told_with_the_file_it_has_no_room_for(tmp_path, monkeypa
     with pytest.raises(OSError, match="No space left") as caught:
         write_atomically(tmp_path / "report.html", "new")
     assert caught.value.filename == str(tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_home_folder_that_does_not_exist():
+    assert expand_home("~/x") == Path.home() / "x"
+    with pytest.raises(InputError, match="no home folder ~nosuchuser"):
+        expand_home("~nosuchuser/x")
+
+
+def test_a_file_to_read(tmp_path):
+    (tmp_path / "table.csv").write_text("x")
+    (tmp_path / "empty.csv").touch()
+    assert existing_file(str(tmp_path / "table.csv")) == tmp_path / "table.csv"
+    for name, reason in (("tabel.csv", "did you mean 'table.csv'"), ("empty.csv", "is empty"), (".", "is a folder")):
+        with pytest.raises(InputError, match=reason):
+            existing_file(tmp_path / name)
+
+
+def test_a_lock_is_held_once_and_leaves_nothing(tmp_path):
+    with locked(tmp_path / "lock", "busy"):
+        code = "import sys, pathlib, transferrisk.files as f\nwith f.locked(pathlib.Path(sys.argv[1]), 'busy'): pass"
+        command = [sys.executable, "-c", code, tmp_path / "lock"]
+        out = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "InputError: busy" in out.stderr
+    with locked(tmp_path / "lock", "busy"):
+        pass
     assert not list(tmp_path.iterdir())

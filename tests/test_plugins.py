@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transferrisk import algorithms, models
+from transferrisk import algorithms, models, plugins
 from transferrisk.data import available, load_data
 from transferrisk.data.catalogue import DATA_SETS, find_set
 from transferrisk.data.fetch import needed_facts
@@ -233,6 +233,17 @@ def test_a_name_of_two_packages(package):
         algorithms.get_algorithm("mine")
     with pytest.warns(PluginWarning, match=told):
         assert "mine" not in algorithms.available()
+
+
+def test_entry_points_of_this_package_work_without_installing_it_and_come_first(package):
+    own = plugins.entries("transferrisk.tasks")["toy-2d"][0]
+    assert own.dist is None
+    assert plugins.package_of(own) == "transferrisk"
+    before = type(tasks.get_task("toy-2d"))
+    package("added_taken", {"tasks": "toy-2d = added_taken:Mine"}, "Mine = 3")
+    forget_packages()
+    with pytest.warns(PluginWarning, match="task 'toy-2d' of the package added_taken 1.5 is not used"):
+        assert type(tasks.get_task("toy-2d")) is before
 
 
 def write(folder, **recipes):

@@ -99,9 +99,10 @@ def number(name: str, value: object) -> int:
 
 
 def test_registry_proposes_the_nearest_name_and_keeps_what_it_has():
-    numbers = Registry("number", "transferrisk.none-such", number, fill=lambda: numbers.add("three", 3))
+    numbers = Registry("number", "transferrisk.none-such", number)
     numbers.add("four", 4)
     numbers.add("four", 4)
+    numbers.add("three", 3)
     assert numbers.get("three") == 3
     assert numbers.names() == ["four", "three"]
     assert "five" not in numbers

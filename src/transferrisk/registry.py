@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from .errors import InputError, choices
@@ -22,7 +23,7 @@ class Registry(Generic[T]):
     noun   what one of them is called in messages, such as "algorithm"
     group  the group of entry points in which packages add more
     check  (name, value) -> what is kept under the name; raises InputError where the value is not of the kind
-    fill   imports the built-in ones, which register themselves; called before the first look-up
+    fill   module that registers the built-in ones; imported before the first look-up
     also   names that are known besides, without being registered
     """
 
@@ -31,13 +32,12 @@ class Registry(Generic[T]):
         noun: str,
         group: str,
         check: Callable[[str, Any], T],
-        fill: Callable[[], object] = lambda: None,
+        fill: str | None = None,
         also: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self.noun = noun
         self._check, self._fill, self._also = check, fill, also
         self._things: dict[str, T] = {}
-        self._filled = False
         self._plugins = Plugins(group, noun, known=self._is_taken, register=self._add_from_package)
 
     def register(self, name: str) -> Callable[[U], U]:
@@ -94,9 +94,9 @@ class Registry(Generic[T]):
         return isinstance(name, str) and self.find(name) is not None
 
     def _ensure_filled(self) -> None:
-        if not self._filled:
-            self._filled = True
-            self._fill()
+        if self._fill is not None:
+            module, self._fill = self._fill, None
+            import_module(module)
 
     def _is_taken(self, name: str) -> bool:
         return name in self._things or self._also(name)

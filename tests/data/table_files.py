@@ -1,12 +1,14 @@
-"""A small table, as a file."""
+"""A small table as a file, and schemas of columns with the features they give."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from transferrisk.data import Options, load_data
+from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
 
 ASKED = Options(label="y", environment="site")
@@ -39,3 +41,28 @@ def refused(path, asked=ASKED):
     assert "\n" not in message
     assert path.name in message
     return message
+
+
+def schema_of(**columns) -> Schema:
+    n = len(next(iter(columns.values())))
+    frame = pd.DataFrame({**columns, "y": np.arange(n) % 2, "site": np.arange(n) % 3})
+    return Schema.infer(frame, "y", "site")
+
+
+def encoded(**columns) -> dict[str, list[float]]:
+    schema = schema_of(**columns)
+    result = schema.encode(pd.DataFrame(columns))
+    assert result.notes == ()
+    assert result.features.dtype == torch.float32
+    assert result.names == schema.feature_names
+    return {name: result.features[:, j].tolist() for j, name in enumerate(result.names)}
+
+
+MIXED = {
+    "x": [1.0, 2.0, np.nan, 4.0],
+    "z": [3, 1, 4, 1],
+    "b": [True, False, True, True],
+    "c": ["u", "v", "u", "w"],
+    "m": ["u", None, "u", "w"],
+    "d": ["2020-01-01", "2020-01-02", "2021-05-05", "2022-01-01"],
+}

@@ -1,4 +1,4 @@
-"""10C-CMNIST from idx files: small ones the test writes, and the real ones where they are."""
+"""Ten colours: realised frequencies against the stated bias; 10C-CMNIST from idx files, small or real."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from transferrisk.data import Options, Shift, load_data
+from transferrisk.data import EnvironmentSet, Options, Shift, TestDomainValidation, TrainingDomainValidation, load_data
 from transferrisk.data.catalogue import VARIABLE, data_root
-from transferrisk.data.sets.ten_colours import read_idx
+from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, coloured_splits, paint, placed, read_idx
+from transferrisk.data.shifts import biased_values, random_bijection, split_sizes
 from transferrisk.errors import InputError
 
 
@@ -127,3 +130,191 @@ def test_the_real_set():
     assert splits.train.group_counts().sum(1).tolist() == [16_000, 16_000]
     assert splits.train.inputs[:].shape[1:] == (3, 28, 28)
     assert len(torch.cat([s.sources for s in (splits.train, splits.test, splits.training_domain)]).unique()) == 60_000
+
+
+@given(st.floats(0, 1), st.integers(0, 10**6))
+def test_realised_bias(bias, seed):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(10, (20_000,), generator=generator)
+    bijection = random_bijection(10, generator)
+    values = biased_values(labels, bias, bijection, generator)
+    share = float((values == bijection[labels]).float().mean())
+    assert share == pytest.approx(bias + (1 - bias) / 10, abs=0.02)
+    others = values[values != bijection[labels]]
+    if len(others) > 5000:
+        frequencies = torch.bincount(others, minlength=10) / len(others)
+        assert float((frequencies - 0.1).abs().max()) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"biases": (1.0, 90)}, r"biases\[1\] must be .*, got 90"),
+        ({"biases": (1.0,)}, "biases must name two training environments or more, got 1"),
+        ({"kind": "correlated"}, "kind must be one of 'label-correlated', .*, got 'correlated'"),
+    ],
+)
+def test_bad_shifts_say_what_to_do(arguments, message):
+    with pytest.raises(InputError, match=message):
+        Shift(**arguments)
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return load_data("10c-digits")
+
+
+def colour_index(images):
+    """Which of the ten colours each image has, from its brightest pixel."""
+    flat = images.flatten(2).float()
+    brightest = flat.sum(1).argmax(1)
+    pixel = flat[torch.arange(len(flat)), :, brightest]
+    return torch.cdist(pixel, COLOURS.float()).argmin(1)
+
+
+def test_sizes_and_names(splits):
+    assert splits.train.environment_names == ("bias 100%", "bias 90%")
+    assert splits.train.group_counts().sum(1).tolist() == [3832, 3832]
+    assert len(splits.test) == 3832
+    assert len(splits.training_domain) == len(splits.test_domain) == 2880
+    assert splits.train.inputs[:].shape[1:] == (3, 10, 10)
+    assert splits.train.inputs[:].dtype == torch.uint8
+    assert 0 <= float(splits.train.batch().min()) < float(splits.train.batch().max()) <= 1
+
+
+def test_validations_have_types_of_their_own(splits):
+    assert isinstance(splits.training_domain, TrainingDomainValidation)
+    assert isinstance(splits.test_domain, TestDomainValidation)
+    assert not isinstance(splits.test_domain, TrainingDomainValidation)
+    assert splits.training_domain.environment_names == splits.train.environment_names
+
+
+def test_colours_follow_the_label_as_stated(splits):
+    first = splits.train.environment("bias 100%")
+    bijection = {}
+    for colour, label in zip(colour_index(first.inputs[:]).tolist(), first.labels.tolist(), strict=True):
+        assert bijection.setdefault(label, colour) == colour
+    assert len(set(bijection.values())) == 10
+    tied = torch.tensor([bijection[label] for label in range(10)])
+    for data, expected in ((splits.train.environment("bias 90%"), 0.91), (splits.test, 0.1)):
+        share = float((colour_index(data.inputs[:]) == tied[data.labels]).float().mean())
+        assert share == pytest.approx(expected, abs=0.02)
+
+
+def test_seed_decides(splits):
+    again, other = (load_data("10c-digits", Options(seed=seed)) for seed in (0, 1))
+    assert torch.equal(again.train.inputs[:], splits.train.inputs[:])
+    assert not torch.equal(other.train.labels, splits.train.labels)
+
+
+def test_views_of_a_digit_stay_on_one_side():
+    shapes = torch.eye(64)[:60].reshape(60, 1, 8, 8).expand(-1, 4, -1, -1)  # each sample inks a pixel of its own
+    parts = coloured_splits(shapes, torch.zeros(60, dtype=torch.long), tuple("0123456789"), Options(seed=3))
+    train, validation, test = (
+        set(part.inputs[:].sum(1).flatten(1).argmax(1).tolist())
+        for part in (parts.train, parts.training_domain, parts.test)
+    )
+    assert (len(train), len(validation), len(test)) == (32, 12, 16)
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+
+
+def test_placed_views_are_whole_and_different():
+    shapes = torch.rand(5, 8, 8)
+    views = placed(shapes, 8, 10, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(views.sum((2, 3)), shapes.sum((1, 2))[:, None].expand(5, 8))
+    assert len({view.numpy().tobytes() for view in views[0]}) == 8
+
+
+def squares(n=3000):
+    """A square of ink in the middle of each of n images, in ten classes."""
+    shapes = torch.zeros(n, 1, 6, 6)
+    shapes[:, :, 2:4, 2:4] = 1
+    return shapes, torch.arange(n) % 10
+
+
+@pytest.mark.parametrize("kind", ["label-correlated", "label-uncorrelated", "combined"])
+def test_what_takes_part_in_a_shift(kind):
+    shapes, labels = squares()
+    splits = coloured_splits(shapes, labels, tuple("0123456789"), Options(shift=Shift(kind, (1.0, 0.8, 0.6))))
+    assert len(splits.train.environment_names) == 3
+    backgrounds = []
+    for part in (*(splits.train.environment(name) for name in splits.train.environment_names), splits.test):
+        ink, paper = part.inputs[:][:, :, 2, 2], part.inputs[:][:, :, 0, 0]
+        if kind == "label-uncorrelated":
+            assert (ink == 255).all()
+        else:
+            assert len(ink.unique(dim=0)) == 10
+        palette = paper.unique(dim=0)
+        backgrounds.append({tuple(colour) for colour in palette.tolist()})
+        if kind == "label-correlated":
+            assert not paper.any()
+        else:
+            assert len(palette) == 5
+            assert int(palette.max()) <= 256 * BRIGHTEST
+            shares = torch.stack([(paper == colour).all(1).float().mean() for colour in palette])
+            assert float((shares - 0.2).abs().max()) < 0.06
+    if kind != "label-correlated":
+        assert len(set.union(*backgrounds)) > 15  # each environment has five of its own
+    assert not {c for b in backgrounds[:3] for c in b} & backgrounds[3] or kind == "label-correlated"
+
+
+def test_validation_looks_like_what_it_stands_for():
+    shapes, labels = squares(6000)
+    splits = coloured_splits(
+        shapes, labels, tuple("0123456789"), Options(seed=1, shift=Shift("label-correlated", (1.0, 0.5)))
+    )
+    first = splits.train.environment("bias 100%")
+    tied = {int(y): tuple(c.tolist()) for y, c in zip(first.labels, first.inputs[:][:, :, 2, 2], strict=True)}
+
+    def share(data):
+        pairs = zip(data.labels.tolist(), data.inputs[:][:, :, 2, 2].tolist(), strict=True)
+        return sum(tied[y] == tuple(c) for y, c in pairs) / len(data)
+
+    assert share(splits.training_domain.environment("bias 100%")) == 1
+    assert share(splits.training_domain.environment("bias 50%")) == pytest.approx(0.55, abs=0.05)
+    assert share(splits.test_domain) == pytest.approx(0.1, abs=0.04)
+
+
+def test_oracle_trains_on_what_the_test_looks_like():
+    shapes, labels = squares()
+    oracle = coloured_splits(shapes, labels, tuple("0123456789"), Options(shift=Shift("combined"), oracle=True))
+    plain = coloured_splits(shapes, labels, tuple("0123456789"), Options(shift=Shift("combined")))
+    assert torch.equal(oracle.train.sources, plain.train.sources)  # the same digits
+    papers = [
+        {tuple(c) for c in part.inputs[:][:, :, 0, 0].tolist()} for part in (oracle.train, oracle.test, plain.train)
+    ]
+    assert papers[0] == papers[1]
+    assert not papers[0] & papers[2]
+
+
+def test_the_papers_sizes():
+    assert split_sizes(60_000, 2) == [16_000, 16_000, 16_000, 12_000]
+    assert split_sizes(10_000, 2, (13, 11)) == [2600, 2600, 2600, 2200]
+    assert sum(split_sizes(1797, 3)) == 1797
+
+
+def test_paint():
+    shapes = torch.tensor([[[0.0, 0.5, 1.0]]])
+    ink, paper = torch.tensor([[200, 100, 0]], dtype=torch.uint8), torch.tensor([[0, 100, 50]], dtype=torch.uint8)
+    assert paint(shapes, ink, paper).tolist() == [[[[0, 100, 200]], [[100, 100, 100]], [[50, 25, 0]]]]
+
+
+def test_every_sample_needs_a_label():
+    with pytest.raises(InputError, match="3 inputs, 2 labels and 3 environments"):
+        EnvironmentSet(torch.zeros(3, 1), torch.zeros(2), torch.zeros(3), ("a",), ("x",))
+
+
+@pytest.mark.parametrize("kind", ["label-correlated", "combined"])
+def test_an_oracle_is_the_same_whatever_the_bias(kind):
+    """So that experiments train it once."""
+    one, other = (
+        load_data("10c-digits", Options(seed=3, shift=Shift(kind, biases), oracle=True))
+        for biases in ((1.0, 0.85), (0.9, 0.95))
+    )
+    for part in ("train", "training_domain", "test_domain", "test"):
+        ours, theirs = getattr(one, part), getattr(other, part)
+        assert torch.equal(ours.inputs, theirs.inputs)
+        assert torch.equal(ours.labels, theirs.labels)
+        assert torch.equal(ours.environments, theirs.environments)

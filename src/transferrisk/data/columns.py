@@ -21,7 +21,20 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, counted, listed
 from .standardise import moments, standardised
-from .values import KINDS, MANY, Codes, Floats, as_codes, as_days, as_numbers, as_truth, is_blank, is_number, kind_of
+from .values import (
+    KINDS,
+    MANY,
+    Codes,
+    Floats,
+    as_codes,
+    as_days,
+    as_numbers,
+    as_truth,
+    is_blank,
+    is_number,
+    kind_of,
+    places_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,20 +181,19 @@ class Categorical:
         if kind_of(series) not in KINDS:
             raise InputError(f"column {self.name!r} must hold categories, got {kind_of(series)} values")
         codes, texts = as_codes(series)
-        position = {category: i for i, category in enumerate(self.categories)}
+        places = places_of(texts, self.categories)[codes]
+        absent, unseen = codes < 0, (codes >= 0) & (places < 0)
         nowhere = len(self.features)
-        elsewhere = len(self.categories) if self.other else nowhere
-        absent = nowhere - 1 if self.missing else nowhere
-        places = np.array([*(position.get(text, elsewhere) for text in texts), absent])[codes]
+        places[unseen] = len(self.categories) if self.other else nowhere
+        places[absent] = nowhere - 1 if self.missing else nowhere
         hot = np.zeros((len(series), nowhere + 1), np.float32)
         hot[np.arange(len(series)), places] = 1
         notes = []
-        unseen = tuple(text for text in texts if text not in position)
-        if unseen and not self.other:
-            rows = int((places[codes >= 0] == nowhere).sum())
-            notes.append(Note("unseen categories", self.name, rows, unseen))
-        if (codes < 0).any() and not self.missing:
-            notes.append(Note("missing values", self.name, int((codes < 0).sum())))
+        if unseen.any() and not self.other:
+            values = tuple(texts[code] for code in np.unique(codes[unseen]))
+            notes.append(Note("unseen categories", self.name, int(unseen.sum()), values))
+        if absent.any() and not self.missing:
+            notes.append(Note("missing values", self.name, int(absent.sum())))
         return list(hot.T[:nowhere]), notes
 
 

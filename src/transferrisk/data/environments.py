@@ -145,7 +145,7 @@ def _check_numbers(numbers: Tensor, names: Sequence[str], what: str) -> None:
     _refuse_repeated(names, what)
     if numbers.device.type != "cpu" or not len(numbers):
         return
-    low, high = (int(extreme) for extreme in torch.aminmax(numbers))
+    low, high = torch.stack(torch.aminmax(numbers)).tolist()
     if low < 0 or high >= len(names):
         raise InputError(
             f"{what}s are {low} to {high} where {len(names)} have names: number them from 0 to {len(names) - 1}"

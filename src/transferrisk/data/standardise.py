@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -32,15 +31,13 @@ def moments(
     largest = np.maximum(np.maximum(-low, high), np.finfo(np.float64).tiny)
     constant = high / largest - low / largest <= rounding * np.finfo(rows.dtype).eps
 
-    def average(of: Callable[[Floats], Floats]) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = np.zeros(d)
-        for start in range(0, n, step):
-            part = of(rows[start : start + step] / largest)
-            total += (part if weights is None else part * weights[start : start + step, None]).sum(0)
-        return total / (n if weights is None else float(weights.sum()))
-
-    mean = average(lambda shares: shares)
-    scale = largest * np.sqrt(average(lambda shares: (shares - mean) ** 2))
+    counts = np.ones(n) if weights is None else weights / weights.mean()
+    mean, square = np.zeros(d), np.zeros(d)
+    for start in range(0, n, step):
+        mean += counts[start : start + step] @ (rows[start : start + step] / largest) / n
+    for start in range(0, n, step):
+        square += counts[start : start + step] @ (rows[start : start + step] / largest - mean) ** 2 / n
+    scale = largest * np.sqrt(square)
     return np.where(constant, low, largest * mean), np.where(constant | (scale <= _SMALLEST), 0.0, scale)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +24,22 @@ MANY = 50  # values of a column; with more, it may be something else than it see
 
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 
-KINDS = {
-    "numeric": {"integer", "integer-na", "floating", "mixed-integer-float", "decimal", "timedelta64"},
-    "boolean": {"boolean"},
-    "date": {"datetime", "datetime64", "date"},
-    "text": {"string", "mixed", "mixed-integer", "categorical"},
-    "empty": {"empty"},
+KINDS = ("numeric", "boolean", "date", "text", "empty")
+_KIND_OF = {  # pandas' name of a type -> its kind
+    **dict.fromkeys(("integer", "integer-na", "floating", "mixed-integer-float", "decimal", "timedelta64"), "numeric"),
+    **dict.fromkeys(("datetime", "datetime64", "date"), "date"),
+    **dict.fromkeys(("string", "mixed", "mixed-integer", "categorical"), "text"),
 }
 
 
 def kind_of(series: pd.Series) -> str:
-    """A key of `KINDS`; for other types, their name in pandas."""
+    """One of `KINDS`; for other types, their name in pandas."""
     import pandas as pd
 
     inferred = str(pd.api.types.infer_dtype(series, skipna=True))
     if inferred == "mixed" and any(isinstance(value, list | dict | set | np.ndarray) for value in series):
         return "list"
-    return next((kind for kind, names in KINDS.items() if inferred in names), inferred)
+    return _KIND_OF.get(inferred, inferred)
 
 
 def as_text(value: Any) -> str:
@@ -91,10 +90,15 @@ def as_codes(values: pd.Series, text: Callable[[Any], str] = as_text) -> tuple[C
     import pandas as pd
 
     codes, distinct = pd.factorize(values)
-    texts = [text(value) for value in np.asarray(distinct)]
-    names = in_order({text for text in texts if text.strip()})
-    position = {name: i for i, name in enumerate(names)}
-    return np.array([*(position.get(text, -1) for text in texts), -1])[codes], tuple(names)
+    texts = list(map(text, np.asarray(distinct)))
+    names = in_order(set(filter(str.strip, texts)))
+    return places_of(texts, names)[codes], tuple(names)
+
+
+def places_of(texts: Sequence[str], names: Sequence[str]) -> Codes:
+    """Position of each text in distinct names, -1 where it is none of them; and one more -1, for code -1."""
+    place = dict(zip(names, range(len(names)), strict=True))
+    return np.array([*(place.get(text, -1) for text in texts), -1])
 
 
 def as_numbers(series: pd.Series, name: str) -> Floats:

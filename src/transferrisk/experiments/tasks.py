@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -117,7 +116,7 @@ def _check_task(name: str, task: Any) -> type[Task[Any]]:
 
 
 TASKS: Registry[type[Task[Any]]] = Registry(
-    "task", "transferrisk.tasks", _check_task, fill=lambda: import_module(f"{__package__}.trainings")
+    "task", "transferrisk.tasks", _check_task, fill="transferrisk.experiments.trainings"
 )
 register = TASKS.register
 available = TASKS.names
