@@ -114,7 +114,7 @@ def test_help_has_an_example(trm):
         (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["best"]}, "cells": []}'), PART,
          "recipe.json: select must name rules of selection, got 'best'"),
         (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["last"], "published": {"last": 1}}, '
-                                                       '"cells": []}'), PART, "recipe.json: published.last must be a table"),
+                                                       '"cells": []}'), PART, "published.last must be a table"),
         (lambda r: (r / "part/records.parquet").write_bytes(b"PAR1 no"), PART, "cannot be read as Parquet"),
         (lambda r: (r / "part/records.parquet").write_bytes(b""), PART, "cannot be read as Parquet"),
     ],

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import html
 
+import pandas as pd
 import pytest
 from pacs_table import AXES, TABLE, part_of, rows, written
 from results_folder import cells_of, evaluation, write
 
-from transferrisk.reports.experiment import Origin, load_experiment, mixed_words, origin_words
+from transferrisk.reports.experiment import load_experiment, mixed_words, origin_words
 from transferrisk.reports.report import write_report
 
 GPU, CPU = "NVIDIA H200", "2 CPU cores, x86_64, Linux"
+
+
+def origins(*runs):
+    columns = ["precision", "hardware", "threads", "version", "commit"]
+    return pd.DataFrame(runs, columns=columns, dtype=object).fillna("")
 
 
 def run_on(columns, precision="bf16", hardware=GPU, commit="1a2b3c4"):
@@ -92,15 +98,15 @@ def test_rows_of_several_machines_are_told(tmp_path):
 def test_what_earlier_records_do_not_say_is_not_told(tmp_path):
     found = written(tmp_path, rows)
     assert not any("Run on" in text or "Mixes" in text for text in found.values())
-    some = {"a": Origin("bf16", GPU, "1.0"), "b": Origin()}
+    some = origins({"precision": "bf16", "hardware": GPU, "version": "1.0"}, {})
     assert origin_words(some) == f"Run on {GPU} (bf16) by version 1.0; 1 of 2 runs do not say."
-    assert mixed_words(some, some, "differences") == ""
-    threads = {"a": Origin("fp32", CPU, threads="1"), "b": Origin("fp32", CPU, threads="2")}
-    assert mixed_words(threads, threads, "differences") == (
+    assert mixed_words(some, some.index, "differences") == ""
+    cpu = {"precision": "fp32", "hardware": CPU}
+    threads = origins(cpu | {"threads": "1"}, cpu | {"threads": "2"})
+    assert mixed_words(threads, threads.index, "differences") == (
         f"Mixes fp32, 1 thread a run on {CPU} and fp32, 2 threads a run on {CPU}: differences may be the machine's."
     )
-    many = {name: Origin(commit=name) for name in "abcde"}
-    assert origin_words(many) == "Run at commits a, b, c and 2 more."
+    assert origin_words(origins(*({"commit": name} for name in "abcde"))) == "Run at commits a, b, c and 2 more."
     null = write(tmp_path, "null", {}, cells_of({}, ["ERM"], 2), lambda c: [
         {**row, "hardware": None if c["seed"] else GPU, "commit": None} for row in evaluation(1, 0.5)
     ])  # fmt: skip

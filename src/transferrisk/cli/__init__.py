@@ -36,7 +36,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, and not an error
     ours = {signal.SIGINT: (signal.default_int_handler, _interrupt), signal.SIGTERM: (signal.SIG_DFL, _terminate)}
-    before = {number: signal.getsignal(number) for number in ours}
+    before = dict(zip(ours, map(signal.getsignal, ours), strict=True))
     for number, (usual, stop) in ours.items():
         if before[number] is usual:  # otherwise whoever started us has decided about it
             signal.signal(number, stop)
@@ -54,6 +54,11 @@ def main() -> None:
 def _run() -> int:
     import typer  # here, because an interruption may come while modules are read
 
+    if sys.argv[1:] == ["--version"]:
+        from .. import __version__
+
+        print(f"trm {__version__}")
+        return 0
     from ..errors import TransferRiskError, full_memory
     from .app import app
 
@@ -63,7 +68,7 @@ def _run() -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _show_warning
-            return app(_with_json_target(sys.argv[1:]), prog_name="trm", standalone_mode=False) or 0
+            return app(_arguments(), prog_name="trm", standalone_mode=False) or 0
     except usage_error as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]  # click's own
         command = context.command_path if context else "trm"
@@ -84,9 +89,12 @@ def _run() -> int:
         return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
 
 
-def _with_json_target(arguments: list[str]) -> list[str]:
-    """The arguments with --json=- for --json that no FILE follows: typer has no option with an optional value."""
-    found = list(arguments)
+def _arguments() -> list[str]:
+    """The words of the command line, or --help where there are none.
+
+    --json that no FILE follows becomes --json=-, since typer has no option with an optional value.
+    """
+    found = sys.argv[1:] or ["--help"]
     end = found.index("--") if "--" in found else len(found)
     for place, word in enumerate(found[:end]):
         following = found[place + 1] if place + 1 < end else "-"

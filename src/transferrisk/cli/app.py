@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from .. import __version__
 from .audit import audit
 from .bench import bench
 from .data import data_app
@@ -20,6 +17,7 @@ from .train import train
 
 app = typer.Typer(
     help="Transfer risk minimisation: models that still work in the place they have not been trained for.",
+    epilog="trm --version prints the version; trm COMMAND --help explains a command, with an example.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -33,14 +31,3 @@ app.command()(export)
 app.command()(experiment)
 app.command()(report)
 app.add_typer(data_app, name="data")
-
-
-@app.callback(invoke_without_command=True)
-def options(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    if version:
-        print(f"trm {__version__}")
-    elif context.invoked_subcommand is None:
-        print(context.get_help())

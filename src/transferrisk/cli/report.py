@@ -35,14 +35,13 @@ def report(
 
     Example: trm report results cmnist pacs-resnet18
     """
-    from .. import __version__
     from ..reports.report import write_report
     from ..reports.terminal import print_line, print_values
 
     names = experiments or []
     command = shlex.join(["trm", "report", results, *names, *(["--output", str(output)] if output else [])])
     with _local(results, output) as root:
-        written = write_report(root, names, output, command, {"Page drawn by": f"transferrisk {__version__}"}, results)
+        written = write_report(root, names, output, command, results)
     for line in written.left_out:
         print_line(f"trm: {line.replace(str(root), results)}", stderr=True)
     if as_json and as_json.write(written.to_json()):

@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len, chop_cells
 
-from .values import METHODS, Bars, Curves, in_unit, interval, method_name, one_line
+from .values import METHODS, Bars, Curves, in_unit, interval, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,19 +30,22 @@ HUGE = 1e200  # a value beyond it is left out: drawing would overflow
 FEW = 8  # different x that are ticks themselves
 LONG = 20  # letters of a name for which there is no room beside a drawing
 INK, SOFT, GRID = "#000000", "#55606c", "#d0d7de"
-DARK = {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650"}
-DARK_PAGE = "#14171b"
-EXTRA = (
-    "#d1662b", "#2f8f5b", "#b0952c", "#0f766e", "#be185d", "#6d4c41", "#5e8c00", "#9333ea", "#b45309",
-)  # fmt: skip
-"""Colours of names that are not methods."""
+EXTRA = {
+    "#d1662b": "#d36e36", "#2f8f5b": "#449a6b", "#b0952c": "#b0952c", "#0f766e": "#4b9892", "#be185d": "#d56996",
+    "#6d4c41": "#a08b84", "#5e8c00": "#6e981a", "#9333ea": "#ae66ef", "#b45309": "#c3753a",
+}  # fmt: skip
+"""Colours of names that are not methods, on a light page -> on a dark one."""
+DARK = {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650"} | EXTRA | {light: dark for _, light, dark in METHODS.values()}
+KEYS = {name: key for key, (name, _, _) in METHODS.items()} | {key: key for key in METHODS}
 ORDER = ("trm", "erm", "irm", "vrex", "groupdro", "mldg", "fish", "reweight", "trm-direct", "oracle")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)), (0, (9, 3)))
 MARKERS = "os^DvX+"
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "transferrisk", "svg.fonttype": "none", "text.parse_math": False, "font.family": "DejaVu Sans",
     "font.size": FONT, "axes.unicode_minus": True, "legend.frameon": False, "text.color": INK,
+    "axes.facecolor": "none",
 }  # fmt: skip
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -54,15 +59,13 @@ class Look:
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """A look for each name: a method's own, whoever is beside it, else the next that no method has."""
-    keys = {method_name(key): key for key in METHODS}
     found: dict[str, Look] = {}
     others = len(ORDER)
     for name in dict.fromkeys(names):
-        key = keys.get(name, name)
-        if key in METHODS:
-            place, colour = ORDER.index(key), METHODS[key][1]
+        if name in KEYS:
+            place, colour = ORDER.index(KEYS[name]), METHODS[KEYS[name]][1]
         else:
-            place, colour = others, EXTRA[others % len(EXTRA)]
+            place, colour = others, list(EXTRA)[others % len(EXTRA)]
             others += 1
         found[name] = Look(colour, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
     return found
@@ -75,13 +78,11 @@ def page_svg(section: Curves | Bars, styles: Mapping[str, Look]) -> str:
     height = _curves_height(section) if isinstance(section, Curves) else _bars_height(section)
     with _figure(WIDTH, height) as figure:
         if isinstance(section, Curves):
-            _draw_curves(figure, section, styles)
-            told = _curves_told(section)
+            said = _draw_curves(figure, section, styles)
         else:
-            _draw_bars(figure, section, styles)
-            told = _bars_told(section)
-        svg = _saved(figure, "svg").decode()
-    return _themed(svg, told)
+            said = _draw_bars(figure, section, styles)
+        svg = _saved(figure, "svg", "none").decode()
+    return _themed(svg, said)
 
 
 def figure_files(
@@ -90,7 +91,6 @@ def figure_files(
     """Panels beside each other, two in a row, with the title over them and the words under them; suffix -> file."""
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
-    height = max(map(_curves_height, panels)) + 2 * LINE
 
     def draw(figure: Figure) -> None:
         places = np.ravel(figure.subfigures(rows, columns, squeeze=False))
@@ -98,6 +98,7 @@ def figure_files(
             place.suptitle(_shortened(curves.title, 52), x=0.01, ha="left", fontsize=FONT, fontweight="bold")
             _draw_curves(place, curves, styles)
 
+    height = max(map(_curves_height, panels)) + 2 * LINE
     return sheet_files(columns * WIDTH, rows * height, title, words, draw)
 
 
@@ -106,12 +107,14 @@ def sheet_files(
 ) -> dict[str, bytes]:
     """What `draw` puts on a figure of this size, with the title over it and the words under it, as SVG and PNG."""
     above = textwrap.wrap(one_line(title), int(width / 9)) or [""]
-    lines = [line for words_ in words for line in textwrap.wrap(one_line(words_), int(width / 6.2))]
-    with _figure(width, height + 20 * len(above) + 15 * len(lines) + 20) as figure:
+    below: list[str] = []
+    for paragraph in words:
+        below += textwrap.wrap(one_line(paragraph), int(width / 6.2))
+    with _figure(width, height + 20 * len(above) + 15 * len(below) + 20) as figure:
         figure.suptitle("\n".join(above), x=0.01, ha="left", fontsize=15, fontweight="bold")
-        figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=10, color=SOFT)
+        figure.supxlabel("\n".join(below), x=0.01, ha="left", fontsize=10, color=SOFT)
         draw(figure)
-        return {kind: _saved(figure, kind) for kind in ("svg", "png")}
+        return {"svg": _saved(figure, "svg"), "png": _saved(figure, "png")}
 
 
 @contextmanager
@@ -124,107 +127,77 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width / 72, height / 72), layout="constrained")
 
 
-def _saved(figure: Figure, kind: str) -> bytes:
+def _saved(figure: Figure, kind: str, background: str = "white") -> bytes:
     buffer = io.BytesIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type")) if kind == "svg" else None
-    figure.savefig(buffer, format=kind, dpi=150, metadata=metadata, facecolor="white", transparent=kind == "svg")
+    figure.savefig(buffer, format=kind, dpi=150, metadata=metadata, facecolor=background)
     return buffer.getvalue()
 
 
-def _themed(svg: str, told: str) -> str:
-    """The <svg> element of a file, in which colours are pairs, for the light and the dark page."""
-    from html import escape
+def _themed(svg: str, said: str) -> str:
+    """The <svg> element of a file, with fewer decimals, and with pairs of colours, for light and dark pages."""
 
-    def shortened(tag: re.Match[str]) -> str:
+    def in_tag(tag: re.Match[str]) -> str:
         text = re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0])
-        text = re.sub(r' id="\w+_\d+"', "", text)  # names of parts, which would be several times on a page
-        return re.sub(r"#[0-9a-f]{6}", lambda colour: f"light-dark({colour[0]}, {dark_colour(colour[0])})", text)
+        text = re.sub(r' id="[\w.]+_\d+"', "", text)  # names of groups, which would be several times on a page
+        for light, dark in DARK.items():
+            text = text.replace(light, f"light-dark({light}, {dark})")
+        return text
 
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1))
-    body = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<[^>]*>", shortened, body)
-    body = re.sub(r"\n\s*", "\n", body)
-    return body.replace("<svg", f'<svg class="drawn" role="img" aria-label="{escape(told)}"', 1)
-
-
-def dark_colour(colour: str) -> str:
-    """The colour mixed with white until it stands out on the dark page."""
-    from matplotlib.colors import to_hex, to_rgb
-
-    if colour in DARK:
-        return DARK[colour]
-    share = 0.0
-    while contrast(lighter := to_hex([c + share * (1 - c) for c in to_rgb(colour)]), DARK_PAGE) < 5:  # type: ignore[arg-type]
-        share += 0.05
-    return str(lighter)
-
-
-def contrast(first: str, second: str) -> float:
-    """The ratio of WCAG 2 between two colours, 1..21."""
-    from matplotlib.colors import to_rgb
-
-    light = [
-        np.array([0.2126, 0.7152, 0.0722]) @ np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
-        for c in (np.array(to_rgb(first)), np.array(to_rgb(second)))
-    ]
-    return float((max(light) + 0.05) / (min(light) + 0.05))
+    body = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    body = re.sub(r"<[^>]*>", in_tag, re.sub(r"\n\s*", "\n", body))
+    head, _, rest = body.partition(">")
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    return f'{head} class="drawn" role="img" aria-label="{escape(said)}">{rest}'
 
 
 def _shortened(text: str, most: int) -> str:
     """The text in at most so many cells of a terminal: wide characters take two."""
-    from rich.cells import cell_len, chop_cells
-
     text = one_line(text)
     return text if cell_len(text) <= most else chop_cells(text, most - 1)[0].rstrip() + "…"
 
 
-def _there(values: Sequence[float], log: bool = False) -> NDArray[np.float64]:
+def _drawable(values: Sequence[float], log: bool = False) -> NDArray[np.float64]:
     """The values with nan for those that cannot be drawn."""
     found = np.asarray(values, float)
     return np.where((np.abs(found) < HUGE) & ((found > 0) | (not log)), found, np.nan)
 
 
 def _curves_height(curves: Curves) -> float:
-    below = max(map(len, curves.series), default=0) > LONG
-    lines = len(curves.series)
+    lines, below = len(curves.series), max(map(len, curves.series), default=0) > LONG
     return 290.0 + LINE * lines if below else max(270.0, 60.0 + LINE * lines)
 
 
-def _last(curves: Curves, name: str) -> float:
-    y = _there(curves.series[name][1], curves.y_log)
-    return float(y[np.isfinite(y)][-1]) if np.isfinite(y).any() else math.nan
-
-
-def _curves_told(curves: Curves) -> str:
-    """The drawing in words."""
-    ends = [f"{name} {_last(curves, name):.4g}" for name in curves.series]
-    return f"{curves.y} against {curves.x}; at the end {'; '.join(ends)}"
-
-
-def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look]) -> None:
+def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look]) -> str:
+    """Draw the curves, and return in words what they show."""
     axes = figure.subplots()
-    handles = {}
+    ends, handles = {}, {}
     for name, (given_x, given_y) in curves.series.items():
-        look, x, y = styles[name], _there(given_x, curves.x_log), _there(given_y, curves.y_log)
+        look, x, y = styles[name], _drawable(given_x, curves.x_log), _drawable(given_y, curves.y_log)
         if name in curves.bands:
-            low, high = (_there(bound, curves.y_log) for bound in curves.bands[name])
-            axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
-        (line,) = axes.plot(
+            low, high = curves.bands[name]
+            axes.fill_between(
+                x, _drawable(low, curves.y_log), _drawable(high, curves.y_log),
+                color=look.colour, alpha=0.13, linewidth=0,
+            )  # fmt: skip
+        (handles[name],) = axes.plot(
             x, y, color=look.colour, linestyle=look.dash if curves.joined else "none", marker=look.marker,
             markersize=6, linewidth=1.8, markevery=0.1 if curves.joined and len(x) > 12 else None,
         )  # fmt: skip
         if np.isfinite(y).any():
-            handles[name] = line
+            ends[name] = float(y[np.isfinite(y)][-1])
     for mark in curves.marks:
+        how: Any = {"color": SOFT, "linewidth": 1, "linestyle": (0, (3, 3))}
         if mark.y is not None:
-            axes.axhline(mark.y, color=SOFT, linewidth=1, linestyle=(0, (3, 3)))
+            axes.axhline(mark.y, **how)
             axes.annotate(mark.text, (0, mark.y), (4, 4), ("axes fraction", "data"), "offset points", color=SOFT)
         if mark.x is not None:
-            axes.axvline(mark.x, color=SOFT, linewidth=1, linestyle=(0, (3, 3)))
+            axes.axvline(mark.x, **how)
             axes.annotate(mark.text, (mark.x, 1), (4, -FONT), ("data", "axes fraction"), "offset points", color=SOFT)
     _decorate(axes, curves)
-    _legend(figure, {name: handles[name] for name in sorted(handles, key=lambda name: -_last(curves, name))})
+    names = sorted(ends, key=ends.__getitem__, reverse=True)
+    _legend(figure, names, [handles[name] for name in names])
+    return f"{curves.y} against {curves.x}; at the end {'; '.join([f'{name} {ends[name]:.4g}' for name in ends])}"
 
 
 def _decorate(axes: Axes, curves: Curves) -> None:
@@ -236,12 +209,14 @@ def _decorate(axes: Axes, curves: Curves) -> None:
         start = (low + high - curves.span) / 2
         start = max(0.0, start) if low >= 0 else start
         axes.set_ylim(start, start + curves.span)
-    x = np.unique(np.concatenate([_there(x, curves.x_log) for x, _ in curves.series.values()]))
+    x = np.unique(np.concatenate([_drawable(x, curves.x_log) for x, _ in curves.series.values()]))
     x = x[np.isfinite(x)]
-    ticks = dict(curves.x_ticks) or ({float(at): f"{at:.5g}" for at in x} if len(x) <= FEW else {})
-    step = max(1, math.ceil(sum(len(text) + 2 for text in ticks.values()) * 0.62 * FONT / (0.6 * WIDTH)))
-    _ticks(axes.xaxis, dict(list(ticks.items())[::step]), curves.x_log)
-    _ticks(axes.yaxis, {}, curves.y_log)
+    places, texts = list(curves.x_ticks), list(curves.x_ticks.values())
+    if not places and len(x) <= FEW:
+        places, texts = x.tolist(), list(map("{:.5g}".format, x))
+    step = max(1, math.ceil((len("".join(texts)) + 2 * len(texts)) * 0.62 * FONT / (0.6 * WIDTH)))
+    _ticks(axes.xaxis, places[::step], texts[::step], curves.x_log)
+    _ticks(axes.yaxis, [], [], curves.y_log)
     axes.set_xlabel(_shortened(curves.x, 50), color=SOFT)
     axes.set_title(_shortened(curves.y, 50), loc="left", color=SOFT, fontsize=FONT)
     axes.grid(axis="y", color=GRID, linewidth=1)
@@ -251,39 +226,37 @@ def _decorate(axes: Axes, curves: Curves) -> None:
     axes.tick_params(color=GRID, labelcolor=SOFT, length=4)
 
 
-def _ticks(axis: Axis, given: Mapping[float, str], log: bool) -> None:
+def _ticks(axis: Axis, places: Sequence[float], texts: Sequence[str], log: bool) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    if given:
-        axis.set_ticks(list(given), list(given.values()))
-        axis.set_minor_locator(NullLocator())
+    if places:
+        axis.set_ticks(places, texts)
     elif log:
         low, high = axis.get_view_interval()
-        subs = (1.0, 2.0, 5.0) if high < 100 * low else (1.0,)
-        axis.set_major_locator(LogLocator(subs=subs, numticks=8))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
-        axis.set_minor_locator(NullLocator())
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8))
+        axis.set_major_formatter(FuncFormatter(_power))
     else:
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axis.set_minor_locator(NullLocator())
 
 
-def _power(value: float) -> str:
+def _power(value: float, _: int) -> str:
     """A number of a logarithmic axis: 0.01, 20, 10⁻⁷."""
     if 1e-4 < value < 1e5:
         return f"{value:g}"
-    digits, _, exponent = f"{value:.0e}".partition("e")
-    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    digits, exponent = f"{value:.0e}".split("e")
+    raised = str(int(exponent)).translate(_SUPERSCRIPT)
     return f"10{raised}" if digits == "1" else f"{digits}·10{raised}"
 
 
-def _legend(figure: FigureBase, handles: Mapping[str, Any]) -> None:
-    """Names in the order of the lines' ends, beside the drawing or, where they are long, below it."""
-    below = max(map(len, handles), default=0) > LONG
+def _legend(figure: FigureBase, names: Sequence[str], handles: Sequence[Any]) -> None:
+    """Names beside the drawing or, where they are long, below it."""
+    below = max(map(len, names), default=0) > LONG
     legend = figure.legend(
-        list(handles.values()), ["x"] * len(handles), loc="outside lower left" if below else "outside right upper",
+        handles, ["x"] * len(handles), loc="outside lower left" if below else "outside right upper",
         fontsize=FONT, labelspacing=0.3, handlelength=2.6,
     )  # fmt: skip
-    for text, name in zip(legend.get_texts(), handles, strict=True):  # afterwards, since "_x" would be left out
+    for text, name in zip(legend.get_texts(), names, strict=True):  # afterwards, since "_x" would be left out
         text.set_text(_shortened(name, 48))
 
 
@@ -291,17 +264,10 @@ def _bars_height(bars: Bars) -> float:
     return 30.0 + sum(24.0 * len(own) + (26.0 if group else 0.0) for group, own in bars.groups.items())
 
 
-def _bars_told(bars: Bars) -> str:
-    return "; ".join(
-        f"{group + ', ' if group else ''}{bar.name} {bar.text or in_unit(bar.value, bars.unit)}"
-        for group, own in bars.groups.items()
-        for bar in own
-    )
-
-
-def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> None:
+def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> str:
+    """Draw the bars, and return in words what they show."""
     axes = figure.subplots()
-    place, names = 0.0, {}
+    place, names, said = 0.0, {}, []
     for group, own in bars.groups.items():
         if group:
             heading = axes.text(0, place, _shortened(group, 50), transform=axes.get_yaxis_transform())
@@ -310,6 +276,7 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> No
         for bar in own:
             axes.barh(place, bar.value, 0.78, color=styles[bar.name].colour)
             text = bar.text or in_unit(bar.value, bars.unit)
+            said.append(f"{group + ', ' if group else ''}{bar.name} {text}")
             if bar.low is not None and bar.high is not None and math.isfinite(bar.low) and math.isfinite(bar.high):
                 axes.plot([bar.low, bar.high], [place, place], color=INK, linewidth=1.5, marker="|", markersize=7)
                 text += "" if bar.text else f" ({interval(bar.low, bar.high, bars.unit, sign=False)})"
@@ -326,3 +293,4 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> No
     axes.grid(axis="x", color=GRID, linewidth=1)
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
+    return "; ".join(said)

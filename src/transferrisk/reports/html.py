@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -17,13 +17,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..files import write_atomically
-from .charts import contrast, looks, page_svg
+from .charts import looks, page_svg
 from .pictures import picture_uri
 from .values import Bars, Chapter, Curves, Group, Heatmap, Page, Section, in_unit, interval
 
-LEVELS = 13  # shades of a heat map; odd, so that the middle has one of its own
-HEAT = {"light": ("#eef3fd", "#7ba0ee", "#0d2c86"), "dark": ("#1f2633", "#3f68cf", "#d3dfff")}
-LONG_WORD = 13  # letters; longer words are broken
+LEVELS = 13  # shades of a heat map in the style sheet; odd, so that the middle has one of its own
 
 
 def write_page(path: Path, page: Page) -> None:
@@ -34,15 +32,20 @@ def write_page(path: Path, page: Page) -> None:
 def render_page(page: Page) -> str:
     """The page as HTML. Bytes of a name that are not text are shown as \\xNN, or \\udcNN where Python has them so."""
     script = _template("page.js")
-    others = looks(_series(section for section in page.sections if not isinstance(section, Chapter)))
-    styles = [looks(_series([section])) if isinstance(section, Chapter) else others for section in page.sections]
+    sections, own, others = [], [], []
+    for section in page.sections:
+        own.append(list(_series(section)))
+        others += [] if isinstance(section, Chapter) else own[-1]
+    shared = looks(others)
+    for section, names in zip(page.sections, own, strict=True):
+        sections.append((section, looks(names) if isinstance(section, Chapter) else shared))
     html = (
         _templates()
         .get_template("page.html")
         .render(
             page=page,
-            sections=list(zip(page.sections, styles, strict=True)),
-            shades=list(zip(heat_shades("light"), heat_shades("dark"), strict=True)),
+            sections=sections,
+            levels=LEVELS,
             script=Markup(script),
             script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             date=date.today().isoformat(),
@@ -51,25 +54,17 @@ def render_page(page: Page) -> str:
     return html.encode(errors="backslashreplace").decode()
 
 
-def _series(sections: Iterable[Section]) -> Iterator[str]:
+def _series(section: Section) -> Iterator[str]:
     """Names that have a colour, in order, with repetitions."""
-    for section in sections:
-        if isinstance(section, Group | Chapter):
-            yield from _series(section.sections)
-        elif isinstance(section, Bars):
-            yield from (bar.name for bars in section.groups.values() for bar in bars)
-        elif isinstance(section, Curves):
-            yield from section.series
-
-
-def heat_shades(theme: str) -> list[tuple[str, str]]:
-    """(background, text) of each level, from near the page's colour to far from it."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
-
-    colours = [
-        str(to_hex(c)) for c in LinearSegmentedColormap.from_list("heat", HEAT[theme])(np.linspace(0, 1, LEVELS))
-    ]
-    return [(colour, max("#000000", "#ffffff", key=lambda text: contrast(text, colour))) for colour in colours]
+    if isinstance(section, Group | Chapter):
+        for inner in section.sections:
+            yield from _series(inner)
+    elif isinstance(section, Bars):
+        for bars in section.groups.values():
+            for bar in bars:
+                yield bar.name
+    elif isinstance(section, Curves):
+        yield from section.series
 
 
 @dataclass(frozen=True)
@@ -117,9 +112,11 @@ def heat_key(section: Heatmap) -> tuple[str, str, str]:
 
 def shared_key(group: Group) -> tuple[str, str, str]:
     """The key of several heat maps that have the same one, and no intervals; it need not be printed at each."""
-    maps = [section for section in group.sections if isinstance(section, Heatmap) and section.low is None]
-    keys = {heat_key(section) for section in maps}
-    return keys.pop() if len(maps) == len(group.sections) > 1 and len(keys) == 1 else ("", "", "")
+    keys = set()
+    for section in group.sections:
+        keys.add(heat_key(section) if isinstance(section, Heatmap) and section.low is None else None)
+    key = keys.pop() if len(keys) == 1 and len(group.sections) > 1 else None
+    return key or ("", "", "")
 
 
 def _scale(section: Heatmap) -> tuple[float, float]:
@@ -129,10 +126,6 @@ def _scale(section: Heatmap) -> tuple[float, float]:
     values = np.asarray(section.values, float)
     finite = values[np.isfinite(values)]
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-
-
-def _is_long(name: str) -> bool:
-    return any(len(word) > LONG_WORD for word in name.split())
 
 
 @cache
@@ -145,9 +138,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(
-        page_svg=page_svg, heat_cells=heat_cells, heat_key=heat_key, shared_key=shared_key, is_long=_is_long,
-        picture_uri=picture_uri, kind=lambda section: type(section).__name__,
-    )  # fmt: skip
+        page_svg=page_svg, heat_cells=heat_cells, heat_key=heat_key, shared_key=shared_key, picture_uri=picture_uri
+    )
     return templates
 
 

@@ -6,8 +6,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 
 from ..errors import InputError, choices
@@ -15,9 +17,20 @@ from ..results import best_point, selected_steps
 from ..results.records import RUN_COLUMN
 from ..results.selection import validation_part
 from ..settings import Settings
-from .experiment import Experiment, PlannedRun, mixed_words
-from .tables import VALUES, Grid, Paired, Part, Published, Score, axis_text, axis_value, axis_words, column_label
-from .tables import find_published as find_published_number
+from .experiment import Experiment, mixed_words
+from .tables import (
+    VALUES,
+    Grid,
+    Paired,
+    Part,
+    Published,
+    Score,
+    axis_text,
+    axis_value,
+    axis_words,
+    column_label,
+    find_published,
+)
 from .values import Curves
 
 BASELINE, AVERAGE = "erm", "average"
@@ -109,13 +122,14 @@ class LinesView(View):
 
     def _curves(self, grid: Grid, at: Sequence[Any], value: str) -> Curves:
         """Numbers stand where they are on the axis, words at 1, 2, ..."""
-        x = [float(v) if isinstance(v, int | float) else 1.0 + i for i, v in enumerate(at)]
-        series = {method: (x, [score.summary.mean for score in scores]) for method, scores in grid.lines.items()}
-        spread = {
-            method: [score.summary.std if len(score.values) > 1 else math.nan for score in scores]
-            for method, scores in grid.lines.items()
-        }
-        around = bands(series, spread, VALUES[value].most)
+        ticks: dict[float, str] = {}
+        for place, x in enumerate(at, 1):
+            ticks[float(x if isinstance(x, int | float) else place)] = axis_value(self.x, x)
+        series, deviations = {}, {}
+        for method, scores in grid.lines.items():
+            series[method] = list(ticks), [score.summary.mean for score in scores]
+            deviations[method] = [score.summary.std if len(score.values) > 1 else math.nan for score in scores]
+        around = bands(series, deviations, VALUES[value].most)
         return Curves(
             grid.title,
             series,
@@ -125,7 +139,7 @@ class LinesView(View):
             span=0.0 if self.y_scale == "log" else VALUES[value].span,
             x_log=self.scale == "log",
             y_log=self.y_scale == "log",
-            x_ticks={place: axis_value(self.x, v) for place, v in zip(x, at, strict=True)},
+            x_ticks=ticks,
             note=BAND if around else "",
         )
 
@@ -174,10 +188,11 @@ def _panels(experiment: Experiment, view: View, *used: str) -> Iterator[dict[str
     for name in (*view.panels, *used):
         if name not in experiment.axes:
             raise InputError(f"there is no axis {name!r}{choices(name, experiment.axes)}")
-    named = [name for name in view.panels if name not in used]
-    others = [axis for axis, values in experiment.axes.items() if len(values) > 1 and axis not in (*named, *used)]
-    for values in itertools.product(*(experiment.axes[name] for name in (*named, *others))):
-        yield dict(zip((*named, *others), values, strict=True))
+    names = dict.fromkeys([*view.panels, *(axis for axis, values in experiment.axes.items() if len(values) > 1)])
+    for name in used:
+        names.pop(name, None)
+    for values in itertools.product(*map(experiment.axes.__getitem__, names)):
+        yield dict(zip(names, values, strict=True))
 
 
 def bands(
@@ -188,28 +203,32 @@ def bands(
     """One deviation to either side, up to the largest possible value, of the lines that have any."""
     found = {}
     for name, own in deviations.items():
-        if not all(map(math.isnan, own)):
-            pairs = list(zip(series[name][1], own, strict=True))
-            found[name] = [y - d for y, d in pairs], [min(most, y + d) for y, d in pairs]
+        y, deviation = np.asarray(series[name][1], float), np.asarray(own, float)
+        if not np.isnan(deviation).all():
+            found[name] = (y - deviation).tolist(), np.minimum(most, y + deviation).tolist()
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chosen:
     """A method on one combination of the axes, at the point of its grid that was chosen.
 
-    values      value -> seed -> number, in the units that are printed, of the seeds that have one
-    planned     how many seeds there should be
-    runs        seed -> its run, of those that are done
-    points      how many the grid has; `incomplete` of them lack seeds
+    planned  how many seeds there should be
+    done     a line for each seed that has run: seed, run, and its values in the units that are printed
+    points   how many the grid has; `incomplete` of them lack seeds
     """
 
     point: str
-    values: Mapping[str, Mapping[Any, float]]
     planned: int
-    runs: Mapping[Any, str]
+    done: pd.DataFrame
     points: int
     incomplete: int
+
+    def by_seed(self, value: str) -> dict[Any, float]:
+        """The numbers of the seeds that have one."""
+        numbers = self.done.set_index("seed")[value].astype(float)
+        found: dict[Any, float] = numbers[np.isfinite(numbers)].to_dict()
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,29 +237,30 @@ class MethodResults:
 
     experiment: Experiment
     rule: str
-    chosen: Mapping[tuple[tuple[Any, ...], str], Chosen]
+    chosen: Mapping[tuple[Any, ...], Chosen]
 
     @classmethod
     def of(cls, experiment: Experiment, rule: str, values: Sequence[str]) -> MethodResults:
         if experiment.methods == [""]:
             raise InputError("there are no methods to compare: use kind rows or xy")
-        selected = at_selected(experiment.records, rule, values)
-        places: dict[tuple[tuple[Any, ...], str], dict[str, list[PlannedRun]]] = {}
-        for place in experiment.planned:
-            combination = tuple(place.columns.get(axis) for axis in experiment.axes)
-            places.setdefault((combination, place.method), {}).setdefault(place.point, []).append(place)
-        return cls(experiment, rule, {key: _choose(points, selected, values) for key, points in places.items()})
+        places = experiment.places.merge(at_selected(experiment.records, rule, values), "left", RUN_COLUMN)
+        keys = [*experiment.axes, "method"]
+        chosen = {key: _choose(own) for key, own in places.groupby(keys, sort=False, dropna=False)}
+        return cls(experiment, rule, chosen)
 
     def at(self, panel: Mapping[str, Any], method: str) -> Chosen | None:
-        combination = tuple(panel.get(axis, values[0]) for axis, values in self.experiment.axes.items())
-        return self.chosen.get((combination, method))
+        combination = [panel.get(axis, values[0]) for axis, values in self.experiment.axes.items()]
+        return self.chosen.get((*combination, method))
 
     def grid(self, panel: Mapping[str, Any], value: str, axis: str, average: bool, named: bool) -> Grid:
         """One value, methods against the values of an axis; `named`: the title says which value it is."""
-        at = self.experiment.axes[axis]
-        keys = [*map(axis_text, at), *([AVERAGE] if average else [])]
-        columns = [*(axis_value(axis, x) for x in at), *keys[len(at) :]]
-        return self._grid(panel, [(value, {**panel, axis: x}) for x in at], keys, columns, value if named else "")
+        keys, columns, places = [], [], []
+        for x in self.experiment.axes[axis]:
+            keys.append(axis_text(x))
+            columns.append(axis_value(axis, x))
+            places.append((value, {**panel, axis: x}))
+        more = [AVERAGE] if average else []
+        return self._grid(panel, places, [*keys, *more], [*columns, *more], value if named else "")
 
     def grid_of_values(self, panel: Mapping[str, Any], values: Sequence[str]) -> Grid:
         columns = [VALUES[value].label for value in values]
@@ -255,10 +275,12 @@ class MethodResults:
         value: str,
     ) -> Grid:
         """Methods against places, and where there is a key more, the average over them."""
-        lines = {}
+        lines, apart = {}, set()
         for method in self.experiment.methods:
             scores = [self._score(at, method, name) for name, at in places]
             lines[method] = [*scores, _average(scores)] if len(keys) > len(places) else scores
+            if self.experiment.recipe.methods.get(method, {}).get("oracle"):
+                apart.add(method)
         baseline = self.baseline
         for method, scores in lines.items():
             for column, (key, score) in enumerate(zip(keys, scores, strict=True)):
@@ -267,34 +289,35 @@ class MethodResults:
                 scores[column] = replace(
                     score, against=against, published=self._published(method, key, keys, panel, value)
                 )
-        names = [name for name, _ in places]
+        names = [name for name, _ in (*places, *places[:1])]
         return Grid(
             title=", ".join(filter(None, [axis_words(panel), VALUES[value].label if value else ""])),
             corner="Method",
             keys=keys,
             columns=columns,
             lines=lines,
-            less=[VALUES[name].less_is_better for name in (*names, *names[:1])[: len(keys)]],
-            apart=frozenset(method for method in lines if self._of_method(method).get("oracle")),
+            less=[VALUES[name].less_is_better for name in names[: len(keys)]],
+            apart=frozenset(apart),
             notes=self._points(panel),
         )
 
-    @property
+    @cached_property
     def baseline(self) -> str | None:
-        """The method that others are compared with: the first that is ERM, on the data that all have."""
-        methods = self.experiment.methods
-        found = [m for m in methods if BASELINE in (m.lower(), self._of_method(m).get("algorithm"))]
-        return min(found, key=lambda method: method.lower() != BASELINE, default=None)
-
-    def _of_method(self, method: str) -> Mapping[str, Any]:
-        return self.experiment.recipe.methods.get(method, {})
+        """The method that others are compared with: the first that is called ERM, else the first that is."""
+        first = None
+        for method in self.experiment.methods:
+            if method.lower() == BASELINE:
+                return method
+            if first is None and self.experiment.recipe.methods.get(method, {}).get("algorithm") == BASELINE:
+                first = method
+        return first
 
     def _score(self, at: Mapping[str, Any], method: str, value: str) -> Score:
         """The score at these values of the axes; a method that the plan does not have there is missing."""
         found = self.at(at, method)
         if found is None:
             return Score({}, 0, 0, VALUES[value].digits)
-        return Score(found.values[value], found.planned, len(found.runs), VALUES[value].digits, point=found.point)
+        return Score(found.by_seed(value), found.planned, len(found.done), VALUES[value].digits, point=found.point)
 
     def _published(
         self, method: str, key: str, keys: Sequence[str], panel: Mapping[str, Any], value: str
@@ -307,27 +330,29 @@ class MethodResults:
             of_method = table.get(self.rule, {}).get(method, {})
             if not {name.removeprefix(start) for name in of_method if name.startswith(start)} <= set(keys):
                 return None
-        tries = [", ".join(filter(None, names)) for names in ((title, value, key), (title, key), (value, key))]
-        return find_published_number(table, self.rule, method, tries if title else [*tries, key])
+        tries = [] if title else [key]
+        for names in ((value, key), (title, key), (title, value, key)):
+            tries.insert(0, ", ".join(filter(None, names)))
+        return find_published(table, self.rule, method, tries)
 
     def _points(self, panel: Mapping[str, Any]) -> list[str]:
         """Which point of its grid each method has: "TRM, best of 4 points: a=1 at photo, sketch; a=2 at cartoon." """
         axes = self.experiment.axes
+        here: dict[str, dict[str, list[str]]] = {}  # method -> point -> where
+        points, incomplete = dict.fromkeys(self.experiment.methods, 0), dict.fromkeys(self.experiment.methods, 0)
+        for (*combination, method), found in self.chosen.items():
+            at = dict(zip(axes, combination, strict=True))
+            if found.points > 1 and len(found.done) and panel.items() <= at.items():
+                rest = [axis_value(a, v) for a, v in at.items() if a not in panel and len(axes[a]) > 1]
+                here.setdefault(method, {}).setdefault(found.point, []).append(", ".join(rest))
+                points[method] = max(points[method], found.points)
+                incomplete[method] = max(incomplete[method], found.incomplete)
         notes = []
-        for method in self.experiment.methods:
-            here: dict[str, list[str]] = {}  # point -> where
-            points = incomplete = 0
-            for (combination, name), found in self.chosen.items():
-                at = dict(zip(axes, combination, strict=True))
-                if name == method and found.points > 1 and found.runs and panel.items() <= at.items():
-                    rest = [axis_value(a, v) for a, v in at.items() if a not in panel and len(axes[a]) > 1]
-                    here.setdefault(found.point, []).append(", ".join(rest))
-                    points, incomplete = max(points, found.points), max(incomplete, found.incomplete)
-            if here:
-                lacking = f", up to {incomplete} of which lack seeds" if incomplete else ""
-                told = [f"{point} at {', '.join(where)}" for point, where in here.items()]
-                which = "; ".join(told) if len(told) > 1 else next(iter(here))
-                notes.append(f"{method}, best of {points} points{lacking}: {which}.")
+        for method in filter(here.__contains__, self.experiment.methods):
+            lacking = f", up to {incomplete[method]} of which lack seeds" if incomplete[method] else ""
+            told = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
+            which = "; ".join(told) if len(told) > 1 else next(iter(here[method]))
+            notes.append(f"{method}, best of {points[method]} points{lacking}: {which}.")
         return notes
 
     def mean_line(
@@ -335,19 +360,21 @@ class MethodResults:
     ) -> tuple[list[float], list[float]]:
         found = self.at(panel, method)
         points: dict[float, list[float]] = {}
-        for run in found.runs.values() if found else ():
+        for run in found.done[RUN_COLUMN] if found else ():
             for x, y in by_run.get(run, ()):
                 points.setdefault(float(x), []).append(y)
         at = sorted(points)
         return at, [math.fsum(points[x]) / len(points[x]) for x in at]
 
     def part(self, view: View, grids: Sequence[Grid], drawn: Sequence[Curves] = (), notes: Sequence[str] = ()) -> Part:
-        runs = [run for found in self.chosen.values() for run in found.runs.values()]
+        runs: list[str] = []
+        for found in self.chosen.values():
+            runs += list(found.done[RUN_COLUMN])
         differences = f"differences {'between methods' if self.baseline is None else 'to ERM'}"
         return Part(
             view.title, self.rule, grids, drawn, notes=[*filter(None, [view.caption]), *notes],
             mixed=mixed_words(self.experiment.origins, runs, differences),
-            choices=any(place.point for place in self.experiment.planned),
+            choices=bool((self.experiment.places["point"] != "").any()),
         )  # fmt: skip
 
 
@@ -359,42 +386,33 @@ def _average(scores: Sequence[Score]) -> Score:
     return Score(values, max(score.planned for score in scores), done, scores[0].digits)
 
 
-def _choose(
-    points: Mapping[str, Sequence[PlannedRun]], selected: Mapping[str, Mapping[str, float]], values: Sequence[str]
-) -> Chosen:
-    done = {point: [place for place in own if place.run in selected] for point, own in points.items()}
-    best = best_point(
-        {point: [selected[p.run].get("validation", math.nan) for p in own] for point, own in done.items()}
-    )
-    found: dict[str, dict[Any, float]] = {name: {} for name in values}
-    for place in done[best]:
-        for name in values:
-            number = selected[place.run].get(name, math.nan)
-            if math.isfinite(number):
-                found[name][place.seed] = number
-    return Chosen(
-        point=best,
-        values=found,
-        planned=len(points[best]),
-        runs={place.seed: place.run for place in done[best]},
-        points=len(points),
-        incomplete=sum(len(done[point]) < len(own) for point, own in points.items()),
-    )
+def _choose(places: pd.DataFrame) -> Chosen:
+    """Among the places of one method on one combination, those of the point that validation prefers."""
+    points, scores = {}, {}
+    incomplete = 0
+    for point, own in places.groupby("point", sort=False):
+        points[point] = own, own[own["done"] == True]  # noqa: E712  # a column, nan where a run has no records
+        scores[point] = list(points[point][1]["validation"])
+        incomplete += len(scores[point]) < len(own)
+    best = best_point(scores)
+    own, done = points[best]
+    return Chosen(best, len(own), done, len(points), incomplete)
 
 
-def at_selected(records: pd.DataFrame, rule: str, values: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Run -> "validation" and each of the values, in the units that are printed, at the evaluation that counts."""
-    found: dict[str, dict[str, float]] = {run: {} for run in records[RUN_COLUMN].unique()}
+def at_selected(records: pd.DataFrame, rule: str, values: Sequence[str]) -> pd.DataFrame:
+    """A line for each finished run, at the evaluation that counts: its name, `done`, its validation accuracy, and the
+    values in the units that are printed.
+    """
+    found = pd.DataFrame({RUN_COLUMN: records[RUN_COLUMN].unique(), "done": True})
     if not {"step", "part", "accuracy"} <= set(records):
-        return found
+        return found.reindex(columns=[RUN_COLUMN, "done", "validation", *values])
     steps = selected_steps(records[records["step"].notna()], rule)
-    at = pd.MultiIndex.from_tuples(list(steps.items()), names=[RUN_COLUMN, "step"]) if steps else None
+    at = pd.MultiIndex.from_arrays([list(steps), list(steps.values())], names=[RUN_COLUMN, "step"])
     columns = {"validation": _by_evaluation(records, ("accuracy",), validation_part(rule), "mean")}
-    columns |= {name: evaluated(records, name) for name in values}
-    for name, column in columns.items() if at is not None else ():
-        for (run, _), number in zip(at, column.reindex(at), strict=True):  # type: ignore[arg-type]  # it is not None
-            found[run][name] = float(number)
-    return found
+    for name in values:
+        columns[name] = evaluated(records, name)
+    table = pd.DataFrame(columns).reindex(at).droplevel("step")
+    return found.merge(table, "left", left_on=RUN_COLUMN, right_index=True)
 
 
 def evaluated(records: pd.DataFrame, name: str) -> pd.Series:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -9,8 +12,8 @@ from typing import Any
 
 from ..errors import InputError, choices
 from ..files import prepare_folder, readable, write_atomically
-from ..results.records import FAILED, PICTURES, RECIPE, RUNS, TABLE
-from ..settings import as_json, checked_values
+from ..results.records import FAILED, PICTURES, RECIPE, RUN_COLUMN, RUNS, TABLE
+from ..settings import checked_values
 from .charts import figure_files, looks
 from .experiment import Experiment, experiment_folders, load_experiment, no_records, origin_words, planned_runs
 from .html import write_page
@@ -80,8 +83,7 @@ def _read_view(table: Mapping[str, Any], owner: str) -> View:
 
 def file_stem(*names: str) -> str:
     """A name for files: characters that it may not have become _."""
-    words = ["".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name) for name in names]
-    return "-".join(filter(None, words)) or "results"
+    return re.sub(r"[^\w-]", "_", "-".join(filter(None, names))) or "results"
 
 
 def parts_of(experiment: Experiment) -> dict[str, Part]:
@@ -110,7 +112,7 @@ class Report:
 
     def chapters(self) -> list[Chapter]:
         """The values that are printed, an experiment each."""
-        return [_chapter(experiment, parts) for experiment, parts in self.found]
+        return list(itertools.starmap(_chapter, self.found))
 
     def to_json(self) -> dict[str, Any]:
         """Every number of every table, and how its runs were done, by experiment."""
@@ -120,7 +122,7 @@ class Report:
                 experiment.name: {
                     "missing_runs": len(experiment.missing),
                     "failed_runs": experiment.failed,
-                    "origins": list(dict.fromkeys(experiment.origins.values())),
+                    "origins": experiment.origins.drop_duplicates().to_dict("records"),
                     "numbers": [line for part in parts.values() for line in _numbers(experiment, part)],
                 }
                 for experiment, parts in self.found
@@ -134,7 +136,6 @@ def write_report(
     names: Sequence[str] = (),
     output: Path | None = None,
     command: str = "",
-    settings: Mapping[str, str | Sequence[str]] | None = None,
     where: str = "",
 ) -> Report:
     """Report on these experiments, or all; nothing is written before all of them have been read.
@@ -165,7 +166,7 @@ def write_report(
             written.append(output / experiment.name / name)
             write_atomically(written[-1], content)
     report = Report(found, written, left_out)
-    write_page(written[0], _page(report, command, settings or {}, where or readable(root)))
+    write_page(written[0], _page(report, command, where or readable(root)))
     return report
 
 
@@ -177,47 +178,52 @@ def check_recipe(
     parts_of(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
 
 
-def _page(report: Report, command: str, settings: Mapping[str, str | Sequence[str]], root: str) -> Page:
-    experiments = [experiment for experiment, _ in report.found]
-    planned, missing, failed = 0, 0, 0
-    for experiment in experiments:
-        planned += len({place.run for place in experiment.planned})
+def _page(report: Report, command: str, root: str) -> Page:
+    before, planned, missing, failed = {}, 0, 0, 0
+    for experiment, _ in report.found:
+        planned += experiment.planned[RUN_COLUMN].nunique()
         missing += len(experiment.missing)
         failed += len(experiment.failed)
+        before[experiment.command(root)] = experiment.circumstances()
     lead = (
-        f"{len(experiments)} {'experiment' if len(experiments) == 1 else 'experiments'}, {planned} runs, of which "
+        f"{len(report.found)} {'experiment' if len(report.found) == 1 else 'experiments'}, {planned} runs, of which "
         f"{f'{missing} are missing' if missing else 'none is missing'}"
         f"{f' and {failed} of these failed' if failed else ''}."
     )
-    before = {experiment.command(root): experiment.circumstances() for experiment in experiments}
-    return Page("Results of the experiments", (lead, *report.left_out), report.chapters(), settings, command, before)
+    return Page("Results of the experiments", (lead, *report.left_out), report.chapters(), {}, command, before)
 
 
 def _chapter(experiment: Experiment, parts: Mapping[str, Part]) -> Chapter:
-    sections = [_part_chapter(part) for part in parts.values()]
-    return Chapter(experiment.title, sections, experiment.about())
+    return Chapter(experiment.title, list(map(_part_chapter, parts.values())), experiment.about())
 
 
 def _part_chapter(part: Part) -> Chapter:
     title = ", ".join(filter(None, [part.title, RULE_WORDS[part.rule]]))
     sections: list[Section] = []
     if part.drawn:
-        note = " ".join(dict.fromkeys(curves.note for curves in part.drawn if curves.note))
-        sections.append(Group("", [replace(curves, note="") for curves in part.drawn], note))
+        sections.append(Group("", [replace(curves, note="") for curves in part.drawn], _curve_notes(part)))
     for grid in part.tables:
         sections.append(grid.table())
         if against := grid.against_table():
-            note = " ".join(filter(None, [against.note, part.mixed]))
-            sections.append(replace(against, note=note))
+            sections.append(replace(against, note=" ".join(filter(None, [against.note, part.mixed]))))
         if grid.notes:
             sections.append(Text("Points of the grids that were chosen", grid.notes, folded=True))
-    sections += [Pictures(name, environments) for name, environments in part.pictures.items()]
+    for name, environments in part.pictures.items():
+        sections.append(Pictures(name, environments))
     return Chapter(title[:1].upper() + title[1:], sections, part.words)
+
+
+def _curve_notes(part: Part) -> str:
+    return " ".join(dict.fromkeys([curves.note for curves in part.drawn if curves.note]))
 
 
 def _files(experiment: Experiment, parts: Mapping[str, Part]) -> Iterator[tuple[str, str | bytes]]:
     """Name and content of each file beside the records."""
-    styles = looks(name for part in parts.values() for curves in part.drawn for name in curves.series)
+    names: list[str] = []
+    for part in parts.values():
+        for curves in part.drawn:
+            names += curves.series
+    styles = looks(names)
     for stem, part in parts.items():
         if part.grids:
             yield f"{stem}.md", markdown(_chapter(experiment, {stem: part}))
@@ -227,8 +233,7 @@ def _files(experiment: Experiment, parts: Mapping[str, Part]) -> Iterator[tuple[
         drawn: dict[str, bytes] = {}
         if part.drawn:
             yield f"{stem}-curves.csv", csv_table(POINTS, _points(experiment, part))
-            notes = dict.fromkeys(curves.note for curves in part.drawn if curves.note)
-            drawn = figure_files(part.drawn, title, [*words, *notes], styles)
+            drawn = figure_files(part.drawn, title, [*words, _curve_notes(part)], styles)
         elif part.pictures:
             from .pictures import picture_files
 
@@ -242,9 +247,8 @@ def _latex(experiment: Experiment, stem: str, part: Part) -> str:
     origins = origin_words(experiment.origins)
     out = [r"% \usepackage{booktabs}", *([f"% {latex_text(origins)}"] if origins else [])]
     for place, grid in enumerate(part.tables):
-        titles = filter(None, [experiment.title.rstrip("."), part.title, grid.title])
-        title = ". ".join(one[:1].upper() + one[1:] for one in titles)
-        first, last = [f"{title}.", experiment.data()], [part.selection, part.mixed]
+        titles = [one[:1].upper() + one[1:] for one in (experiment.title.rstrip("."), part.title, grid.title) if one]
+        first, last = [f"{'. '.join(titles)}.", experiment.data()], [part.selection, part.mixed]
         label = f"{experiment.name}-{stem}" + (f"-{place + 1}" if len(part.tables) > 1 else "")
         words = [*first, *part.notes, part.nothing_yet, grid.caption(), *last, experiment.missing_words()]
         out.append(latex(grid.table(), " ".join(filter(None, words)), label, " ".join(grid.notes)))
@@ -254,9 +258,9 @@ def _latex(experiment: Experiment, stem: str, part: Part) -> str:
 
 
 def _numbers(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
-    """Every number of the tables as a line of its own; None where there is none."""
+    """Every number of the tables as a line of its own; nan where there is none."""
     about = {"experiment": experiment.name, "selection": part.rule or "none"}
-    return [as_json(about | line) for grid in part.grids for line in grid.numbers()]
+    return [about | line for grid in part.grids for line in grid.numbers()]
 
 
 def _points(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
@@ -264,8 +268,8 @@ def _points(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
     found = []
     for curves in part.drawn:
         for name, (xs, ys) in curves.series.items():
-            lows, highs = curves.bands.get(name, ([None] * len(xs), [None] * len(xs)))
+            lows, highs = curves.bands.get(name, ([math.nan] * len(xs), [math.nan] * len(xs)))
             for values in zip(xs, ys, lows, highs, strict=True):
                 line = (experiment.name, part.rule or "none", curves.title, name, *values)
-                found.append(as_json(dict(zip(POINTS, line, strict=True))))
+                found.append(dict(zip(POINTS, line, strict=True)))
     return found

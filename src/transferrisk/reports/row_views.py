@@ -34,7 +34,7 @@ class RowView(View):
 
     def found(self, experiment: Experiment, used: Iterable[str]) -> pd.DataFrame:
         """Records with the columns of their places, one copy for each place; an unknown column is an error."""
-        planned = pd.DataFrame([{"seed": None, **place.columns, RUN_COLUMN: place.run} for place in experiment.planned])
+        planned = experiment.planned if "seed" in experiment.planned else experiment.planned.assign(seed=None)
         if planned.empty or experiment.records.empty:
             return pd.DataFrame(columns=list(dict.fromkeys([RUN_COLUMN, "seed", *self.where, *used])))
         own = [name for name in experiment.records if name == RUN_COLUMN or name not in planned]
@@ -75,7 +75,7 @@ class RowsView(RowView):
     def part(self, experiment: Experiment, rule: str) -> Part:
         """The paper's numbers may be under any of the recipe's rules."""
         found = self.found(experiment, (*self.row, *self.values, *self.panels))
-        planned = len({place.seed for place in experiment.planned})
+        planned = experiment.places["seed"].nunique(dropna=False)
         grids = list(self._grids(experiment, found, planned))
         return Part(self.title, rule, grids, **self.rest(experiment, found))
 
@@ -195,10 +195,11 @@ class PicturesView(RowView):
         found = self.found(experiment, ("environment", "number"))
         several = [axis for axis, values in experiment.axes.items() if len(values) > 1]
         missing = []
-        for place in experiment.planned:
-            name = ", ".join(axis_text(place.columns.get(axis)) for axis in several)
-            archive = _archive(experiment.runs / place.run / PICTURES) if place.run in experiment.done else {}
-            own = found[found[RUN_COLUMN] == place.run].drop_duplicates("number")
+        done = set(experiment.finished[RUN_COLUMN])
+        for place in experiment.places.to_dict("records"):
+            name, run = ", ".join(axis_text(place[axis]) for axis in several), place[RUN_COLUMN]
+            archive = _archive(experiment.runs / run / PICTURES) if run in done else {}
+            own = found[found[RUN_COLUMN] == run].drop_duplicates("number")
             numbered = zip(own["environment"], map(axis_text, own["number"]), strict=True)
             environments = {str(environment): archive[number] for environment, number in numbered if number in archive}
             if environments:

@@ -156,7 +156,7 @@ class Paired:
     def of(cls, ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Paired | None:
         from scipy.special import stdtrit
 
-        pairs = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+        pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
         if not pairs:
             return None
         mean, n = statistics.mean(pairs), len(pairs)
@@ -253,32 +253,42 @@ class Grid:
         return [score for scores in self.lines.values() for score in scores]
 
     @cached_property
-    def seeds(self) -> int:
-        """The most seeds that any number has: the caption tells it, so that only those with fewer say so."""
-        return max((len(score.values) for score in self.scores), default=0)
-
-    @cached_property
-    def best(self) -> frozenset[tuple[str, int]]:
+    def best(self) -> set[tuple[str, int]]:
         """Line and column of the best mean of each column, all that are printed alike; none where there is only one."""
         found: set[tuple[str, int]] = set()
         for column, less in enumerate(self.less):
-            scores = {name: line[column] for name, line in self.lines.items() if name not in self.apart}
-            means = {name: round(s.summary.mean, s.digits) for name, s in scores.items() if s.values}
-            if len(means) > 1:
-                top = min(means.values()) if less else max(means.values())
-                found |= {(name, column) for name, mean in means.items() if mean == top}
-        return frozenset(found)
+            means = {}
+            for name, line in self.lines.items():
+                if name not in self.apart and line[column].values:
+                    means[name] = round(line[column].summary.mean, line[column].digits)
+            top = min(means.values()) if less and means else max(means.values(), default=0.0)
+            for name, mean in means.items():
+                if mean == top and len(means) > 1:
+                    found.add((name, column))
+        return found
 
     @cached_property
     def absent(self) -> list[str]:
         """Lines without a number, neither ours nor the paper's, of which none of the runs is done."""
-        return [
-            name for name, scores in self.lines.items() if not any(s.values or s.published or s.done for s in scores)
-        ]
+        found = []
+        for name, scores in self.lines.items():
+            for score in scores:
+                if score.values or score.published or score.done:
+                    break
+            else:
+                found.append(name)
+        return found
 
     @property
     def is_empty(self) -> bool:
         return len(self.absent) == len(self.lines)
+
+    @cached_property
+    def seeds(self) -> list[int]:
+        """How many seeds each score has that has any, in increasing order: the caption tells the most, so that only
+        those with fewer say so.
+        """
+        return sorted(filter(None, [len(score.values) for score in self.scores]))
 
     def table(self) -> Table:
         """Our numbers with the paper's below them."""
@@ -287,7 +297,7 @@ class Grid:
             if name not in self.absent:
                 row: list[Entry] = [name]
                 for column, score in enumerate(scores):
-                    few = 0 < len(score.values) < self.seeds
+                    few = 0 < len(score.values) < self.seeds[-1] if self.seeds else False
                     lacking = f"{len(score.values)} of {score.planned} seeds" if few else ""
                     row.append(score.cell(lacking, (name, column) in self.best))
                 rows.append(row)
@@ -295,11 +305,11 @@ class Grid:
 
     def against_table(self) -> Table | None:
         """Differences to ERM; None where there are none."""
-        rows: list[list[Entry]] = [
-            [name, *(score.against_cell() for score in scores)]
-            for name, scores in self.lines.items()
-            if any(score.against for score in scores)
-        ]
+        rows: list[list[Entry]] = []
+        for name, scores in self.lines.items():
+            cells = [score.against_cell() for score in scores]
+            if any(cells):
+                rows.append([name, *cells])
         if not rows:
             return None
         title = f"{self.title}, against ERM" if self.title else "Against ERM"
@@ -307,21 +317,22 @@ class Grid:
 
     def caption(self) -> str:
         """What the numbers are."""
-        planned = max((score.planned for score in self.scores), default=0)
-        least = min((len(score.values) for score in self.scores if score.values), default=0)
-        some = f" of {planned}" if self.seeds < planned else ""
-        if not self.seeds:
+        planned, paper = 0, False
+        for score in self.scores:
+            planned, paper = max(planned, score.planned), paper or score.published is not None
+        most = self.seeds[-1] if self.seeds else 0
+        some = f" of {planned}" if most < planned else ""
+        if not most:
             first = "No run is done."
         elif planned == 1:
             first = "One seed."
-        elif self.seeds == 1:
+        elif most == 1:
             first = f"One{some} seeds so far, so nothing says how much is chance."
         else:
-            fewest = f"{least} to " if least < self.seeds else ""
-            first = f"Mean ± standard deviation over {fewest}{self.seeds}{some} seeds."
-        apart = "".join(f", {name} apart" for name in self.lines if name in self.apart)
+            fewest = f"{self.seeds[0]} to " if self.seeds[0] < most else ""
+            first = f"Mean ± standard deviation over {fewest}{most}{some} seeds."
+        apart = "".join([f", {name} apart" for name in self.lines if name in self.apart])
         bold = f"Bold: the best mean of each column{apart}." if self.best else ""
-        paper = any(score.published for score in self.scores)
         under = "Under ours the paper's number, and ours less the paper's." if paper else ""
         missing = f"Missing: {', '.join(self.absent)}." if self.absent and not self.is_empty else ""
         return " ".join(filter(None, [first, bold, under, missing]))
@@ -413,8 +424,12 @@ class Part:
     @property
     def nothing_yet(self) -> str:
         """ "Nothing to show yet: combined.", of the panels that are left out; "" where there are none."""
-        empty = [grid.title for grid in self.grids if grid.is_empty]
-        empty += [c.title for c in self.curves if not c.has_points and not c.title.startswith(tuple(empty))]
+        empty = []
+        for grid in self.grids:
+            empty += [grid.title] if grid.is_empty else []
+        for curves in self.curves:
+            if not curves.has_points and not curves.title.startswith(tuple(empty)):
+                empty.append(curves.title)
         if not empty:
             return ""
         return f"Nothing to show yet: {'; '.join(empty)}." if all(empty) else "Nothing to show yet."

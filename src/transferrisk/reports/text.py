@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .values import MINUS, NOTHING, Cell, Chapter, Group, Section, Table, Text, one_line
 
-_LATEX = {
+_LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "±": r"$\pm$", MINUS: "$-$", NOTHING: "--", '"': "''", "|": r"\textbar{}",
-}  # fmt: skip
+})  # fmt: skip
+
+
+SUB = "\0"  # begins a row below another
+_SIDES = {False: ":--", True: "--:"}
 
 
 def latex_text(text: str) -> str:
@@ -26,7 +31,7 @@ def latex_text(text: str) -> str:
 
     Braces go before a bracket or a star, which the end of the line above would take as its argument.
     """
-    escaped = "".join(_LATEX.get(letter, letter) for letter in one_line(text))
+    escaped = one_line(text).translate(_LATEX)
     return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped
 
 
@@ -42,9 +47,9 @@ def markdown_cell(text: str) -> str:
 
 
 def csv_text(value: Any) -> Any:
-    """The value; text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """The value, "" for nan; text that a spreadsheet would take for a formula gets an apostrophe in front."""
     if not isinstance(value, str):
-        return value
+        return "" if isinstance(value, float) and math.isnan(value) else value
     value = one_line(value)
     return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
@@ -75,23 +80,22 @@ def _markdown(value: Section, level: int) -> Iterator[str]:
 
 def _markdown_table(table: Table) -> str:
     cells = table.cells()
-    sides = ["--:" if numeric else ":--" for numeric in table.numeric(cells)]
-    lines = [list(map(markdown_cell, table.columns)), sides]
-    for first, *row in stacked(cells, markdown_cell, "**{}**"):
+    lines = [map(markdown_cell, table.columns), [_SIDES[numeric] for numeric in table.numeric(cells)]]
+    for first, *row in _stacked(cells, markdown_cell, "**{}**"):
         lines.append([first.replace(SUB, "&emsp;"), *row])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([f"| {' | '.join(line)} |" for line in lines])
 
 
 def latex(table: Table, caption: str, label: str, notes: str = "") -> str:
     r"""A table environment, which needs \usepackage{booktabs}; `notes` are printed under it."""
     cells = table.cells()
-    sides = "".join("r" if numeric else "l" for numeric in table.numeric(cells))
     lines: list[str] = []
-    several = any(cell.below.keys() - {""} for row in cells for cell in row)
-    for first, *row in stacked(cells, latex_text, r"\textbf{{{}}}"):
-        if several and lines and not first.startswith(SUB):
+    rows = list(_stacked(cells, latex_text, r"\textbf{{{}}}"))
+    for first, *row in rows:
+        if len(rows) > len(cells) and lines and not first.startswith(SUB):
             lines.append(r"\addlinespace")
         lines.append(" & ".join([first.replace(SUB, r"\quad "), *row]) + r" \\")
+    sides = "".join(["lr"[numeric] for numeric in table.numeric(cells)])
     return "\n".join(
         [
             r"\begin{table}",
@@ -112,25 +116,28 @@ def latex(table: Table, caption: str, label: str, notes: str = "") -> str:
     )
 
 
-SUB = "\0"  # begins a row below another
-
-
-def stacked(cells: Sequence[Sequence[Cell]], text: Callable[[str], str], bold: str) -> Iterator[list[str]]:
+def _stacked(cells: Sequence[Sequence[Cell]], text: Callable[[str], str], bold: str) -> Iterator[list[str]]:
     """Each row, then a row for each name among the lines below its cells; `text` escapes, `bold` is a format."""
     for row in cells:
-        line = []
-        for cell in row:
+        line: list[str] = []
+        below: dict[str, list[str]] = {}
+        for column, cell in enumerate(row):
             aside = f" ({cell.below['']})" if "" in cell.below else ""
             words = text(cell.text + aside)
             line.append(bold.format(words) if cell.bold else words)
+            for name, value in cell.below.items():
+                if name:
+                    below.setdefault(name, [f"{SUB}{text(name)}", *[text(NOTHING)] * (len(row) - 1)])[column] = text(
+                        value
+                    )
         yield line
-        for name in dict.fromkeys(name for cell in row for name in cell.below if name):
-            yield [f"{SUB}{text(name)}", *(text(cell.below.get(name, NOTHING)) for cell in row[1:])]
+        yield from below.values()
 
 
 def csv_table(columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
     sink = io.StringIO(newline="")
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([csv_text(line[column]) for column in columns] for line in lines)
+    for line in lines:
+        writer.writerow([csv_text(line[column]) for column in columns])
     return sink.getvalue()

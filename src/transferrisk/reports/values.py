@@ -8,7 +8,6 @@ takes its place.
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
@@ -22,18 +21,18 @@ from ..errors import InputError
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 METHODS = {
-    "erm": ("ERM", "#5b6770"),
-    "reweight": ("Reweight", "#8c6d31"),
-    "irm": ("IRM", "#b5651d"),
-    "vrex": ("V-REx", "#8e5ea2"),
-    "groupdro": ("GroupDRO", "#3a7d6b"),
-    "mldg": ("MLDG", "#a23b52"),
-    "fish": ("Fish", "#2f7ea8"),
-    "trm": ("TRM", "#1f4fd8"),
-    "trm-direct": ("TRM without GM", "#7d9bf0"),
-    "oracle": ("Oracle", "#3c3c3c"),
+    "erm": ("ERM", "#5b6770", "#848d94"),
+    "reweight": ("Reweight", "#8c6d31", "#a38a5a"),
+    "irm": ("IRM", "#b5651d", "#c07c3f"),
+    "vrex": ("V-REx", "#8e5ea2", "#a57eb5"),
+    "groupdro": ("GroupDRO", "#3a7d6b", "#619789"),
+    "mldg": ("MLDG", "#a23b52", "#be7686"),
+    "fish": ("Fish", "#2f7ea8", "#4e91b5"),
+    "trm": ("TRM", "#1f4fd8", "#6284e4"),
+    "trm-direct": ("TRM without GM", "#7d9bf0", "#7d9bf0"),
+    "oracle": ("Oracle", "#3c3c3c", "#8a8a8a"),
 }
-"""Algorithm -> its name in tables and figures, and its colour; the oracle is ERM on data without the shift."""
+"""Algorithm -> its name, and its colour on a light and on a dark page; the oracle is ERM on data without the shift."""
 
 Unit = Literal["loss", "percent"]
 """percent: shares 0..1, printed as percent with one decimal. loss: printed as they are, with three decimals."""
@@ -81,19 +80,26 @@ class Table:
                 )
 
     def cells(self) -> list[list[Cell]]:
-        return [[_cell(entry, self.digits) for entry in row] for row in self.rows]
+        rows: list[list[Cell]] = []
+        for row in self.rows:
+            rows.append([])
+            for entry in row:
+                rows[-1].append(entry if isinstance(entry, Cell) else _cell(entry, self.digits))
+        return rows
 
     def numeric(self, cells: Sequence[Sequence[Cell]]) -> list[bool]:
         """Whether each column holds numbers alone, and is aligned to the right."""
-        return [
-            all(row[c].value is not None or row[c].is_missing for row in cells) and any(row[c].text for row in cells)
-            for c in range(len(self.columns))
-        ]
+        found = []
+        for column in range(len(self.columns)):
+            numbers = texts = 0
+            for row in cells:
+                numbers += row[column].value is not None
+                texts += row[column].value is None and row[column].text != ""
+            found.append(numbers > 0 and texts == 0)
+        return found
 
 
-def _cell(entry: Entry, digits: int) -> Cell:
-    if isinstance(entry, Cell):
-        return entry
+def _cell(entry: str | float | int | None, digits: int) -> Cell:
     if entry is None:
         return Cell(NOTHING, math.nan)
     if isinstance(entry, str):
@@ -273,7 +279,7 @@ class Page:
 
 def method_name(algorithm: str) -> str:
     """What tables and figures call an algorithm."""
-    return METHODS.get(algorithm, (algorithm, ""))[0]
+    return METHODS[algorithm][0] if algorithm in METHODS else algorithm
 
 
 def number(value: float | None, digits: int) -> str:
@@ -305,5 +311,4 @@ def percent(share: float) -> Cell:
 
 def one_line(text: str) -> str:
     """The text on one line, without characters that steer a terminal, are invisible or cannot be encoded."""
-    text = " ".join(text.split())
-    return "".join(letter for letter in text if unicodedata.category(letter) not in ("Cc", "Cf", "Cs"))
+    return "".join(filter(str.isprintable, " ".join(text.split())))

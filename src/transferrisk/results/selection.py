@@ -69,7 +69,7 @@ def best_point(scores: Mapping[str, Sequence[float]]) -> str:
     """
 
     def rank(point: str) -> tuple[int, float, int]:
-        known = [score for score in scores[point] if math.isfinite(score)]
+        known = list(filter(math.isfinite, scores[point]))
         return len(known), sum(known) / len(known) if known else 0.0, len(scores[point])
 
     return max(scores, key=rank)
