@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import html
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "suite", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("suite")
+try:
+    from hypothesis import HealthCheck, settings
+except ModuleNotFoundError:  # the tests on a GPU do without
+    pass
+else:
+    settings.register_profile(
+        "suite", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("suite")
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # processes that are interrupted here inherit it
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m gpu`, only files with such tests are imported: they need torch, Triton, NumPy and pytest alone."""
+    if config.getoption("markexpr") != "gpu":
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    marked = [path for path in files if re.search(r"\bmark\.gpu\b", path.read_text(encoding="utf-8"))]
+    return None if marked else True
 
 
 @pytest.fixture
@@ -50,6 +65,13 @@ def text_of():
         return html.unescape(page.read_text(encoding="utf-8").replace("<span>", "").replace("</span>", ""))
 
     return read
+
+
+@pytest.fixture
+def fabric() -> None:
+    """What trains a whole model needs Lightning Fabric, which a machine that tests the kernels alone may lack."""
+    if find_spec("lightning_fabric") is None and find_spec("lightning") is None:
+        pytest.skip("Lightning Fabric is not installed")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from transferrisk.experiments.store import Store
 from transferrisk.experiments.sweep import run_experiment
 from transferrisk.experiments.tasks import plan_run
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fabric")]
 
 SETTINGS = {"data": "10c-digits", "backbone": "cnn:8", "precision": "fp32"}
 ALONE = LocalExecutor(workers=0, devices=["cuda:0"], threads=1)

@@ -158,18 +158,3 @@ def test_threads_fit_as_one_after_another_would(algorithm, params):
     found = Parallel(n_jobs=4, backend="threading")(delayed(proba)(seed) for seed in range(4))
     np.testing.assert_array_equal(found, expected)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("algorithm", "batch_size"), [("trm", None), ("trm", 32), ("erm", 32), ("mldg", 32)])
-def test_on_a_gpu(algorithm, batch_size, weighted):
-    X, y, site = sites(200, (0.9, 0.3, 0.6))
-    weights = np.linspace(0.5, 1.5, len(X)) if weighted else None
-    scores = []
-    for device in ("cpu", "cuda", "auto"):
-        fitted = TransferRiskClassifier(algorithm, batch_size=batch_size, max_epochs=20, random_state=0, device=device)
-        fitted.fit(X, y, environments=site, sample_weight=weights)
-        assert next(fitted.model_.parameters()).device == torch.device("cpu")
-        scores.append(fitted.score(X, y))
-    assert scores == pytest.approx([scores[0]] * 3, abs=0.03)

@@ -17,7 +17,7 @@ from transferrisk.training import Engine, RunFolder, TrainConfig, Watch, load_ch
 from transferrisk.training.feed import Feed
 from transferrisk.training.step import CapturedStep, make_step
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fabric")]
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
 
 
 def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None) -> bool:
-    """Features (n, d) and labels (n,), or (B, n, d) and (B, n), and a weight for each; returns whether it is a batch."""
+    """Features (n, d) and labels (n,), or (B, n, d) and (B, n), a weight for each; returns whether it is a batch."""
     check_tensors(features=features, labels=labels)
     if features.dim() not in (2, 3) or labels.shape != features.shape[:-1] or not labels.numel():
         raise InputError(
