@@ -10,10 +10,10 @@ import sys
 import pytest
 
 from transferrisk.cli.demo import provenance
-from transferrisk.reports.progress import run_progress
 from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.execute import commit
 from transferrisk.reports.comparison import summarise
+from transferrisk.reports.progress import run_progress
 
 
 def in_a_process(*arguments, cwd=None):
