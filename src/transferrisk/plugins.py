@@ -1,19 +1,15 @@
-"""Things that other packages add, through entry points; parts of this package can be added the same way.
+"""Entry points, through which other packages add things by name; parts of this package are added the same way.
 
-A package is imported when one of its names is looked up, or when names are listed; not before. A name that is built in,
-or registered by the program itself, keeps its meaning when a package adds the same name; a warning says that the
-package's thing is not used. A name that two packages add is an error.
+`registry` looks names up in them. A package is imported when one of its names is looked up, or when names are listed;
+not before.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 from .errors import InputError, PluginWarning, warn
 
@@ -30,58 +26,6 @@ OWN: tuple[EntryPoint, ...] = (
     EntryPoint("paper", "transferrisk.paper.recipes", "transferrisk.recipes"),
 )
 """Entry points of this package: they work from a source tree that was not installed, and come before all others."""
-
-
-@dataclass(frozen=True)
-class Plugins:
-    """One kind of thing that packages add.
-
-    group     group of the entry points; the name of an entry point is the name of the thing
-    noun      what such a thing is called in messages
-    known     says whether a name is taken
-    register  takes (name, object that the entry point leads to) and registers it; doing so again changes nothing;
-              raises InputError if the object is not of the kind, or if another thing has the name
-    """
-
-    group: str
-    noun: str
-    known: Callable[[str], bool]
-    register: Callable[[str, Any], object]
-
-    def find(self, name: str) -> None:
-        """Register the thing of this name if a package adds it; a broken package is an error."""
-        added = entries(self.group).get(name, ())
-        if not added:
-            return
-        what = f"{self.noun} {name!r}"
-        if self.known(name):
-            unused = [entry for entry in added if not self._is_registered(entry)]
-        elif len(added) > 1 and not is_own(added[0]):
-            raise ambiguous(what, [package_of(entry) for entry in added])
-        else:
-            with failures_named(added[0], what):
-                self.register(name, added[0].load())
-            unused = list(added[1:])
-        for entry in unused:
-            warn_unused(entry, what)
-
-    def find_all(self) -> None:
-        """Register all that packages add; a broken one is left out with a warning."""
-        for name in entries(self.group):
-            try:
-                self.find(name)
-            except InputError as error:
-                warn_left_out(error)
-
-    def _is_registered(self, entry: EntryPoint) -> bool:
-        """Whether the name stands for this entry: then its module is imported, and registering it changes nothing."""
-        if entry.module not in sys.modules:
-            return False
-        try:
-            self.register(entry.name, entry.load())
-        except Exception:  # whatever is wrong with it, the name stands for another thing
-            return False
-        return True
 
 
 @cache

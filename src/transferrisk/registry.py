@@ -1,18 +1,21 @@
 """Things by name: built in, registered by the program, or added by installed packages.
 
-Algorithms, backbones, data sets and tasks are each one `Registry`. What is built in or registered by the program comes
-before what a package adds under the same name, so that installing a package never changes what a name means.
+Algorithms, backbones, data sets and tasks are each one `Registry`. A name that is built in, or registered by the
+program itself, keeps its meaning when a package adds the same name; a warning says that the package's thing is not
+used. A name that two packages add is an error.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from typing import Any, Generic, TypeVar
 
 from .errors import InputError, choices
-from .plugins import Plugins
+from .plugins import ambiguous, entries, failures_named, is_own, package_of, warn_left_out, warn_unused
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -20,11 +23,11 @@ U = TypeVar("U")
 
 class Registry(Generic[T]):
     """
-    noun   what one of them is called in messages, such as "algorithm"
-    group  the group of entry points in which packages add more
-    check  (name, value) -> what is kept under the name; raises InputError where the value is not of the kind
+    noun   what messages call one of them, such as "algorithm"
+    group  group of the entry points in which packages add more; the name of an entry point is the name of the thing
+    check  (name, value) -> the value to keep under the name; raises InputError if it is not of the kind
     fill   module that registers the built-in ones; imported before the first look-up
-    also   names that are known besides, without being registered
+    also   says whether a name is taken without being registered
     """
 
     def __init__(
@@ -35,13 +38,12 @@ class Registry(Generic[T]):
         fill: str | None = None,
         also: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        self.noun = noun
+        self.noun, self._group = noun, group
         self._check, self._fill, self._also = check, fill, also
         self._things: dict[str, T] = {}
-        self._plugins = Plugins(group, noun, known=self._is_taken, register=self._add_from_package)
 
     def register(self, name: str) -> Callable[[U], U]:
-        """Decorator: makes a class or function known under a name."""
+        """Decorator: registers a class or function under a name."""
 
         def decorate(value: U) -> U:
             self.add(name, value)
@@ -50,31 +52,49 @@ class Registry(Generic[T]):
         return decorate
 
     def add(self, name: str, value: Any) -> T:
-        """Make a value known under a name, which nothing else may have; the same value again changes nothing."""
+        """Register a value under a name, which nothing else may have; the same value again changes nothing."""
         kept = self._check(name, value)
-        known = self._things.get(name)
-        if known is not None and not _is_same(known, kept):
-            raise InputError(f"{self.noun} {name!r} is already registered, as {_home(known)}")
+        before = self._things.get(name)
+        if before is not None and not _is_same(before, kept):
+            raise InputError(f"{self.noun} {name!r} is already registered, as {_home(before)}")
         self._things[name] = kept
         return kept
 
     def find(self, name: str) -> T | None:
-        """What has this name, or None."""
+        """The thing of this name, or None; a broken package that adds it is an error."""
         self._ensure_filled()
-        self._plugins.find(name)
+        if added := entries(self._group).get(name, ()):
+            self._find_in_packages(name, added)
         return self._things.get(name)
 
+    def _find_in_packages(self, name: str, added: tuple[EntryPoint, ...]) -> None:
+        what = f"{self.noun} {name!r}"
+        if name in self._things or self._also(name):
+            unused = [entry for entry in added if not self._is_registered(entry)]
+        elif len(added) > 1 and not is_own(added[0]):
+            raise ambiguous(what, [package_of(entry) for entry in added])
+        else:
+            with failures_named(added[0], what):
+                self.add(name, added[0].load())
+            unused = list(added[1:])
+        for entry in unused:
+            warn_unused(entry, what)
+
     def get(self, name: str) -> T:
-        """What has this name; an unknown one is an error that proposes the nearest."""
+        """The thing of this name; an unknown name is an error that proposes the nearest."""
         found = self.find(name)
         if found is None:
             raise InputError(f"unknown {self.noun} {name!r}{choices(name, self.names())}")
         return found
 
     def names(self) -> list[str]:
-        """All names, those of installed packages included, in the order of registration."""
+        """All names in the order of registration, with those of installed packages; a broken one is left out."""
         self._ensure_filled()
-        self._plugins.find_all()
+        for name in entries(self._group):
+            try:
+                self.find(name)
+            except InputError as error:
+                warn_left_out(error)
         return list(self._things)
 
     def items(self) -> Iterator[tuple[str, T]]:
@@ -98,20 +118,19 @@ class Registry(Generic[T]):
             module, self._fill = self._fill, None
             import_module(module)
 
-    def _is_taken(self, name: str) -> bool:
-        return name in self._things or self._also(name)
+    def _is_registered(self, entry: EntryPoint) -> bool:
+        """Whether the name of an entry point stands for the thing that it leads to."""
+        if entry.module not in sys.modules or entry.name not in self._things:
+            return False
+        try:
+            return _is_same(self._things[entry.name], self._check(entry.name, entry.load()))
+        except Exception:  # whatever is wrong with it, the name stands for another thing
+            return False
 
-    def _add_from_package(self, name: str, value: Any) -> None:
-        if name not in self._things and self._also(name):
-            raise InputError(f"the name {name!r} is taken")
-        self.add(name, value)
 
-
-def _is_same(known: Any, new: Any) -> bool:
-    """Equal, or the same class or function of a module that was imported again."""
-    if known == new:
-        return True
-    return hasattr(known, "__qualname__") and _home(known) == _home(new)
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two things are equal, or the same class or function of a module that was imported again."""
+    return bool(one == other) or (hasattr(one, "__qualname__") and _home(one) == _home(other))
 
 
 def _home(value: Any) -> str:

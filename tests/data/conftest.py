@@ -34,7 +34,7 @@ def server(monkeypatch):
 
 
 @pytest.fixture
-def known():
+def registered():
     """Registers facts for one test, as those of a source."""
 
     def add(*files: RemoteFile, name: str = "things", **more: str) -> str:
@@ -48,10 +48,10 @@ def known():
 
 
 @pytest.fixture
-def by_hand(known):
+def by_hand(registered):
     from fetching import BY_HAND
 
-    return known(by_hand=BY_HAND, folder="Things")
+    return registered(by_hand=BY_HAND, folder="Things")
 
 
 @pytest.fixture(scope="session")

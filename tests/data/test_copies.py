@@ -99,8 +99,8 @@ def test_an_interruption_leaves_no_half_tree(by_hand, tree, tmp_path, trouble):
 
 
 @pytest.mark.parametrize("form", ["folder", "file", "tar"])
-def test_published_files_from_what_was_got_by_hand(known, tmp_path, form):
-    name = known(remote("http://127.0.0.1:1/a"), remote("http://127.0.0.1:1/b", path="things/b.bin"))
+def test_published_files_from_what_was_got_by_hand(registered, tmp_path, form):
+    name = registered(remote("http://127.0.0.1:1/a"), remote("http://127.0.0.1:1/b", path="things/b.bin"))
     source = tmp_path / "got" / "deep" / "a.bin"
     source.parent.mkdir(parents=True)
     source.write_bytes(CONTENT)
@@ -115,11 +115,11 @@ def test_published_files_from_what_was_got_by_hand(known, tmp_path, form):
         fetch(name, root, given=given)
 
 
-def test_published_files_are_checked_wherever_they_come_from(known, tmp_path):
+def test_published_files_are_checked_wherever_they_come_from(registered, tmp_path):
     source = tmp_path / "a.bin"
     source.write_bytes(CONTENT[::-1])
     with pytest.raises(InputError, match="is not the file that was published"):
-        fetch(known(remote("http://127.0.0.1:1/a")), tmp_path / "root", given=source)
+        fetch(registered(remote("http://127.0.0.1:1/a")), tmp_path / "root", given=source)
     assert left(tmp_path / "root") == []
 
 
@@ -142,8 +142,8 @@ def test_a_set_that_is_not_whole_is_named_as_it_was_given(tmp_path, form):
     assert not root.parent.exists()
 
 
-def test_the_command_fetches(server, known, tmp_path, trm):
-    name = known(remote(server.address("/a")))
+def test_the_command_fetches(server, registered, tmp_path, trm):
+    name = registered(remote(server.address("/a")))
     target = tmp_path / "things/a.bin"
     assert trm("data", "fetch", name, "--data-root", tmp_path) == (0, f"fetched {target}\n", "")
     code, out, _ = trm("data", "fetch", name, "--data-root", tmp_path)
@@ -155,8 +155,8 @@ def test_the_command_fetches(server, known, tmp_path, trm):
     assert (code, out) == (0, "gaussian needs no files: there is nothing to fetch\n")
 
 
-def test_the_command_fails_in_one_line(server, known, by_hand, tmp_path, trm):
-    gone = known(remote(server.address("/a", Answer(status=404))), name="gone")
+def test_the_command_fails_in_one_line(server, registered, by_hand, tmp_path, trm):
+    gone = registered(remote(server.address("/a", Answer(status=404))), name="gone")
     for arguments, told in (
         ([gone], "404 Not Found"),
         ([by_hand], BY_HAND),
@@ -171,8 +171,8 @@ def test_the_command_fails_in_one_line(server, known, by_hand, tmp_path, trm):
         assert err.count("\n") == 1
 
 
-def test_the_list_tells_what_is_there(known, tmp_path, trm):
-    known(remote("http://127.0.0.1:1/a"))
+def test_the_list_tells_what_is_there(registered, tmp_path, trm):
+    registered(remote("http://127.0.0.1:1/a"))
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin").write_bytes(CONTENT)
     code, out, _ = trm("data", "list", "--json", "--data-root", tmp_path)

@@ -22,9 +22,9 @@ from transferrisk.data.fetch import fetch, needed_facts, verify
 from transferrisk.errors import InputError
 
 
-def test_a_file_comes_whole_and_only_once(server, known, tmp_path):
+def test_a_file_comes_whole_and_only_once(server, registered, tmp_path):
     seen = []
-    name = known(remote(server.address("/a")))
+    name = registered(remote(server.address("/a")))
     paths = fetch(name, tmp_path, progress=lambda *told: seen.append(told))
     assert paths == [tmp_path / "things/a.bin"]
     nothing_but(tmp_path)
@@ -34,39 +34,39 @@ def test_a_file_comes_whole_and_only_once(server, known, tmp_path):
     assert server.asked == [("/a", None)]
 
 
-def test_a_wrong_file_in_its_place_is_replaced(server, known, tmp_path):
+def test_a_wrong_file_in_its_place_is_replaced(server, registered, tmp_path):
     target = tmp_path / "things/a.bin"
     target.parent.mkdir()
     target.write_bytes(CONTENT[::-1])
-    name = known(remote(server.address("/a")))
+    name = registered(remote(server.address("/a")))
     assert [s.state for s in verify(name, tmp_path)] == ["wrong"]
     assert fetch(name, tmp_path) == [target]
     nothing_but(tmp_path)
 
 
 @pytest.mark.parametrize("length", [True, False], ids=["with length", "without length"])
-def test_a_broken_connection_goes_on_where_it_stopped(server, known, tmp_path, length):
-    name = known(remote(server.address("/a", Answer(breaks=[1000, 2000], length=length))))
+def test_a_broken_connection_goes_on_where_it_stopped(server, registered, tmp_path, length):
+    name = registered(remote(server.address("/a", Answer(breaks=[1000, 2000], length=length))))
     fetch(name, tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", None), ("/a", "bytes=1000-"), ("/a", "bytes=3000-")]
 
 
-def test_a_stalled_connection_goes_on_with_another(server, known, tmp_path, monkeypatch):
+def test_a_stalled_connection_goes_on_with_another(server, registered, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TIMEOUT", 0.2)
-    fetch(known(remote(server.address("/a", Answer(breaks=[1000], stall=1)))), tmp_path)
+    fetch(registered(remote(server.address("/a", Answer(breaks=[1000], stall=1)))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", None), ("/a", "bytes=1000-")]
 
 
-def test_a_silent_server_is_not_waited_for_again(server, known, tmp_path, monkeypatch):
+def test_a_silent_server_is_not_waited_for_again(server, registered, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TIMEOUT", 0.2)
     with pytest.raises(InputError, match=r"no answer within 0\.2 seconds"):
-        fetch(known(remote(server.address("/a", Answer(silence=1)))), tmp_path)
+        fetch(registered(remote(server.address("/a", Answer(silence=1)))), tmp_path)
     assert server.asked == [("/a", None)]
 
 
-def test_a_certificate_that_is_not_trusted(known, tmp_path, monkeypatch):
+def test_a_certificate_that_is_not_trusted(registered, tmp_path, monkeypatch):
     def refuse(request, timeout):
         error = ssl.SSLCertVerificationError(1, "certificate verify failed")
         error.verify_message = "certificate has expired"
@@ -74,34 +74,34 @@ def test_a_certificate_that_is_not_trusted(known, tmp_path, monkeypatch):
 
     monkeypatch.setattr(download, "urlopen", refuse)
     with pytest.raises(InputError, match="its certificate is not trusted: certificate has expired"):
-        fetch(known(remote("https://example.org/a")), tmp_path)
+        fetch(registered(remote("https://example.org/a")), tmp_path)
 
 
-def test_what_an_earlier_call_got_is_not_asked_for_again(server, known, tmp_path):
+def test_what_an_earlier_call_got_is_not_asked_for_again(server, registered, tmp_path):
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin.part").write_bytes(CONTENT[:4000])
-    fetch(known(remote(server.address("/a"))), tmp_path)
+    fetch(registered(remote(server.address("/a"))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", "bytes=4000-")]
 
 
-def test_a_whole_part_is_checked_and_not_asked_for(server, known, tmp_path):
+def test_a_whole_part_is_checked_and_not_asked_for(server, registered, tmp_path):
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin.part").write_bytes(CONTENT)
-    fetch(known(remote(server.address("/a"))), tmp_path)
+    fetch(registered(remote(server.address("/a"))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == []
 
 
-def test_a_server_that_ignores_ranges_begins_again(server, known, tmp_path):
-    name = known(remote(server.address("/a", Answer(ranges=False, breaks=[1000]))))
+def test_a_server_that_ignores_ranges_begins_again(server, registered, tmp_path):
+    name = registered(remote(server.address("/a", Answer(ranges=False, breaks=[1000]))))
     fetch(name, tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", None), ("/a", "bytes=1000-")]
 
 
-def test_a_server_that_ignores_ranges_and_always_breaks_is_given_up(server, known, tmp_path):
-    name = known(remote(server.address("/a", Answer(ranges=False, breaks=[1000, 500] * 50))))
+def test_a_server_that_ignores_ranges_and_always_breaks_is_given_up(server, registered, tmp_path):
+    name = registered(remote(server.address("/a", Answer(ranges=False, breaks=[1000, 500] * 50))))
     with pytest.raises(InputError, match="the connection ended after 500 of 512000 bytes"):
         fetch(name, tmp_path)
     assert len(server.asked) == 1 + download.RETRIES
@@ -109,17 +109,17 @@ def test_a_server_that_ignores_ranges_and_always_breaks_is_given_up(server, know
 
 
 @pytest.mark.parametrize("offset", [7, -7])
-def test_another_part_than_asked_for_is_not_used(server, known, tmp_path, offset):
-    name = known(remote(server.address("/a", Answer(offset=offset, breaks=[1000]))))
+def test_another_part_than_asked_for_is_not_used(server, registered, tmp_path, offset):
+    name = registered(remote(server.address("/a", Answer(offset=offset, breaks=[1000]))))
     fetch(name, tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", None), ("/a", "bytes=1000-"), ("/a", None)]
 
 
-def test_416_discards_a_part_that_is_too_long(server, known, tmp_path):
+def test_416_discards_a_part_that_is_too_long(server, registered, tmp_path):
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin.part").write_bytes(CONTENT + b"more")
-    fetch(known(remote(server.address("/a"))), tmp_path)
+    fetch(registered(remote(server.address("/a"))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", f"bytes={SIZE + 4}-"), ("/a", None)]
 
@@ -127,77 +127,77 @@ def test_416_discards_a_part_that_is_too_long(server, known, tmp_path):
 @pytest.mark.parametrize(
     ("status", "times"), [(404, 1), (403, 1), (500, 1 + download.RETRIES), (503, 1 + download.RETRIES)]
 )
-def test_the_next_source_is_asked(server, known, tmp_path, status, times):
-    name = known(remote(server.address("/bad", Answer(status=status)), server.address("/good")))
+def test_the_next_source_is_asked(server, registered, tmp_path, status, times):
+    name = registered(remote(server.address("/bad", Answer(status=status)), server.address("/good")))
     fetch(name, tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/bad", None)] * times + [("/good", None)]
 
 
-def test_the_next_source_goes_on_with_the_part(server, known, tmp_path):
+def test_the_next_source_goes_on_with_the_part(server, registered, tmp_path):
     broken = Answer(breaks=[1000, 0, 0, 0, 0])
-    name = known(remote(server.address("/bad", broken), server.address("/good")))
+    name = registered(remote(server.address("/bad", broken), server.address("/good")))
     fetch(name, tmp_path)
     nothing_but(tmp_path)
     assert server.asked[-1] == ("/good", "bytes=1000-")
     assert server.asked[:-1] == [("/bad", None)] + [("/bad", "bytes=1000-")] * download.RETRIES
 
 
-def test_a_part_of_other_bytes_is_got_afresh_once(server, known, tmp_path):
+def test_a_part_of_other_bytes_is_got_afresh_once(server, registered, tmp_path):
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin.part").write_bytes(b"other" * 100)
-    fetch(known(remote(server.address("/a"))), tmp_path)
+    fetch(registered(remote(server.address("/a"))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/a", "bytes=500-"), ("/a", None)]
 
 
-def test_a_wrong_digest_leaves_nothing(server, known, tmp_path):
+def test_a_wrong_digest_leaves_nothing(server, registered, tmp_path):
     wrong = CONTENT[:-1] + b"!"
     address = server.address("/a", Answer(body=wrong))
     with pytest.raises(InputError) as error:
-        fetch(known(remote(address)), tmp_path)
+        fetch(registered(remote(address)), tmp_path)
     for told in (address, SHA.partition(":")[2], hashlib.sha256(wrong).hexdigest(), str(tmp_path / "things/a.bin")):
         assert told in str(error.value)
     assert left(tmp_path) == []
     assert server.asked == [("/a", None)]
 
 
-def test_a_wrong_digest_is_mended_by_the_next_source(server, known, tmp_path):
-    fetch(known(remote(server.address("/bad", Answer(body=CONTENT[::-1])), server.address("/good"))), tmp_path)
+def test_a_wrong_digest_is_mended_by_the_next_source(server, registered, tmp_path):
+    fetch(registered(remote(server.address("/bad", Answer(body=CONTENT[::-1])), server.address("/good"))), tmp_path)
     nothing_but(tmp_path)
     assert server.asked == [("/bad", None), ("/good", None)]
 
 
-def test_a_page_in_place_of_the_file_is_known_by_its_size(server, known, tmp_path):
+def test_a_page_in_place_of_the_file_is_known_by_its_size(server, registered, tmp_path):
     with pytest.raises(InputError, match="offers 15 bytes where 512000 are published"):
-        fetch(known(remote(server.address("/a", Answer(body=b"<html>log in...")))), tmp_path)
+        fetch(registered(remote(server.address("/a", Answer(body=b"<html>log in...")))), tmp_path)
     assert left(tmp_path) == []
 
 
-def test_all_sources_are_named_when_none_has_it(server, known, tmp_path):
+def test_all_sources_are_named_when_none_has_it(server, registered, tmp_path):
     gone, closed = server.address("/gone", Answer(status=404)), "http://127.0.0.1:1/a"
     with pytest.raises(InputError) as error:
-        fetch(known(remote(gone, closed)), tmp_path)
+        fetch(registered(remote(gone, closed)), tmp_path)
     assert f"{gone} (404 Not Found)" in str(error.value)
     assert f"{closed} (Connection refused)" in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_silent_host_is_asked_once_in_a_call(server, known, tmp_path, monkeypatch):
+def test_a_silent_host_is_asked_once_in_a_call(server, registered, tmp_path, monkeypatch):
     opened = []
     real = download.urlopen
     monkeypatch.setattr(download, "urlopen", lambda request, timeout: opened.append(request.full_url) or real(request))
     closed = "http://127.0.0.1:1"
     files = [remote(f"{closed}/{n}", server.address(f"/{n}"), path=f"things/{n}.bin") for n in "ab"]
-    fetch(known(*files), tmp_path)
+    fetch(registered(*files), tmp_path)
     assert left(tmp_path) == ["things/a.bin", "things/b.bin"]
     assert sum(url.startswith(closed) for url in opened) == 1
 
 
-def test_compressed_content_counts_not_its_wrapping(server, known, tmp_path):
+def test_compressed_content_counts_not_its_wrapping(server, registered, tmp_path):
     packed = gzip.compress(CONTENT, 1)
     file = RemoteFile("things/a.gz", (server.address("/a", Answer(body=packed)),), 77, content=SHA)
-    fetch(known(file), tmp_path)
+    fetch(registered(file), tmp_path)
     nothing_but(tmp_path, "things/a.gz", packed)
     assert [s.state for s in verify("things", tmp_path)] == ["there"]
     (tmp_path / "things/a.gz").write_bytes(packed[:-20])
@@ -230,7 +230,7 @@ def wheels(tmp_path, monkeypatch):
     return folder
 
 
-def test_files_of_a_wheel_with_one_download(server, known, wheels, tmp_path, monkeypatch):
+def test_files_of_a_wheel_with_one_download(server, registered, wheels, tmp_path, monkeypatch):
     ran = []
     real = subprocess.run
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: ran.append(a[0]) or real(*a, **k))
@@ -241,7 +241,7 @@ def test_files_of_a_wheel_with_one_download(server, known, wheels, tmp_path, mon
         remote(gone, "pip:parcel==1.0!parcel/b.bin", path="things/b.bin", digest=other),
     )
     root = tmp_path / "root"
-    fetch(known(*files), root)
+    fetch(registered(*files), root)
     assert left(root) == ["things/a.bin", "things/b.bin"]
     assert [s.state for s in verify("things", root)] == ["there", "there"]
     assert len(ran) == 1
@@ -256,10 +256,10 @@ def test_files_of_a_wheel_with_one_download(server, known, wheels, tmp_path, mon
         ("pip:parcel==1.0!parcel/b.bin", "is published"),
     ],
 )
-def test_a_wheel_that_does_not_help(known, wheels, tmp_path, source, reason):
+def test_a_wheel_that_does_not_help(registered, wheels, tmp_path, source, reason):
     root = tmp_path / "root"
     with pytest.raises(InputError, match=re.escape(reason)):
-        fetch(known(remote(source)), root)
+        fetch(registered(remote(source)), root)
     assert left(root) == []
 
 
@@ -280,12 +280,12 @@ def test_what_stands_after_the_colon_decides_what_is_needed():
     assert needed_facts("10c-cmnist:Own") == needed_facts("folder:/x") == []
 
 
-def test_no_room_is_told_before_anything_is_written(server, known, tmp_path, monkeypatch):
+def test_no_room_is_told_before_anything_is_written(server, registered, tmp_path, monkeypatch):
     (tmp_path / "things").mkdir()
     (tmp_path / "things/a.bin.part").write_bytes(CONTENT[:2000])
     free = shutil.disk_usage(tmp_path)._replace(free=SIZE - 2001)
     monkeypatch.setattr("shutil.disk_usage", lambda _: free)
-    name = known(remote(server.address("/a")))
+    name = registered(remote(server.address("/a")))
     with pytest.raises(InputError, match=f"needs {SIZE - 2000} bytes and .* has {SIZE - 2001} free"):
         fetch(name, tmp_path)
     assert server.asked == []
@@ -294,43 +294,43 @@ def test_no_room_is_told_before_anything_is_written(server, known, tmp_path, mon
     nothing_but(tmp_path)
 
 
-def test_a_disk_that_fills_up_meanwhile_is_left_empty(server, known, tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_meanwhile_is_left_empty(server, registered, tmp_path, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(InputError, match=r"a.bin needs 512000 bytes and .* has \d+ free"):
-        fetch(known(remote(server.address("/a"))), tmp_path)
+        fetch(registered(remote(server.address("/a"))), tmp_path)
     assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize(
     "refusal", [PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EROFS, "Read-only file system")]
 )
-def test_a_read_only_root_is_told_in_one_line(server, known, tmp_path, monkeypatch, refusal):
+def test_a_read_only_root_is_told_in_one_line(server, registered, tmp_path, monkeypatch, refusal):
     def refuse(path, *_):
         raise type(refusal)(refusal.errno, refusal.strerror, str(path))
 
     monkeypatch.setattr("os.open", refuse)
     with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}.*: {refusal.strerror}: .*--data-root"):
-        fetch(known(remote(server.address("/a"))), tmp_path)
+        fetch(registered(remote(server.address("/a"))), tmp_path)
     assert left(tmp_path) == []
     assert server.asked == []
 
 
-def test_a_root_that_is_a_file(server, known, tmp_path):
+def test_a_root_that_is_a_file(server, registered, tmp_path):
     (tmp_path / "root").write_text("precious")
     with pytest.raises(InputError, match="--data-root"):
-        fetch(known(remote(server.address("/a"))), tmp_path / "root")
+        fetch(registered(remote(server.address("/a"))), tmp_path / "root")
     assert (tmp_path / "root").read_text() == "precious"
 
 
-def test_an_interruption_keeps_the_part_for_the_next_call(server, known, tmp_path):
+def test_an_interruption_keeps_the_part_for_the_next_call(server, registered, tmp_path):
     def interrupt(what, done, total):
         if done >= 1000:
             raise KeyboardInterrupt
 
-    name = known(remote(server.address("/a", Answer(breaks=[1000]))))
+    name = registered(remote(server.address("/a", Answer(breaks=[1000]))))
     with pytest.raises(KeyboardInterrupt):
         fetch(name, tmp_path, progress=interrupt)
     assert left(tmp_path) == ["things/a.bin.part"]
@@ -351,10 +351,10 @@ with locked(Path(sys.argv[1]), "busy"):
 """
 
 
-def test_two_processes_do_not_write_one_file(server, known, tmp_path):
+def test_two_processes_do_not_write_one_file(server, registered, tmp_path):
     target = tmp_path / "things/a.bin"
     target.parent.mkdir()
-    name = known(remote(server.address("/a")))
+    name = registered(remote(server.address("/a")))
     command = [sys.executable, "-c", LOCK, str(target.with_name(".a.bin.lock"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
@@ -367,8 +367,8 @@ def test_two_processes_do_not_write_one_file(server, known, tmp_path):
     nothing_but(tmp_path)
 
 
-def test_a_failed_download_leaves_no_folders(known, tmp_path):
-    name = known(remote("http://127.0.0.1:1/a"))
+def test_a_failed_download_leaves_no_folders(registered, tmp_path):
+    name = registered(remote("http://127.0.0.1:1/a"))
     with pytest.raises(InputError, match="cannot be fetched"):
         fetch(name, tmp_path / "deep" / "root")
     assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,7 @@ def check(name: DataName, options: Options, as_json: Json = None) -> None:
 
     Example: trm data check pacs
     """
-    from ..data.summary import check_data, count_by_class, count_distinct, parts_of
+    from ..data.summary import check_data, count_by_class, count_distinct, sets_by_title
     from ..reports.progress import task_progress
     from ..reports.terminal import print_values, width
 
@@ -101,12 +101,12 @@ def check(name: DataName, options: Options, as_json: Json = None) -> None:
         if not (as_json and as_json.write([str(file.path) for file in files])):
             print("\n".join(map(str, files)))
         return
-    parts = parts_of(data)
-    counts = {title: count_by_class(members) for title, members in parts.items()}
+    sets = sets_by_title(data)
+    counts = {title: count_by_class(members) for title, members in sets.items()}
     if as_json and as_json.write({"name": name, "parts": counts}):
         return
-    print_values(_counts_table(name, parts, width()))
-    shape = " x ".join(map(str, next(iter(parts.values())).inputs[:1].shape[1:]))
+    print_values(_counts_table(name, sets, width()))
+    shape = " x ".join(map(str, next(iter(sets.values())).inputs[:1].shape[1:]))
     print_values(f"{count_distinct(data)} samples of shape {shape}: all there, and all can be read")
 
 
@@ -123,7 +123,7 @@ def show(
     Example: trm data show 10c-digits --shift combined --output digits.png
     """
     from ..data import load_data
-    from ..data.summary import environments_of, parts_of, pictures_by_class, principal_components
+    from ..data.summary import environments_of, pictures_by_class, principal_components, sets_by_title
     from ..errors import InputError, cause_of
     from ..files import check_target, expand_home, readable, write_atomically
     from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
@@ -135,7 +135,7 @@ def show(
     check_target(target)
     with task_progress() as advance:
         data = load_data(name, replace(options, progress=advance))
-    first = next(iter(parts_of(data).values()))
+    first = next(iter(sets_by_title(data).values()))
     every = dict(environments_of(data))
     drawn = dict(list(every.items())[:MOST_ENVIRONMENTS])
     if first.inputs[:1].dim() == 4:
@@ -197,19 +197,19 @@ def _size(listing: Listing) -> str:
     return decimal(listing.to_fetch) if listing.to_fetch else "nothing"
 
 
-def _counts_table(name: str, parts: dict[str, EnvironmentSet], width: int) -> Table:
+def _counts_table(name: str, sets: dict[str, EnvironmentSet], width: int) -> Table:
     """Samples of each environment, and of each class where there is room for that."""
     from ..data.summary import count_by_class
     from ..files import readable
     from ..reports import Table
 
-    classes = next(iter(parts.values())).class_names
-    named = max(len(where) for members in parts.values() for where in members.environment_names)
-    needed = max(map(len, parts)) + named + 14 + sum(max(len(label), 5) + 1 for label in classes)
+    classes = next(iter(sets.values())).class_names
+    named = max(len(where) for members in sets.values() for where in members.environment_names)
+    needed = max(map(len, sets)) + named + 14 + sum(max(len(label), 5) + 1 for label in classes)
     headings = classes if needed <= width else ()
-    several = len(parts) > 1
+    several = len(sets) > 1
     rows = []
-    for part, members in parts.items():
+    for part, members in sets.items():
         for place, (where, counts) in enumerate(count_by_class(members).items()):
             first = [part if place == 0 else ""] if several else []
             rows.append([*first, where, sum(counts.values()), *(counts.values() if headings else ())])

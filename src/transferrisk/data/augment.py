@@ -87,7 +87,7 @@ def random_boxes(
 def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
     """The boxes (n, 4) of the images, each resized to the images' own size.
 
-    Pixel i covers i..i+1. Nothing outside a box is looked at, so a box of whole pixels gives what `interpolate` gives.
+    Pixel i covers i..i+1. Only pixels within a box count, so a box of whole pixels gives the same as `interpolate`.
     """
     h, w = images.shape[-2:]
     top, left, height, width = boxes.to(images.dtype).unsqueeze(-1).unbind(1)  # (n, 1) each
@@ -103,22 +103,22 @@ def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def flip_left_right(images: Tensor, chosen: Tensor) -> Tensor:
-    """Those images mirrored where `chosen`, (n,) bool."""
+    """The images, mirrored where `chosen`, (n,) bool."""
     return torch.where(_each(chosen), images.flip(-1), images)
 
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards black by `factor`, (n,): 1 leaves an image as it is."""
+    """Blend images with black: factor 0 gives black, 1 the image."""
     return (images * _each(factor)).clamp(0, 1)
 
 
 def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards the image's own mean grey: 0 is that grey, 1 the image."""
+    """Blend images with their own mean grey: factor 0 gives that grey, 1 the image."""
     return torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, _each(factor)).clamp(0, 1)
 
 
 def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Towards the greyscale image: 0 is that one, 1 the image."""
+    """Blend images with their greyscale version: factor 0 gives that one, 1 the image."""
     return torch.lerp(luminance(images), images, _each(factor)).clamp(0, 1)
 
 

@@ -35,7 +35,7 @@ from .catalogue import Progress, RemoteFile
 AGENT = f"transferrisk/{__version__}"
 CHUNK = 1 << 20
 TIMEOUT = 20.0  # seconds without a byte
-RETRIES = 3  # in a row that bring nothing new
+RETRIES = 3  # requests in a row that add nothing
 BACKOFF = 1.0  # seconds before the first of them; doubled each time
 BUSY = (429, 500, 502, 503, 504)
 WHEEL = "pip:"

@@ -195,18 +195,18 @@ def retyped(data: EnvironmentSet, kind: type[S]) -> S:
     return kind(**{field.name: getattr(data, field.name) for field in fields(data)})
 
 
-def concatenate(parts: Sequence[S]) -> S:
+def concatenate(sets: Sequence[S]) -> S:
     """Join sets of one kind that have the same names."""
-    first = parts[0]
-    sources = [part.sources for part in parts if part.sources is not None]
-    weights = [part.weights for part in parts if part.weights is not None]
-    if weights and len(weights) < len(parts):
+    first = sets[0]
+    sources = [one.sources for one in sets if one.sources is not None]
+    weights = [one.weights for one in sets if one.weights is not None]
+    if weights and len(weights) < len(sets):
         raise InputError("some of the sets have weights and others do not: give weights to all of them, or to none")
     return replace(
         first,
-        inputs=torch.cat([part.inputs[:] for part in parts]),
-        labels=torch.cat([part.labels for part in parts]),
-        environments=torch.cat([part.environments for part in parts]),
-        sources=torch.cat(sources) if len(sources) == len(parts) else None,
+        inputs=torch.cat([one.inputs[:] for one in sets]),
+        labels=torch.cat([one.labels for one in sets]),
+        environments=torch.cat([one.environments for one in sets]),
+        sources=torch.cat(sources) if len(sources) == len(sets) else None,
         weights=torch.cat(weights) if weights else None,
     )

@@ -1,4 +1,4 @@
-"""Getting the files of a data set below the data root, by download or from a user's copy, and checking what is there.
+"""Getting the files of a data set below the data root, by download or from a user's copy, and checking its files.
 
 A user's copy appears below the root whole or not at all: it is copied into a temporary folder on the same disk and then
 renamed. Archives stay archives: sets read them in place.
@@ -54,7 +54,7 @@ def needed_facts(name: str) -> list[Facts]:
 def fetch(
     name: str, root: Path | str | None = None, given: Path | None = None, progress: Progress | None = None
 ) -> list[Path]:
-    """Get everything that a set or source needs; returns the paths of what came. Files that are right are left alone.
+    """Get everything that a set or source needs; returns the paths of the new files. Right ones are left alone.
 
     `given` is a folder, an archive or a file that was got by hand, for sets that no program may fetch and for machines
     without a network. Total 0 in `progress` means that it is not known.

@@ -34,9 +34,11 @@ def moments(
     counts = np.ones(n) if weights is None else weights / weights.mean()
     mean, square = np.zeros(d), np.zeros(d)
     for start in range(0, n, step):
-        mean += counts[start : start + step] @ (rows[start : start + step] / largest) / n
+        shares = rows[start : start + step] / largest
+        mean += np.einsum("n,nd->d", counts[start : start + step], shares) / n
     for start in range(0, n, step):
-        square += counts[start : start + step] @ (rows[start : start + step] / largest - mean) ** 2 / n
+        shares = rows[start : start + step] / largest
+        square += np.einsum("n,nd->d", counts[start : start + step], (shares - mean) ** 2) / n
     scale = largest * np.sqrt(square)
     return np.where(constant, low, largest * mean), np.where(constant | (scale <= _SMALLEST), 0.0, scale)
 
@@ -64,13 +66,13 @@ class Standardise(nn.Module):
 
     @classmethod
     def fit(cls, rows: Floats, weights: Floats | None = None, dtype: torch.dtype = torch.float32) -> Self:
-        """With the moments of rows (n, d)."""
+        """The module for the moments of rows (n, d)."""
         mean, scale = map(torch.from_numpy, moments(rows, weights))
         return cls(mean, scale, dtype)
 
     @classmethod
     def identity(cls, width: int, dtype: torch.dtype = torch.float32) -> Self:
-        """Vectors as they are, (n, width); a state dict may bring other moments."""
+        """The module that leaves vectors (n, width) as they are; a state dict may bring other moments."""
         return cls(torch.zeros(width), torch.ones(width), dtype)
 
     def forward(self, vectors: Tensor) -> Tensor:

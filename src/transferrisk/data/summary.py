@@ -1,4 +1,4 @@
-"""What there is of each data set, and what a set holds: numbers, and a few samples to look at."""
+"""Lists of the data sets, and summaries of one: counts of its samples, and a few of them to look at."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def list_sets(root: Path | str | None = None) -> list[Listing]:
 
 
 def list_sources(root: Path | str | None = None) -> list[Listing]:
-    """Everything that sets are built from."""
+    """All sources, from which sets are built."""
     return [_listing(name, facts, (), root) for name, facts in available_sources().items()]
 
 
@@ -72,8 +72,8 @@ def check_data(name: str, options: Options) -> tuple[list[FileState], Environmen
     return files, None if is_source else load_data(name, replace(options, verify=True))
 
 
-def parts_of(data: EnvironmentSet | Splits) -> dict[str, EnvironmentSet]:
-    """The parts of a set by title: four of Splits, one without a title of any other set."""
+def sets_by_title(data: EnvironmentSet | Splits) -> dict[str, EnvironmentSet]:
+    """The four sets of Splits by title; any other set has no title."""
     if isinstance(data, EnvironmentSet):
         return {"": data}
     return {title: getattr(data, name) for name, title in SPLITS.items()}
@@ -92,7 +92,7 @@ def count_distinct(data: EnvironmentSet | Splits) -> int:
     """Number of samples; one that serves both kinds of validation, such as a digit painted twice, counts once."""
     if isinstance(data, EnvironmentSet):
         return len(data)
-    total = sum(map(len, parts_of(data).values()))
+    total = sum(map(len, sets_by_title(data).values()))
     one, other = data.training_domain, data.test_domain
     if one.inputs is other.inputs:
         return total - len(other)
