@@ -158,7 +158,7 @@ def test_page_is_whole_escapes_names_and_fetches_nothing():
     assert parser.text.count(HOSTILE) > 5  # shown as text, in table, matrices, captions and settings
     assert "70.0 ± 14.1" in parser.text
     assert "<dd>one</dd>" in html
-    assert "best accuracy on held-out data of the training environments" in parser.text
+    assert "the highest accuracy on held-out data of the training environments" in parser.text
 
 
 def sections(runs, kind):

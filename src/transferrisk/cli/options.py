@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 COLUMNS, IMAGES, SYNTHETIC = "Columns of tables and embeddings", "Images", "Synthetic sets"
 MODEL, TRAINING, MACHINE = "Model and algorithm", "Training", "Machine"
 """Panels of the help; options that everybody needs have none and come first."""
+column_option = partial(typer.Option, rich_help_panel=COLUMNS)
+image_option = partial(typer.Option, rich_help_panel=IMAGES)
+synthetic_option = partial(typer.Option, rich_help_panel=SYNTHETIC)
+model_option = partial(typer.Option, rich_help_panel=MODEL)
+training_option = partial(typer.Option, rich_help_panel=TRAINING)
+machine_option = partial(typer.Option, rich_help_panel=MACHINE)
 
 
 def parse_folder(text: str | Path) -> Path:
@@ -70,57 +76,35 @@ DataRoot = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder."),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=MACHINE)]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="INT", help="Random seed.")]
+Device = Annotated[str, machine_option(help="auto, cpu, cuda or cuda:1.")]
+Precision = Annotated[str | None, machine_option(help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+Label = Annotated[str | None, column_option(help="Column or array with the labels.")]
+Environment = Annotated[str | None, column_option(help="Column or array with the environments.")]
+Features = Annotated[str | None, column_option(help="Array or columns with the features.")]
+PathColumn = Annotated[str | None, column_option("--path", help="Column of a manifest with the paths of images.")]
+Size = Annotated[int | None, image_option(min=1, max=4096, help="Height and width of images, pixels.")]
+Lazy = Annotated[bool, image_option("--lazy", help="Decode images when they are needed; keep no cache.")]
+SkipBad = Annotated[bool, image_option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
+ShiftKind = Annotated[str | None, synthetic_option("--shift", help="label-correlated, label-uncorrelated or combined.")]
+Biases = Annotated[str | None, synthetic_option(help="Bias degree of each training environment, such as 1.0,0.9.")]
+Oracle = Annotated[bool, synthetic_option("--oracle", help="Train on data like the test environment's.")]
 
 
 def _common(data_root: DataRoot = None, seed: Seed = 0) -> None: ...
 
 
 def _columns(
-    label: Annotated[str | None, typer.Option(help="Column or array with the labels.", rich_help_panel=COLUMNS)] = None,
-    environment: Annotated[
-        str | None, typer.Option(help="Column or array with the environments.", rich_help_panel=COLUMNS)
-    ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="Array or columns with the features.", rich_help_panel=COLUMNS)
-    ] = None,
-    path: Annotated[
-        str | None, typer.Option(help="Column of a manifest with the paths of images.", rich_help_panel=COLUMNS)
-    ] = None,
+    label: Label = None, environment: Environment = None, features: Features = None, path: PathColumn = None
 ) -> None: ...
 
 
-def _images(
-    size: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Height and width of images, pixels.", rich_help_panel=IMAGES)
-    ] = None,
-    lazy: Annotated[
-        bool, typer.Option("--lazy", help="Decode images when they are needed; keep no cache.", rich_help_panel=IMAGES)
-    ] = False,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out files that cannot be read, and list them.",
-                           rich_help_panel=IMAGES)
-    ] = False,
-) -> None: ...  # fmt: skip
+def _images(size: Size = None, lazy: Lazy = False, skip_bad: SkipBad = False) -> None: ...
 
 
-def _synthetic(
-    shift: Annotated[
-        str | None,
-        typer.Option(help="label-correlated, label-uncorrelated or combined.", rich_help_panel=SYNTHETIC),
-    ] = None,
-    biases: Annotated[
-        str | None,
-        typer.Option(help="Bias degree of each training environment, such as 1.0,0.9.", rich_help_panel=SYNTHETIC),
-    ] = None,
-    oracle: Annotated[
-        bool,
-        typer.Option("--oracle", help="Train on data like the test environment's.", rich_help_panel=SYNTHETIC),
-    ] = False,
-) -> None: ...
+def _synthetic(shift: ShiftKind = None, biases: Biases = None, oracle: Oracle = False) -> None: ...
 
 
 def data_options(*, synthetic: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -4,60 +4,71 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ..data import Options
-from .options import Json, data_options, parse_folder
-
-if TYPE_CHECKING:
-    from ..results import Record
+from .options import (
+    Device,
+    Json,
+    Precision,
+    Quiet,
+    data_options,
+    machine_option,
+    model_option,
+    parse_folder,
+    training_option,
+)
 
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
-Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Where checkpoints and records go.")]
-TestEnv = Annotated[str | None, typer.Option(help="The environment to test on, for sets that do not say.")]
+Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder of the run.")]
+TestEnv = Annotated[str | None, typer.Option(help="Environment to test on, for sets without one of their own.")]
 HoldOut = Annotated[
-    str | None, typer.Option(help="Test on this one instead, without --test-env's: to select settings.")
+    str | None,
+    typer.Option(help="Training environment to leave out and test on, to select settings; --test-env is left out too."),
 ]
 Algorithm = Annotated[
     str | None,
     typer.Option(
-        help="erm, reweight, irm, vrex, groupdro, mldg, fish, trm, trm-direct, or one of an installed package."
+        help="erm, reweight, irm, vrex, groupdro, mldg, fish, trm, trm-direct, or one of an installed package. "
+        "Default: trm."
     ),
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting of the algorithm, such as ridge=1e-2.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of the algorithm, such as ridge=1e-2.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 Backbone = Annotated[
     str | None,
-    typer.Option(help="cnn, wrn-16-2, linear, mlp, one of timm or of an installed package; by the data if not given."),
+    model_option(help="cnn, wrn-16-2, linear, mlp, a model of timm or of an installed package. Default: by the data."),
 ]
-Weights = Annotated[str | None, typer.Option(help="imagenet, none, or a file of weights for the backbone.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="The protocol's for the data when not given, as what follows.")]
-Batch = Annotated[int | None, typer.Option("--batch-size", min=1, help="Samples of each environment in a step.")]
-Lr = Annotated[float | None, typer.Option("--lr", min=0, help="Learning rate.")]
-Decay = Annotated[float | None, typer.Option(min=0, help="Weight decay.")]
-Momentum = Annotated[float | None, typer.Option(min=0, max=1)]
-DecayAt = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Share of the steps before the rate falls; 1: never.")
-]
-Evaluations = Annotated[int | None, typer.Option(min=1, help="How often to evaluate, and save.")]
-Augment = Annotated[bool | None, typer.Option("--augment/--no-augment", help="Vary images; on where pretrained.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-Devices = Annotated[int, typer.Option(min=1, help="How many devices share a batch.")]
-Precision = Annotated[str | None, typer.Option(help="fp32, tf32 or bf16; bf16 on a GPU when not given, else fp32.")]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that read ahead what does not fit in memory.")]
-Every = Annotated[int | None, typer.Option(min=1, help="Save every so many steps too, besides every five minutes.")]
-Recorded = Annotated[list[str] | None, typer.Option("--record", help="Measure irm or transfer as well.")]
-Trackers = Annotated[list[str] | None, typer.Option("--tracker", help="Report to tensorboard or mlflow as well.")]
-Init = Annotated[Path | None, typer.Option(help="The folder of a trained model whose weights to begin with.")]
+Weights = Annotated[str | None, model_option(help="imagenet, none, or a file of weights for the backbone.")]
+Init = Annotated[Path | None, model_option(help="Folder of a trained model whose weights to begin with.")]
 Samples = Annotated[
-    int | None, typer.Option("--finetune-samples", min=2, help="Train on so many of the test's samples.")
+    int | None, model_option("--finetune-samples", min=2, help="Train on this many samples of the test environment.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
+Epochs = Annotated[int | None, training_option(min=1, help="Number of epochs. Default: the data set's protocol.")]
+Batch = Annotated[int | None, training_option("--batch-size", min=1, help="Samples of each environment in a step.")]
+Lr = Annotated[float | None, training_option("--lr", min=0, help="Learning rate.")]
+Decay = Annotated[float | None, training_option(min=0, help="Weight decay.")]
+Momentum = Annotated[float | None, training_option(min=0, max=1, help="Momentum of SGD.")]
+DecayAt = Annotated[
+    float | None, training_option(min=0, max=1, help="Share of the steps after which the rate falls; 1: never.")
+]
+Evaluations = Annotated[int | None, training_option(min=1, help="Number of evaluations, each of which is saved.")]
+Augment = Annotated[
+    bool | None, training_option("--augment/--no-augment", help="Vary images. Default: where pretrained.")
+]
+Recorded = Annotated[list[str] | None, training_option("--record", help="Measure irm or transfer as well.")]
+Trackers = Annotated[list[str] | None, training_option("--tracker", help="Report to tensorboard or mlflow as well.")]
+Every = Annotated[
+    int | None, training_option(min=1, help="Save every so many steps, besides evaluations and every five minutes.")
+]
+Devices = Annotated[int, machine_option(min=1, help="Number of devices that share a batch.")]
+Loaders = Annotated[int, machine_option(min=0, help="Processes that read data ahead where memory does not hold it.")]
 
 
 @data_options(synthetic=True)
@@ -69,9 +80,11 @@ def train(
     hold_out: HoldOut = None,
     algorithm: Algorithm = None,
     settings: Set = None,
+    resume: Resume = False,
     backbone: Backbone = None,
     weights: Weights = None,
-    resume: Resume = False,
+    init: Init = None,
+    finetune_samples: Samples = None,
     epochs: Epochs = None,
     batch_size: Batch = None,
     lr: Lr = None,
@@ -80,15 +93,13 @@ def train(
     decay_at: DecayAt = None,
     evaluations: Evaluations = None,
     augment: Augment = None,
+    record: Recorded = None,
+    tracker: Trackers = None,
+    checkpoint_every: Every = None,
     device: Device = "auto",
     devices: Devices = 1,
     precision: Precision = None,
-    workers: Workers = 2,
-    checkpoint_every: Every = None,
-    record: Recorded = None,
-    tracker: Trackers = None,
-    init: Init = None,
-    finetune_samples: Samples = None,
+    loaders: Loaders = 2,
     quiet: Quiet = False,
     as_json: Json = None,
 ) -> None:
@@ -97,9 +108,14 @@ def train(
     Example: trm train --data pacs --test-env sketch --algorithm trm --output runs/sketch
     """
     from ..algorithms import parse_settings
+    from ..models.saved import WEIGHTS
+    from ..reports.comparison import run_summary, run_table
     from ..reports.progress import task_progress
+    from ..reports.terminal import print_line, print_values
+    from ..results.records import RECORDS
     from ..training import RunFolder, TrainSpec, run_spec
     from ..training.processes import first_process_speaks
+    from ..training.run_folder import LAST, selection_rule
     from ..training.trackers import make_trackers
     from ..training.watches import Progress
 
@@ -146,26 +162,18 @@ def train(
                 spec,
                 device=device,
                 devices=devices,
-                loaders=workers,
+                loaders=loaders,
                 data_root=options.root,
                 lazy=options.lazy,
                 watch=watch,
                 progress=advance,
             )
-        if speaks:
-            _tell(trained.history, output, quiet, as_json)
-
-
-def _tell(history: Sequence[Record], folder: Path, quiet: bool, as_json: Json) -> None:
-    from ..models.saved import WEIGHTS
-    from ..reports.terminal import print_line, print_values
-    from ..results.records import RECORDS
-    from ..training.run_folder import LAST
-    from .train_show import accuracies, summary
-
-    if not (as_json and as_json.write(summary(history, folder))) and not quiet:
-        print_values(accuracies(history))
-        print_line(f"Selected model: {folder / WEIGHTS}; last state: {folder / LAST}; records: {folder / RECORDS}")
+    rule = selection_rule(trained.history)
+    files = {"model": str(output / WEIGHTS), "last_checkpoint": str(output / LAST), "records": str(output / RECORDS)}
+    if not speaks or (as_json and as_json.write(run_summary(trained.history, rule) | files)) or quiet:
+        return
+    print_values(run_table(trained.history, rule))
+    print_line(f"Selected model: {files['model']}; last state: {files['last_checkpoint']}; records: {files['records']}")
 
 
 def _again() -> str:

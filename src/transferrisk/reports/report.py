@@ -19,7 +19,7 @@ from .experiment import Experiment, experiment_folders, load_experiment, no_reco
 from .html import write_page
 from .method_views import CurvesView, LinesView, TableView, View
 from .row_views import PicturesView, RowsView, XyView
-from .tables import Part
+from .tables import RULE_WORDS, Part
 from .text import csv_table, latex, latex_text, markdown
 from .values import Chapter, Group, Page, Pictures, Section, Text
 
@@ -35,12 +35,6 @@ VIEWS: dict[str, type[View]] = {
     "pictures": PicturesView,
 }
 """The kinds of [show] in a recipe."""
-RULE_WORDS = {
-    "training_domain": "by training-domain validation",
-    "test_domain": "by test-domain validation",
-    "last": "at the last evaluation",
-    "": "",
-}
 NUMBERS = (
     "experiment", "selection", "panel", "line", "column", "mean", "std", "seeds", "planned_seeds", "paper_mean",
     "paper_std", "difference", "against_erm", "against_erm_low", "against_erm_high", "shared_seeds", "point",
@@ -198,7 +192,7 @@ def _chapter(experiment: Experiment, parts: Mapping[str, Part]) -> Chapter:
 
 
 def _part_chapter(part: Part) -> Chapter:
-    title = ", ".join(filter(None, [part.title, RULE_WORDS[part.rule]]))
+    title = ", ".join(filter(None, [part.title, RULE_WORDS.get(part.rule)]))
     sections: list[Section] = []
     if part.drawn:
         sections.append(Group("", [replace(curves, note="") for curves in part.drawn], _curve_notes(part)))

@@ -369,6 +369,25 @@ class Grid:
         return found
 
 
+RULE_WORDS = {
+    "training_domain": "by training-domain validation",
+    "test_domain": "by test-domain validation",
+    "last": "at the last evaluation",
+}
+
+
+def selection_words(rule: str, choices: bool = False) -> str:
+    """How models were selected; `choices`: a point of a grid was chosen too."""
+    which = "test environment" if rule == "test_domain" else "training environments"
+    where = f"the highest accuracy on held-out data of the {which}"
+    among = ", among the points with the most seeds" if choices else ""
+    if rule == "last":
+        grid = f", and the point of a grid of {where} there{among}" if choices else ""
+        return f"Selected: the last evaluation of each run{grid}."
+    grid = ", and the point of a grid," if choices else ""
+    return f"Selected {RULE_WORDS[rule]}: the evaluation{grid} of {where}{among}."
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """What one view of an experiment gives under one rule.
@@ -402,19 +421,7 @@ class Part:
 
     @property
     def selection(self) -> str:
-        """How models were selected, in words."""
-        if not self.rule:
-            return ""
-        where = "on held-out data of the test environment" if self.rule == "test_domain" else (
-            "on held-out data of the training environments"
-        )  # fmt: skip
-        among = ", among the points with the most seeds" if self.choices else ""
-        if self.rule == "last":
-            grid = f", and the point of a grid of the highest accuracy there {where}{among}" if self.choices else ""
-            return f"Selected: the last evaluation of each run{grid}."
-        grid = ", and the point of a grid," if self.choices else ""
-        name = self.rule.replace("_", "-")
-        return f"Selected by {name} validation: the evaluation{grid} of the highest accuracy {where}{among}."
+        return selection_words(self.rule, self.choices) if self.rule else ""
 
     @property
     def words(self) -> list[str]:
