@@ -209,6 +209,19 @@ def register(data_set: DataSet) -> DataSet:
     return DATA_SETS.add(data_set.facts.name, data_set)
 
 
+def register_own_files(
+    name: str,
+    title: str,
+    load: Callable[[str, Options], EnvironmentSet],
+    takes: str,
+    argument: str = "FILE",
+    shape: tuple[int, ...] = (),
+) -> None:
+    """Register a set that reads the user's own files; `takes` are the names of its options, separated by spaces."""
+    facts = Facts(name=name, title=title, licence="your own", citation="", shape=shape)
+    register(DataSet(facts, load, takes=frozenset(takes.split()), argument=argument))
+
+
 def available() -> dict[str, DataSet]:
     """All sets by name: those that are complete by themselves first, then those that read the user's files."""
     return dict(sorted(DATA_SETS.items(), key=lambda item: (not item[1].facts.environments, item[0])))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataWarning, InputError, cause_of, listed, warn
 from ...files import existing_file
-from ..catalogue import DataSet, Facts, Options, register
+from ..catalogue import Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
 from ..containers import DAMAGED
 from ..environments import EnvironmentSet
@@ -269,8 +269,9 @@ def _from_lists(column: Any, name: str, path: Path) -> Vectors:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    chunks = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
-    sizes = np.concatenate([np.asarray(pc.fill_null(pc.list_value_length(c), -1).to_numpy(False)) for c in chunks])
+    lists = column.combine_chunks()
+    lists = lists.storage if isinstance(lists, pa.ExtensionArray) else lists
+    sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), -1).to_numpy(False))
     given = sizes >= 0
     width = int(sizes[given][0]) if given.any() else 0
     if not width:
@@ -282,27 +283,20 @@ def _from_lists(column: Any, name: str, path: Path) -> Vectors:
             f"{path}: column {name!r} has lists of different lengths, {width} in row {int(given.argmax()) + 1} and "
             f"{sizes[row]} in row {row + 1}: all have to be the same"
         )
-    if not _is_number(chunks[0].type.value_type):
-        raise InputError(f"{path}: column {name!r} must hold lists of numbers, got {chunks[0].type.value_type}")
+    if not _is_number(lists.type.value_type):
+        raise InputError(f"{path}: column {name!r} must hold lists of numbers, got {lists.type.value_type}")
     vectors = np.full((len(sizes), width), np.nan, np.float32)
-    start = 0
     with np.errstate(over="ignore"):
-        for chunk in chunks:
-            stop = start + len(chunk)
-            vectors[start:stop][given[start:stop]] = chunk.flatten().to_numpy(False).reshape(-1, width)
-            start = stop
+        vectors[given] = lists.flatten().to_numpy(False).reshape(-1, width)
     return vectors
 
 
-for name, title, loader in (
-    ("npz", "your embeddings, as arrays features, labels and environments in an NPZ file", load_npz),
-    ("parquet", "your embeddings, as columns of a Parquet file", load_parquet),
-):
-    register(
-        DataSet(
-            Facts(name=name, title=title, licence="your own", citation=""),
-            loader,
-            takes=frozenset({"label", "environment", "features"}),
-            argument="FILE",
-        )
-    )
+register_own_files(
+    "npz",
+    "your embeddings, as arrays features, labels and environments in an NPZ file",
+    load_npz,
+    takes="label environment features",
+)
+register_own_files(
+    "parquet", "your embeddings, as columns of a Parquet file", load_parquet, takes="label environment features"
+)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import DataWarning, InputError, cause_of, listed, warn
 from ...files import existing_file, expand_home, readable
-from ..catalogue import SKIP_BAD, DataSet, Facts, Options, register
+from ..catalogue import SKIP_BAD, Options, register_own_files
 from ..checks import refuse_or_skip, require_name
 from ..containers import Entry, entries, folders, is_archive
 from ..environments import EnvironmentSet
@@ -103,19 +103,13 @@ def _refuse_empty_classes(path: Path, depth: int, classes: set[str], skip_bad: b
     warn(f"{line}; it is left out", DataWarning)
 
 
-register(
-    DataSet(
-        Facts(
-            name="folder",
-            title="your images, as <environment>/<class>/* in a folder or archive",
-            licence="your own",
-            citation="",
-            shape=(3, SIZE, SIZE),
-        ),
-        load_folder,
-        takes=frozenset({"size", "lazy"}),
-        argument="PATH",
-    )
+register_own_files(
+    "folder",
+    "your images, as <environment>/<class>/* in a folder or archive",
+    load_folder,
+    takes="size lazy",
+    argument="PATH",
+    shape=(3, SIZE, SIZE),
 )
 
 
@@ -200,17 +194,10 @@ def _missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value)) or str(value) in ("<NA>", "NaT")
 
 
-register(
-    DataSet(
-        Facts(
-            name="manifest",
-            title="your images, listed with path, label and environment in CSV, Parquet or JSON lines",
-            licence="your own",
-            citation="",
-            shape=(3, SIZE, SIZE),
-        ),
-        load_manifest,
-        takes=frozenset({"size", "lazy", "label", "environment", "path"}),
-        argument="FILE",
-    )
+register_own_files(
+    "manifest",
+    "your images, listed with path, label and environment in CSV, Parquet or JSON lines",
+    load_manifest,
+    takes="size lazy label environment path",
+    shape=(3, SIZE, SIZE),
 )

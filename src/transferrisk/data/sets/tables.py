@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...errors import DataWarning, InputError, listed, warn
 from ...files import expand_home
-from ..catalogue import DataSet, Facts, Options, register
+from ..catalogue import Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
 from ..columns import is_infinite
 from ..environments import EnvironmentSet
@@ -147,16 +147,9 @@ def _columns(file: Path | str, options: Options) -> tuple[str, str, list[str]]:
     return label, environment, features
 
 
-register(
-    DataSet(
-        Facts(
-            name="table",
-            title="your table, CSV, TSV or Parquet: a row a sample, columns for label and environment",
-            licence="your own",
-            citation="",
-        ),
-        load_table,
-        takes=frozenset({"label", "environment", "features"}),
-        argument="FILE",
-    )
+register_own_files(
+    "table",
+    "your table, CSV, TSV or Parquet: a row a sample, columns for label and environment",
+    load_table,
+    takes="label environment features",
 )
