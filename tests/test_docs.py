@@ -1,42 +1,72 @@
-"""What docs/recipes.md shows works, and it names every key there is."""
+"""Every Python block of README and the documentation runs, page by page, and links lead somewhere."""
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import fields
+import subprocess
+import sys
 from pathlib import Path
 
-from transferrisk.experiments.plan import make_plan
-from transferrisk.experiments.recipe import KEYS, load_recipe
-from transferrisk.reports.report import VIEWS
-from transferrisk.reports.tables import VALUES
+import pytest
 
-PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
-
-
-def block(language):
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return found
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "results").rglob("README.md"))
 
 
-def test_the_recipe_is_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "resnet18.safetensors").write_bytes(b"weights")
-    (tmp_path / "mine.toml").write_text(block("toml"))
-    plan = make_plan(load_recipe("mine.toml"))
-    assert {cell.columns["seed"] for cell in plan.cells} == {0, 1, 2, 3}
-    assert "TRM, ridge 1e-2" in plan.recipe.methods
-    assert load_recipe("mine.toml", fast=True).settings["size"] == 32
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_program_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block("python"), "recipes.md", "exec"), {})
-    assert capsys.readouterr().out.startswith("1 {'what': 'classifier'")
+PLUGINS = ROOT / "docs" / "plugins.md"
 
 
-def test_every_key_is_explained():
-    keys = {field.name for view in VIEWS.values() for field in fields(view)}
-    words = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`\n]+)`", PAGE))))
-    assert {*KEYS, *VIEWS, *keys, *VALUES} - words == set()
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks(page, "python") and page != PLUGINS],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    program = tmp_path / "page.py"
+    program.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")
+    environment = {**os.environ, "TRANSFERRISK_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_guide_to_plugins_shows_the_example_package(tmp_path):
+    """Its fragments are those of the package, which is installed and run by a test of its own; the others run."""
+    package = [path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "plugin").rglob("*.py")]
+    for block in blocks(PLUGINS, "python"):
+        if not any(block.strip() in source for source in package):
+            exec(compile(block, str(PLUGINS), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}, target
+
+
+def test_readme_is_a_front_door():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.encode()) <= 8192
+    assert not re.search(r"\b(COMMIT|DATE|TODO|XXX)\b", text)
+    assert re.search(r"!\[|<img ", text)
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or f"]({page.name})" in index, page.name
