@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, chop_cells
 
-from .values import METHODS, Bars, Curves, in_unit, interval, one_line
+from .values import METHODS, MINUS, Bars, Curves, in_unit, interval, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,7 +213,7 @@ def _decorate(axes: Axes, curves: Curves) -> None:
     x = x[np.isfinite(x)]
     places, texts = list(curves.x_ticks), list(curves.x_ticks.values())
     if not places and len(x) <= FEW:
-        places, texts = x.tolist(), list(map("{:.5g}".format, x))
+        places, texts = x.tolist(), list(map(_short_number, x))
     step = max(1, math.ceil((len("".join(texts)) + 2 * len(texts)) * 0.62 * FONT / (0.6 * WIDTH)))
     _ticks(axes.xaxis, places[::step], texts[::step], curves.x_log)
     _ticks(axes.yaxis, [], [], curves.y_log)
@@ -224,6 +224,13 @@ def _decorate(axes: Axes, curves: Curves) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
     axes.tick_params(color=GRID, labelcolor=SOFT, length=4)
+
+
+def _short_number(value: float) -> str:
+    """A tick of its own: 16, 0.125, 1.517, 3e-07."""
+    is_usual = value == 0 or 1e-3 <= abs(value) < 1e6
+    text = np.format_float_positional(value, 3, trim="-") if is_usual else f"{value:.3g}"
+    return text.replace("-", MINUS, 1)
 
 
 def _ticks(axis: Axis, places: Sequence[float], texts: Sequence[str], log: bool) -> None:
@@ -261,7 +268,7 @@ def _legend(figure: FigureBase, names: Sequence[str], handles: Sequence[Any]) ->
 
 
 def _bars_height(bars: Bars) -> float:
-    return 30.0 + sum(24.0 * len(own) + (26.0 if group else 0.0) for group, own in bars.groups.items())
+    return 30.0 + sum(24.0 * len(own) + (34.0 if group else 0.0) for group, own in bars.groups.items())
 
 
 def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> str:
@@ -270,6 +277,7 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> st
     place, names, said = 0.0, {}, []
     for group, own in bars.groups.items():
         if group:
+            place += 0.3 if place else 0.0
             heading = axes.text(0, place, _shortened(group, 50), transform=axes.get_yaxis_transform())
             heading.set(fontweight="bold", va="center", in_layout=False)
             place += 1.08

@@ -128,7 +128,7 @@ def comparison_table(rows: Sequence[Row], rule: str = "training_domain") -> Tabl
             "Test accuracy,\u00a0%",
             *(f"Train,\u00a0%: {name}" for name in train),
             "Transfer risk",
-            "Training,\u00a0s",
+            "Seconds",
         ],
         [
             [

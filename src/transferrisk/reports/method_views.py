@@ -13,13 +13,11 @@ import numpy as np
 import pandas as pd
 
 from ..errors import InputError, choices
-from ..results import best_point, selected_steps
+from ..results import VALUES, best_point, value_by_evaluation, values_at_selected
 from ..results.records import RUN_COLUMN
-from ..results.selection import validation_part
 from ..settings import Settings
 from .experiment import Experiment, mixed_words
 from .tables import (
-    VALUES,
     Grid,
     Paired,
     Part,
@@ -243,7 +241,7 @@ class MethodResults:
     def of(cls, experiment: Experiment, rule: str, values: Sequence[str]) -> MethodResults:
         if experiment.methods == [""]:
             raise InputError("there are no methods to compare: use kind rows or xy")
-        places = experiment.places.merge(at_selected(experiment.records, rule, values), "left", RUN_COLUMN)
+        places = experiment.places.merge(values_at_selected(experiment.records, rule, values), "left", RUN_COLUMN)
         keys = [*experiment.axes, "method"]
         chosen = {key: _choose(own) for key, own in places.groupby(keys, sort=False, dropna=False)}
         return cls(experiment, rule, chosen)
@@ -399,55 +397,11 @@ def _choose(places: pd.DataFrame) -> Chosen:
     return Chosen(best, len(own), done, len(points), incomplete)
 
 
-def at_selected(records: pd.DataFrame, rule: str, values: Sequence[str]) -> pd.DataFrame:
-    """A line for each finished run, at the evaluation that counts: its name, `done`, its validation accuracy, and the
-    values in the units that are printed.
-    """
-    found = pd.DataFrame({RUN_COLUMN: records[RUN_COLUMN].unique(), "done": True})
-    if not {"step", "part", "accuracy"} <= set(records):
-        return found.reindex(columns=[RUN_COLUMN, "done", "validation", *values])
-    steps = selected_steps(records[records["step"].notna()], rule)
-    at = pd.MultiIndex.from_arrays([list(steps), list(steps.values())], names=[RUN_COLUMN, "step"])
-    columns = {"validation": _by_evaluation(records, ("accuracy",), validation_part(rule), "mean")}
-    for name in values:
-        columns[name] = evaluated(records, name)
-    table = pd.DataFrame(columns).reindex(at).droplevel("step")
-    return found.merge(table, "left", left_on=RUN_COLUMN, right_index=True)
-
-
-def evaluated(records: pd.DataFrame, name: str) -> pd.Series:
-    """A value at every evaluation, by run and step, in the units that are printed."""
-    value = VALUES[name]
-    return value.factor * _by_evaluation(records, value.columns or (name,), value.part, value.over)
-
-
-def _by_evaluation(records: pd.DataFrame, columns: Sequence[str], part: str, over: str) -> pd.Series:
-    """By run and step, over the environments of a part of the data; nan where one of them has no value."""
-    there = records[records["part"] == part]
-
-    def joined(numbers: pd.Series, how: str) -> pd.Series:
-        groups = numbers.groupby([there[RUN_COLUMN], there["step"]])
-        return groups.agg(how).where(groups.count() == groups.size())
-
-    def column(name: str) -> pd.Series:
-        if name not in there:
-            return pd.Series(math.nan, there.index)
-        return pd.to_numeric(there[name], errors="coerce").astype(float)
-
-    numbers = column(columns[0])
-    for name in columns[1:]:
-        numbers = numbers + column(name)
-    if over != "samples":
-        return joined(numbers, over)
-    samples = column("samples").where(numbers.notna())
-    return joined(numbers * samples, "sum") / joined(samples, "sum")
-
-
 def _over_training(records: pd.DataFrame, value: str, x: str) -> dict[str, list[tuple[float, float]]]:
     """Run -> (x, value) of each of its evaluations."""
     if not {"step", "part", x} <= set(records):
         return {}
-    numbers = evaluated(records, value).dropna().reset_index(name="value")
+    numbers = value_by_evaluation(records, value).dropna().reset_index(name="value")
     at = records.groupby([RUN_COLUMN, "step"], sort=False)[x].first().rename("at").reset_index()
     found = numbers.merge(at, on=[RUN_COLUMN, "step"]).sort_values("at")
     return {run: list(zip(own["at"], own["value"], strict=True)) for run, own in found.groupby(RUN_COLUMN)}

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,40 +46,6 @@ class Summary:
         spread = f" ± {factor * self.std:.{digits}f}" if len(self.values) > 1 else ""
         return Cell(f"{factor * self.mean:.{digits}f}{spread}", factor * self.mean)
 
-
-@dataclass(frozen=True)
-class Value:
-    """A value of a training, and how it follows from the records of an evaluation.
-
-    part     of the data, whose records it is taken from
-    over     how its environments are joined; samples: the mean, weighted by how many samples each has
-    factor   to what is printed: 100 for percent
-    span     an axis covers at least this much
-    most     the largest possible value
-    columns  of the records, which are added; () is the value's own name
-    """
-
-    label: str
-    part: str
-    over: Literal["mean", "min", "samples"] = "mean"
-    factor: float = 1.0
-    digits: int = 3
-    span: float = 0.0
-    most: float = math.inf
-    columns: tuple[str, ...] = ()
-    less_is_better: bool = False
-
-
-_PERCENT: dict[str, Any] = {"factor": 100.0, "digits": 1, "span": 10.0, "most": 100.0}
-VALUES = {
-    "accuracy": Value("accuracy, %", "test", **_PERCENT),
-    "sample_accuracy": Value("accuracy over all samples, %", "test", "samples", columns=("accuracy",), **_PERCENT),
-    "worst_group": Value("worst-group accuracy, %", "test", "min", **_PERCENT),
-    "loss": Value("loss", "test", less_is_better=True),
-    "irm": Value("IRMv1 penalty", "training_domain", digits=4, less_is_better=True),
-    "irm_loss": Value("IRMv1 loss", "training_domain", columns=("loss", "irm"), less_is_better=True),
-    "transfer_risk": Value("transfer risk", "training_domain", less_is_better=True),
-}
 
 LABELS = {
     "bias": "bias degree",

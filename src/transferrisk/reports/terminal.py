@@ -22,7 +22,9 @@ def width() -> int:
 def print_values(*values: Section | str, stderr: bool = False) -> None:
     """Print values one after the other; a string is a paragraph."""
     console = _errors if stderr else _console
-    for value in values:
+    for place, value in enumerate(values):
+        if isinstance(value, str) and place and not isinstance(values[place - 1], str):
+            console.print()
         _print(console, value)
 
 
@@ -75,7 +77,8 @@ def _rich_table(value: Table, starred: bool) -> table.Table:
         show_edge=False,
     )
     for name, numeric in zip(value.columns, value.numeric(cells), strict=True):
-        printed.add_column(Words(one_line(name)), justify="right" if numeric else "left")
+        heading = Words(one_line(name), overflow="fold")
+        printed.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for place, row in enumerate(cells):
         words = []
         for cell in row:

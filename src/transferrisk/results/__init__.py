@@ -10,10 +10,21 @@ from .records import (
     records_table,
     table_bytes,
 )
-from .selection import Rule, best_point, leave_one_environment_out, mean_score, select, selected_steps
+from .selection import (
+    VALUES,
+    Rule,
+    best_point,
+    leave_one_environment_out,
+    mean_score,
+    select,
+    selected_steps,
+    value_by_evaluation,
+    values_at_selected,
+)
 
 __all__ = [
     "PARTS",
+    "VALUES",
     "Record",
     "Rule",
     "append_records",
@@ -27,4 +38,6 @@ __all__ = [
     "select",
     "selected_steps",
     "table_bytes",
+    "value_by_evaluation",
+    "values_at_selected",
 ]

@@ -1,21 +1,61 @@
 """Which evaluation of a run counts, and which settings: functions of the records, applied afterwards.
 
 Within a run, the evaluation of the highest accuracy on the rule's validation data, averaged over environments, the
-later one when they tie; or the last one. Among the points of a grid, the one whose runs do best on that data.
+later one when they tie; or the last one. Among the points of a grid, the one whose runs do best on that data. The
+values of a training, such as its accuracy, are those of the evaluation that counts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import InputError
 from ..settings import dumps
-from .records import Record
+from .records import RUN_COLUMN, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rule = Literal["training_domain", "test_domain", "last"]
 RULES: tuple[str, ...] = get_args(Rule)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a training, and how it follows from the records of an evaluation.
+
+    part     of the data, whose records it is taken from
+    over     how its environments are joined; samples: the mean, weighted by how many samples each has
+    factor   to what is printed: 100 for percent
+    span     an axis covers at least this much
+    most     the largest possible value
+    columns  of the records, which are added; () is the value's own name
+    """
+
+    label: str
+    part: str
+    over: Literal["mean", "min", "samples"] = "mean"
+    factor: float = 1.0
+    digits: int = 3
+    span: float = 0.0
+    most: float = math.inf
+    columns: tuple[str, ...] = ()
+    less_is_better: bool = False
+
+
+_PERCENT: dict[str, Any] = {"factor": 100.0, "digits": 1, "span": 10.0, "most": 100.0}
+VALUES = {
+    "accuracy": Value("accuracy, %", "test", **_PERCENT),
+    "sample_accuracy": Value("accuracy over all samples, %", "test", "samples", columns=("accuracy",), **_PERCENT),
+    "worst_group": Value("worst-group accuracy, %", "test", "min", **_PERCENT),
+    "loss": Value("loss", "test", less_is_better=True),
+    "irm": Value("IRMv1 penalty", "training_domain", digits=4, less_is_better=True),
+    "irm_loss": Value("IRMv1 loss", "training_domain", columns=("loss", "irm"), less_is_better=True),
+    "transfer_risk": Value("transfer risk", "training_domain", less_is_better=True),
+}
 
 
 def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -> float:
@@ -54,6 +94,46 @@ def select(records: Sequence[Record], rule: str) -> list[Record]:
     columns = {name: [record.get(name) for record in records] for name in ("step", "part", "accuracy")}
     step = selected_steps({"run": ["" for _ in records], **columns}, rule).get("")
     return [record for record in records if record.get("step") == step]
+
+
+def values_at_selected(table: pd.DataFrame, rule: str, values: Sequence[str]) -> pd.DataFrame:
+    """A line for each run of a table of records, at the evaluation that counts.
+
+    Its columns are `run`, `done` (True), `validation` (the accuracy by which points of a grid are compared), and the
+    values, in the units that are printed; nan where a run has none.
+    """
+    import pandas as pd
+
+    found = pd.DataFrame({RUN_COLUMN: table[RUN_COLUMN].unique(), "done": True})
+    if not {"step", "part", "accuracy"} <= set(table):
+        return found.reindex(columns=[RUN_COLUMN, "done", "validation", *values])
+    steps = selected_steps(table[table["step"].notna()], rule)
+    at = pd.MultiIndex.from_arrays([list(steps), list(steps.values())], names=[RUN_COLUMN, "step"])
+    columns = {"validation": _by_evaluation(table, ("accuracy",), validation_part(rule), "mean")}
+    for name in values:
+        columns[name] = value_by_evaluation(table, name)
+    return found.merge(pd.DataFrame(columns).reindex(at).droplevel("step"), "left", on=RUN_COLUMN)
+
+
+def value_by_evaluation(table: pd.DataFrame, name: str) -> pd.Series:
+    """A value at every evaluation, by run and step, in the units that are printed."""
+    value = VALUES[name]
+    return value.factor * _by_evaluation(table, value.columns or (name,), value.part, value.over)
+
+
+def _by_evaluation(table: pd.DataFrame, columns: Sequence[str], part: str, over: str) -> pd.Series:
+    """The sum of the columns, by run and step, over the environments of a part; nan where one has no value."""
+    import pandas as pd
+
+    there = table[table["part"] == part]
+    numbers = there.reindex(columns=[*columns, "samples"]).apply(pd.to_numeric, errors="coerce").astype(float)
+    total = numbers[list(columns)].sum(axis=1, skipna=False)
+    weights = numbers["samples"] if over == "samples" else pd.Series(1.0, there.index)
+    keys = [there[RUN_COLUMN], there["step"]]
+    found = total.groupby(keys).agg("min") if over == "min" else (
+        (total * weights).groupby(keys).sum() / weights.where(total.notna()).groupby(keys).sum()
+    )  # fmt: skip
+    return found.where((total * weights).isna().groupby(keys).sum() == 0)
 
 
 def validation_part(rule: str) -> str:
