@@ -2,85 +2,83 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import shlex
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-Name = Annotated[str | None, typer.Argument(help="As --list shows them, or a recipe of your own, FILE.toml.")]
-List = Annotated[bool, typer.Option("--list", help="Show the experiments, and stop.")]
-Dry = Annotated[bool, typer.Option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(help="Leave others out: a method, or COLUMN=VALUE,VALUE such as bias=0.9; may be repeated."),
-]
-Seeds = Annotated[int | None, typer.Option(min=1, max=100_000, help="How many, in place of the recipe's.")]
-Fast = Annotated[bool, typer.Option("--fast", help="A small version of the same shape, for a laptop.")]
-Defaults = Annotated[bool, typer.Option("--defaults", help="Every method with its default settings, without grids.")]
-Output = Annotated[str, typer.Option(metavar="FOLDER", help="Where results go: a folder, or storage such as s3://...")]
-Chosen = Annotated[str, typer.Option("--executor", help="local, or ray.")]
+from .options import MACHINE, DataRoot, Quiet
+
+if TYPE_CHECKING:
+    from ..experiments.sweep import Event
+
+WIDE = 110  # letters of a terminal that has room for the place in the paper
+option, machine, ray = (partial(typer.Option, rich_help_panel=panel) for panel in (None, MACHINE, "Ray"))
+
+Name = Annotated[str | None, typer.Argument(help="A name that --list shows, or a recipe, FILE.toml.")]
+List = Annotated[bool, option("--list", help="Show the experiments, and stop.")]
+Fast = Annotated[bool, option("--fast", help="A small version of the same shape, for a laptop.")]
+Defaults = Annotated[bool, option("--defaults", help="Default settings for every method, without grids.")]
+Only = Annotated[list[str] | None, option(help="Leave others out: METHOD, or COLUMN=VALUE,VALUE. May be repeated.")]
+Seeds = Annotated[int | None, option(min=1, max=100_000, help="Number of seeds. Default: the recipe's.")]
+Output = Annotated[str, option(metavar="FOLDER", help="Place of the results: a folder, or storage such as s3://...")]
+Dry = Annotated[bool, option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]
 Workers = Annotated[
-    int | None, typer.Option(min=0, max=1024, help="local: processes; one a GPU, or a core, if not given.")
+    int | None, machine(min=0, max=1024, help="Processes that run at once. Default: one a GPU or core.")
 ]
-Threads = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="Of each run; cores divided among the workers, if not given.")
-]
-Device = Annotated[str, typer.Option(help="local: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
-Precision = Annotated[
-    str | None, typer.Option(help="fp32, tf32 or bf16, unless the recipe says it; bf16 where this machine has a GPU.")
-]
-Address = Annotated[str | None, typer.Option(help="ray: of a cluster, such as auto; one is started here if not given.")]
-Gpus = Annotated[float | None, typer.Option("--gpus-per-run", min=0, help="ray: 0.25 lets four runs share one.")]
-Cpus = Annotated[float | None, typer.Option("--cpus-per-run", min=0, help="ray: cores of each run; 1 if not given.")]
-Retries = Annotated[int, typer.Option(min=0, max=1000, help="How often a run is tried again after its worker died.")]
-Root = Annotated[Path | None, typer.Option("--data-root", help="Where data sets are kept.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
+Threads = Annotated[int | None, machine(min=1, max=1024, help="Threads of each run. Default: cores / workers.")]
+Device = Annotated[str, machine(help="auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
+Precision = Annotated[str | None, machine(help="fp32, tf32 or bf16, unless the recipe says it. Default: bf16 on GPUs.")]
+Retries = Annotated[int, machine(min=0, max=1000, help="How often a run is tried again after its worker died.")]
+Chosen = Annotated[str, ray("--executor", help="local or ray.")]
+Address = Annotated[str | None, ray(help="Address of a cluster, such as auto. Default: one is started here.")]
+Gpus = Annotated[float | None, ray(min=0, help="GPUs of each run; 0.25 lets four runs share one.")]
+Cpus = Annotated[float | None, ray(min=0, help="Cores of each run. Default: 1.")]
 
 
 def experiment(
     name: Name = None,
     listed: List = False,
-    dry_run: Dry = False,
-    only: Only = None,
-    seeds: Seeds = None,
     fast: Fast = False,
     defaults: Defaults = False,
+    only: Only = None,
+    seeds: Seeds = None,
     output: Output = "results",
-    executor: Chosen = "local",
+    dry_run: Dry = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
     workers: Workers = None,
     threads: Threads = None,
     device: Device = "auto",
     precision: Precision = None,
+    retries: Retries = 2,
+    executor: Chosen = "local",
     address: Address = None,
     gpus_per_run: Gpus = None,
     cpus_per_run: Cpus = None,
-    retries: Retries = 2,
-    data_root: Root = None,
-    quiet: Quiet = False,
 ) -> None:
-    """Run an experiment of the paper, or one of your own: what is done already is not done again.
+    """Run an experiment of the paper, or one of your own. Finished runs are not repeated.
 
     Example: trm experiment cmnist --fast --only ERM --only TRM --output results
     """
     from ..errors import InputError
     from ..experiments.estimate import describe_plan
     from ..experiments.executors import make_executor, usual_precision
-    from ..experiments.local_executor import LocalExecutor
     from ..experiments.plan import absent_data, make_plan
     from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
     from ..experiments.sweep import Sweep
-    from ..reports.progress import task_progress
+    from ..reports.progress import run_progress, task_progress
     from ..reports.report import check_recipe
     from ..reports.terminal import print_line
     from ..settings import as_json
-    from .experiment_show import events, show_recipes, show_summary
 
     if listed:
-        show_recipes()
+        _print_recipes()
         return
     if name is None:
-        raise InputError("no experiment is named: write trm experiment NAME, with a name that --list shows")
+        raise InputError("NAME is missing: write trm experiment NAME, with a name that --list shows")
     recipe = load_recipe(name, fast, defaults)
     if not output.strip():
         raise InputError("--output must be a folder, or storage such as s3://..., got nothing")
@@ -89,23 +87,50 @@ def experiment(
         gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run,
     )  # fmt: skip
     plan = make_plan(recipe, only or (), seeds, {"precision": precision or usual_precision(device)})
+    cells = as_json([(cell.run.name, cell.columns) for cell in plan.cells])
+    check_recipe(recipe.name, recipe.where, as_json(recipe), cells)  # before hours of work
     store = Store(output)
-    cells = [(cell.run.name, cell.columns) for cell in plan.cells]
-    check_recipe(recipe.name, recipe.where, as_json(recipe), as_json(cells))  # before hours of work
-    missing_data = absent_data(plan, store.missing(plan.runs), data_root) if executor == "local" else None
+    missing = store.missing(plan.runs)
+    absent = absent_data(plan, missing, data_root) if executor == "local" else None
     if dry_run:
-        local = carrier if isinstance(carrier, LocalExecutor) else LocalExecutor(1, threads=threads)
         with task_progress() as advance:
-            lines = describe_plan(plan, store, local, advance)
-        for line in (*lines, *filter(None, [missing_data])):
+            lines = describe_plan(plan, store, carrier, advance)
+        for line in filter(None, [*lines, absent]):
             print_line(line)
         return
-    if missing_data:
-        raise InputError(missing_data)
-    with events(plan, store, quiet) as on_event:
-        sweep = Sweep(plan, store, carrier, data_root, on_event)
+    if absent:
+        raise InputError(absent)
+    with run_progress(recipe.name, len(plan.runs), len(plan.runs) - len(missing), quiet) as bars:
+
+        def show(event: Event) -> None:
+            label = plan.labels.get(event.name, event.name)
+            if event.kind == "step":
+                bars.step(label, event.step, event.total)
+            else:
+                ended, is_done = event.kind in ("done", "failed"), event.kind == "done"
+                bars.end(label, f"{label}: {event}", finished=ended, said=not is_done)
+
+        sweep = Sweep(plan, store, carrier, data_root, show)
         for event in sweep:
-            on_event(event)
-    show_summary(plan, sweep.summary, output, quiet)
+            show(event)
+    for line in sweep.summary.failures():
+        print_line(line, stderr=True)
+    if not quiet:
+        place = [output, "--output", "report"] if "://" in output.removeprefix("file://") else [output]
+        print_line(f"{sweep.summary}: {shlex.join(['trm', 'report', *place])}")
     if sweep.failed:
         raise typer.Exit(1)
+
+
+def _print_recipes() -> None:
+    from ..experiments.plan import list_recipes
+    from ..reports import Table
+    from ..reports.terminal import print_values, width
+
+    wide = width() >= WIDE
+    rows = [
+        [name, recipe.title, *([recipe.paper] if wide else []), runs, "" if fast is None else fast]
+        for name, recipe, runs, fast in list_recipes()
+    ]
+    paper = ["In the paper"] if wide else []
+    print_values(Table("", ["Experiment", "What it shows", *paper, "Runs", "--fast"], rows))

@@ -15,7 +15,7 @@ from ..errors import counted
 from ..settings import dumps
 from ..training.config import Precision
 from .bench import BRIEF, Cost, Workload, forward_seconds, step_seconds
-from .executors import threads_set
+from .executors import Executor, threads_set
 from .local_executor import LocalExecutor
 from .plan import Plan
 from .store import Store
@@ -151,11 +151,10 @@ def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
     return (run.task, _step(cost), cost.steps, cost.evaluated, dumps(training.get("record"))), cost
 
 
-def describe_plan(
-    plan: Plan, store: Store, executor: LocalExecutor, progress: Callable[[str, int, int], None]
-) -> list[str]:
-    """How many runs are done and missing, and how long the missing ones take with this executor."""
-    seats, threads = executor.seats()
+def describe_plan(plan: Plan, store: Store, executor: Executor, progress: Callable[[str, int, int], None]) -> list[str]:
+    """How many runs are done and missing, and how long the missing ones take; elsewhere, as if one after the other."""
+    local = executor if isinstance(executor, LocalExecutor) else LocalExecutor(1)
+    seats, threads = local.seats()
     devices = list(dict.fromkeys(seats))
     runs, missing = plan.runs, store.missing(plan.runs)
     left = {run.name for run in missing}

@@ -7,6 +7,7 @@ worker that dies is replaced and its job tried again. SIGTERM asks a worker to f
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import traceback
@@ -49,11 +50,12 @@ class LocalExecutor(Settings):
 
     def seats(self) -> tuple[tuple[str, ...], int]:
         """The device of each worker, or of this process, and the threads of each."""
-        devices = self.devices or _all_devices()
-        workers = self.workers
+        devices, workers = self.devices, self.workers
+        if devices is None:
+            devices = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count())) or ("cpu",)
         if workers is None:
             workers = count_cores() if devices == ("cpu",) else len(devices)
-        seats = tuple(devices[i % len(devices)] for i in range(max(1, workers)))
+        seats = tuple(itertools.islice(itertools.cycle(devices), max(1, workers)))
         return seats, self.threads or max(1, count_cores() // len(seats))
 
     def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep = lambda position, done, total: None) -> Messages:
@@ -64,11 +66,6 @@ class LocalExecutor(Settings):
 
     def close(self) -> None:
         """Nothing outlives `map`."""
-
-
-def _all_devices() -> tuple[str, ...]:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
 
 
 def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: OnJobStep) -> Iterator[tuple[int, T]]:
@@ -103,77 +100,78 @@ def _here(jobs: Sequence[Job[Any]], device: str, threads: int, on_step: OnJobSte
 
 def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, retries: int) -> Messages:
     waiting, deaths = deque(range(len(jobs))), Counter[int]()
-    workers: dict[Connection, _Worker] = {}
+    team: list[_Worker] = []
+    busy: dict[Any, _Worker] = {}  # by their connections
     begun = False
 
-    def next_job(worker: _Worker) -> None:
-        worker.position = waiting.popleft()
-        with suppress(OSError):  # it has just died, which is noticed when its answer is waited for
-            worker.connection.send(jobs[worker.position])
-
-    def replace(worker: _Worker) -> str:
-        how = worker.join()
-        del workers[worker.connection]
+    def employ(worker: _Worker) -> None:
+        """Give a worker the next job, if there is one."""
         if waiting:
-            start(worker.device)
-        return how
+            worker.position = waiting.popleft()
+            busy[worker.connection] = worker
+            with suppress(OSError):  # it has just died, which is noticed when its answer is waited for
+                worker.connection.send(jobs[worker.position])
 
     def start(device: str) -> None:
-        worker = _Worker(device, threads)
-        workers[worker.connection] = worker
-        next_job(worker)
+        team.append(_Worker(device, threads))
+        employ(team[-1])
 
     try:
         for device in seats[: len(jobs)]:
             start(device)
-        while busy := [connection for connection, worker in workers.items() if worker.position is not None]:
-            for connection in wait(busy):
-                worker = workers[connection]  # type: ignore[index]  # it is one of ours
-                position = worker.position
-                assert position is not None
+        while busy:
+            for connection in wait(list(busy)):
+                worker = busy[connection]
+                position, how = worker.position, ""
                 try:
                     kind, content = worker.connection.recv()
                 except (EOFError, OSError):
                     kind, content = "died", None
+                if kind == "step":
+                    yield Message(position, "step", content)
+                    continue
                 if kind == "begun":
                     begun = True
-                elif kind == "raised":
+                    continue
+                if kind == "raised":
                     raise content
-                elif kind == "step":
-                    yield Message(position, "step", content)
-                elif kind == "died":
-                    deaths[position] += 1
-                    again = begun and deaths[position] <= retries
-                    if again:
-                        waiting.appendleft(position)
-                    how = replace(worker)
+                del busy[connection]
+                if kind != "done":  # it has ended, or is about to
+                    how = worker.join()
+                    team.remove(worker)
+                if kind == "died":
                     if not begun:
                         raise TransferRiskError(
-                            f"a worker process {how} before it could work: use fewer workers, and in a script of "
-                            'your own start them below `if __name__ == "__main__":`'
+                            f"a worker process {how} before it could work: use fewer workers, and in a script of your "
+                            'own start them below `if __name__ == "__main__":`'
                         )
-                    attempts = f", at each of {retries + 1} attempts" if retries and not again else ""
-                    yield Message(position, "retried" if again else "lost", how + attempts)
-                else:
-                    worker.position = None
-                    if kind == "last":
-                        replace(worker)
-                    elif waiting:
-                        next_job(worker)
+                    deaths[position] += 1
+                    if deaths[position] <= retries:
+                        waiting.appendleft(position)
+                if kind == "done":
+                    employ(worker)
+                elif waiting:
+                    start(worker.device)
+                if kind != "died":
                     yield Message(position, "done", content)
+                elif deaths[position] <= retries:
+                    yield Message(position, "retried", how)
+                else:
+                    attempts = f", at each of {retries + 1} attempts" if retries else ""
+                    yield Message(position, "lost", how + attempts)
     finally:
-        _end([worker.process for worker in workers.values()])
+        _end([worker.process for worker in team])
 
 
 class _Worker:
-    """A process that does jobs; `position` is that of the job it has."""
+    """A process that does jobs; `position` is that of the job it has, or had."""
 
     def __init__(self, device: str, threads: int) -> None:
         """Start it. It inherits a block on signals: what Ctrl-C means is decided in this process alone."""
-        self.device, self.position = device, None  # type: tuple[str, int | None]
+        self.device, self.position = device, -1
         context = get_context("spawn")
         resource_tracker.ensure_running()  # when it starts with the first worker, it lifts the block
-        with _signals_blocked(signal.SIGINT, signal.SIGTERM), _environment(threads):
+        with _inherited(threads):
             self.connection, theirs = context.Pipe()
             self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads))
             self.process.start()
@@ -205,31 +203,24 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 
 
 @contextmanager
-def _signals_blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Hold such signals back until the end, where the system can."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _inherited(threads: int) -> Iterator[None]:
+    """Let a process that starts now inherit a block on SIGINT and SIGTERM, and the number of threads.
 
-
-@contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """Variables that libraries of a worker read as they are loaded."""
-    before = {name: os.environ.get(name) for name in _THREADS}
+    Libraries read the number as they are loaded. Signals that come meanwhile arrive at the end, where the system can
+    hold them back.
+    """
+    before = os.environ.copy()
+    can_block = hasattr(signal, "pthread_sigmask")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM)) if can_block else ()
     os.environ.update(dict.fromkeys(_THREADS, str(threads)))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in _THREADS:
+            os.environ.pop(name)
+        os.environ.update(before)
+        if can_block:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _work(connection: Connection, device: str, threads: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from ..algorithms import get_algorithm
 from ..data.catalogue import data_root
 from ..data.fetch import verify
 from ..errors import InputError, choices
-from .recipe import Recipe
+from .recipe import Recipe, load_recipe, recipe_names
 from .tasks import PlannedRun, get_task, has_needs, needs_of, plan_run
+
+Combination = tuple[dict[str, Any], dict[str, Any]]
+"""Columns and settings of a cell, without the seed."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,19 @@ class Plan:
                 found[run.name] = replace(before, keep=True) if run.keep else before
         return list(found.values())
 
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Name of a run -> what it is called while it is done; a run in several cells is called by the first."""
+        found: dict[str, str] = {}
+        for cell in self.cells:
+            words = [f"{k} {v}" if k == "seed" else _as_text(v) for k, v in cell.columns.items() if v != ""]
+            found.setdefault(cell.run.name, ", ".join(words))
+        for run in self.runs:
+            if run.name not in found:
+                words = [str(run.settings[key]) for key in ("data", "algorithm", "shift") if run.settings.get(key)]
+                found[run.name] = ", ".join([*words, f"seed {run.settings['seed']}", "which others need"])
+        return found
+
     @property
     def needed(self) -> int:
         """How many of the runs are there only because others need them."""
@@ -71,12 +88,13 @@ def make_plan(
            not have are left out
     """
     _check_recipe(recipe)
-    names = [field.name for field in fields(get_task(recipe.task).settings_type)]
-    common = {key: value for key, value in (given or {}).items() if key in names}
+    given = given or {}
+    names = get_task(recipe.task).settings_type.__dataclass_fields__.keys()
+    common = {key: given[key] for key in given.keys() & names}
     numbers = recipe.seeds if seeds is None else _first_seeds(recipe.seeds, seeds)
     every = numbers if len(numbers) > len(recipe.seeds) else recipe.seeds
     combinations = list(_combinations(recipe))
-    wanted = _wanted(recipe, only, [columns for columns, _ in combinations])
+    wanted = _wanted(recipe, only, combinations)
     cells, whole = [], []
     for columns, settings in combinations:
         try:
@@ -105,6 +123,17 @@ def count_runs(recipe: Recipe) -> int:
     points = len(recipe.seeds) * sum(1 for _ in _combinations(replace(recipe, methods=with_grid)))
     others = {label: method for label, method in recipe.methods.items() if label not in with_grid}
     return points + (count_runs(replace(recipe, methods=others)) if others else 0)
+
+
+def list_recipes() -> list[tuple[str, Recipe, int, int | None]]:
+    """Name, recipe, number of runs, and that of the small version if there is one, of each recipe of a package."""
+    found = []
+    for name in recipe_names():
+        recipe, fast = load_recipe(name), None
+        with suppress(InputError):
+            fast = count_runs(load_recipe(name, fast=True))
+        found.append((name, recipe, count_runs(recipe), fast))
+    return found
 
 
 def absent_data(plan: Plan, missing: Iterable[PlannedRun], root: Path | None) -> str | None:
@@ -138,15 +167,14 @@ def _check_recipe(recipe: Recipe) -> None:
             f'{where} has nothing to run: add data, as data = "pacs" below [settings], and methods, as '
             'ERM = { algorithm = "erm" } below [methods]'
         )
-    tables = {"settings": recipe.settings}
-    tables |= {f"problems.{label}": table for label, table in recipe.problems.items()}
-    tables |= {f"methods.{label}": table for label, table in recipe.methods.items()}
-    for name, table in tables.items():
-        for key in recipe.vary.keys() & table.keys():  # cells of the table would not be what they are called
-            raise InputError(
-                f"{where}: {key} is varied and set in [{name}] as well: list its values below [vary], or write "
-                f"{key} = false there, and set it once"
-            )
+    kinds = {"": {"settings": recipe.settings}, "problems.": recipe.problems, "methods.": recipe.methods}
+    for kind, tables in kinds.items():
+        for label, table in tables.items():
+            for key in recipe.vary.keys() & table.keys():  # cells of the table would not be what they are called
+                raise InputError(
+                    f"{where}: {key} is varied and set in [{kind}{label}] as well: list its values below [vary], or "
+                    f"write {key} = false there, and set it once"
+                )
     for rule in recipe.select:
         if rule not in task.rules:
             raise InputError(f"{where}: select must be of {', '.join(task.rules)} for task {recipe.task!r}, got {rule}")
@@ -158,15 +186,16 @@ def _check_recipe(recipe: Recipe) -> None:
         )
 
 
-def _combinations(recipe: Recipe) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Columns and settings of everything but the seed."""
+def _combinations(recipe: Recipe) -> Iterator[Combination]:
+    """Everything but the seed."""
     for problem, of_problem in (recipe.problems or {"": {}}).items():
         for values in itertools.product(*recipe.vary.values()):
             varied = dict(zip(recipe.vary, values, strict=True))
             for method, of_method in (recipe.methods or {"": {}}).items():
-                own = {key: value for key, value in of_method.items() if key != "grid"}
+                own = dict(of_method)
+                grid = own.pop("grid", {})
                 base = _joined(recipe.settings, of_problem, varied, own)
-                for point in _points(recipe, method, of_method, base):
+                for point in _points(recipe, method, grid if recipe.grids else {}, base):
                     columns = {**({"problem": problem} if recipe.problems else {}), **varied}
                     if recipe.methods:
                         named = [f"{key}={_as_text(value)}" for key, value in point.items()]
@@ -174,15 +203,13 @@ def _combinations(recipe: Recipe) -> Iterator[tuple[dict[str, Any], dict[str, An
                     yield columns, _joined(base, {"settings": point} if point else {})
 
 
-def _points(
-    recipe: Recipe, method: str, of_method: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+def _points(recipe: Recipe, method: str, grid: Any, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The points of the method's grid; one without settings where it has none."""
-    grid = of_method.get("grid", {}) if recipe.grids else {}
     if grid == "paper":
         grid = get_algorithm(settings.get("algorithm", "")).grid
-    if not isinstance(grid, Mapping) or any(not isinstance(v, list | tuple) or not v for v in grid.values()):
-        raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or lists of values, got {grid!r}')
+    for values in grid.values() if isinstance(grid, Mapping) else [None]:
+        if not isinstance(values, list | tuple) or not values:
+            raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or lists, got {grid!r}')
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
 
@@ -197,10 +224,10 @@ def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
-    """Column -> the values that `only` leaves, in the form in which they are compared; cells are given by columns."""
+def _wanted(recipe: Recipe, only: Sequence[str], combinations: Sequence[Combination]) -> dict[str, set[str]]:
+    """Column -> the values that `only` leaves, in the form in which they are compared."""
     values: dict[str, dict[str, str]] = {}  # column -> each of its values, as compared and as text
-    for columns in cells:
+    for columns, _ in combinations:
         for column, value in columns.items():
             values.setdefault(column, {})[_comparable(value)] = _as_text(value)
     if only and not values:
@@ -218,10 +245,12 @@ def _parse_only(recipe: Recipe, text: str, values: Mapping[str, Mapping[str, str
         raise InputError("--only must name a method, or be COLUMN=VALUE, got nothing")
     column, equals, listed = text.partition("=")
     if not equals:
-        listed, usual = text, "method" if "method" in values else next(iter(values))
-        asked = {_comparable(name) for name in (text, *text.split(","))}
-        with_value = (name for name in (usual, *values) if name != "point" and asked & values[name].keys())
-        column = next(with_value, usual)
+        listed, asked = text, set(map(_comparable, (text, *text.split(","))))
+        column = usual = "method" if "method" in values else next(iter(values))
+        for name in (usual, *values):
+            if name != "point" and asked & values[name].keys():
+                column = name
+                break
     if column not in values:
         raise InputError(f"--only {text}: unknown column {column!r} of {recipe.name}{choices(column, values)}")
     names = [listed] if _comparable(listed) in values[column] else listed.split(",")
@@ -230,7 +259,7 @@ def _parse_only(recipe: Recipe, text: str, values: Mapping[str, Mapping[str, str
             again = "; give --only once for each column" if "=" in name and column != "point" else ""
             quoted = [repr(one) if "," in one else one for one in sorted(values[column].values())]
             raise InputError(f"--only {text}: unknown {column} {name!r} of {recipe.name}{choices(name, quoted)}{again}")
-    return column, [_comparable(name) for name in names]
+    return column, list(map(_comparable, names))
 
 
 def _first_seeds(seeds: Sequence[int], count: int) -> list[int]:

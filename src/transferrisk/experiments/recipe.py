@@ -24,6 +24,7 @@ published  the paper's numbers: rule -> method -> column -> [mean, deviation]
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -74,7 +75,8 @@ class Recipe(Settings):
         return self.given[0] if self.given and self.given[0].endswith(SUFFIX) else self.name
 
 
-KEYS = (*(field.name for field in fields(Recipe) if field.name not in ("name", "given")), "extends", "fast")
+_OWN_KEYS = tuple(field.name for field in fields(Recipe) if field.name not in ("name", "given"))
+KEYS = (*_OWN_KEYS, "extends", "fast")
 _TABLES = ("settings", "problems", "vary", "methods", "show", "published", "fast")
 
 
@@ -125,31 +127,29 @@ class _Source:
 
     package: str
     folder: Traversable
-    names: tuple[str, ...]
+    names: set[str]
 
 
 def _sources() -> Iterator[_Source]:
     """What packages add, this one first; a broken one is left out, and so is a name that this package has."""
     own: set[str] = set()
-    for entry in (entry for same in plugins.entries(GROUP).values() for entry in same):
+    for entry in itertools.chain.from_iterable(plugins.entries(GROUP).values()):
         try:
             with plugins.failures_named(entry, f"recipes {entry.value!r}"):
-                folder, names = _opened(entry.load())
+                found = entry.load()  # a package, or a path
+                folder = files(found) if isinstance(found, ModuleType) else Path(found)
+                names = {file.name.removesuffix(SUFFIX) for file in folder.iterdir() if file.name.endswith(SUFFIX)}
         except InputError as error:
             plugins.warn_left_out(error)
             continue
         if plugins.is_own(entry):
-            own.update(name for name in names if name[0] != "_")
-        for name in () if plugins.is_own(entry) else own.intersection(names):
-            plugins.warn_unused(entry, f"recipe {name!r}")
-            names.remove(name)
-        yield _Source(plugins.package_of(entry), folder, tuple(names))
-
-
-def _opened(found: Any) -> tuple[Traversable, list[str]]:
-    """The folder that an entry point leads to, a package or a path, and the recipes in it."""
-    folder = files(found) if isinstance(found, ModuleType) else Path(found)
-    return folder, [file.name.removesuffix(SUFFIX) for file in folder.iterdir() if file.name.endswith(SUFFIX)]
+            own |= names
+        else:
+            for name in own & names:
+                if name[0] != "_":
+                    plugins.warn_unused(entry, f"recipe {name!r}")
+                    names.remove(name)
+        yield _Source(plugins.package_of(entry), folder, names)
 
 
 def _find(name: str, hidden: bool = False) -> Traversable:
@@ -177,14 +177,17 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
     base, fast = table.pop("extends", None), table.pop("fast", {})
     whole, small = ({}, {}) if base is None else _inherited(name, str(base), folder, (*within, name))
     if table.get("settings") or table.get("problems"):  # the paper's numbers are those of others
-        whole, small = ({k: v for k, v in t.items() if k not in ("published", "paper")} for t in (whole, small))
+        for key, inherited in itertools.product(("published", "paper"), (whole, small)):
+            inherited.pop(key, None)
     if fast is False or not (fast or small):
         small = {}
     else:
         small = _merged(small, _without_dropped(table, whole, small)) if small else _merged(whole, table)
         small = _merged(small, fast)
     whole = _merged(whole, table)
-    whole, small = ({k: v for k, v in t.items() if k not in _TABLES or v is not False} for t in (whole, small))
+    for key, found in itertools.product(_TABLES, (whole, small)):
+        if found.get(key) is False:  # it is dropped, and was not there
+            del found[key]
     return whole, small
 
 
@@ -226,7 +229,7 @@ def _read(name: str, folder: Traversable) -> dict[str, Any]:
         raise InputError(f"recipe {name} cannot be read ({error.strerror}): mend that, or name another") from None
     _check_keys(f"recipe {name}", table, KEYS, may_drop="extends" in table)
     if fast := table.get("fast"):
-        _check_keys(f"recipe {name}, [fast]", fast, tuple(key for key in KEYS if key not in ("extends", "fast")))
+        _check_keys(f"recipe {name}, [fast]", fast, _OWN_KEYS)
     return table
 
 
@@ -262,9 +265,11 @@ def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
 def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Recipe:
     where = f"recipe {Recipe(name, given=given).where}"
     for key in ("methods", "problems"):
-        for label in (label for label, settings in table.get(key, {}).items() if settings is False):
-            others = [other for other in table[key] if other != label]
-            raise InputError(f"{where}: {key}.{label} = false drops nothing{choices(label, others)}, or leave it out")
+        for label, settings in table.get(key, {}).items():
+            if settings is False:
+                others = [other for other in table[key] if other != label]
+                why = f"{key}.{label} = false drops nothing{choices(label, others)}"
+                raise InputError(f"{where}: {why}, or leave it out")
     seeds = table.get("seeds", (0,))
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         if not 0 < seeds <= MOST_SEEDS:
@@ -274,7 +279,7 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
     if len(set(recipe.seeds)) < len(recipe.seeds):
         raise InputError(f"{where}: seeds must differ, got {list(recipe.seeds)}")
     for key, values in recipe.vary.items():
-        if len({(type(value) is bool, value) for value in values}) < len(values):
+        if len(set(values)) < len(values):
             raise InputError(f"{where}: vary.{key} must not name a value twice, got {list(values)}")
     for settings in (recipe.settings, recipe.vary, *recipe.methods.values(), *recipe.problems.values()):
         if "seed" in settings:

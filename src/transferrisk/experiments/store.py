@@ -105,8 +105,8 @@ class Store:
             with self._errors(RUNS, "read"):
                 paths = [self._bucket.find(f"{RUNS}/*/{name}") for name in (DONE, RECORDS)]
             return set.intersection(*({path.split("/")[-2] for path in found} for found in paths))
-        done = (path.parent for path in (self.local / RUNS).glob(f"*/{DONE}"))
-        return {folder.name for folder in done if (folder / RECORDS).exists()}
+        done = (self.local / RUNS).glob(f"*/{DONE}")
+        return {path.parent.name for path in done if (path.parent / RECORDS).exists()}
 
     def done(self, name: str, keep: bool = False) -> bool:
         """Whether the run is done; with `keep`, whether its model was kept too."""
@@ -143,15 +143,14 @@ class Store:
 
     def provenance(self, name: str) -> dict[str, Any]:
         """`PROVENANCE` of a finished run, as far as it is recorded; threads only where it ran on a CPU."""
-        contents = (self.read(f"{RUNS}/{name}/{file}") for file in (DONE, RUN))
-        done, run = (b"{}" if content is None else content for content in contents)
+        done, run = self.read(f"{RUNS}/{name}/{DONE}"), self.read(f"{RUNS}/{name}/{RUN}")
         with self._damage(name, DONE):
-            about = json.loads(done)
+            about = {} if done is None else json.loads(done)
             threads = about.get("threads") if about.get("device") == "cpu" else None
             version = about.get("versions", {}).get("transferrisk")
             values = [about.get("hardware"), threads, version, about.get("commit"), about.get("date")]
         with self._damage(name, RUN):
-            precision = json.loads(run).get("settings", {}).get("precision")
+            precision = None if run is None else json.loads(run).get("settings", {}).get("precision")
         return dict(zip(PROVENANCE, [precision, *values], strict=True))
 
     def folder(self, name: str) -> Path:

@@ -43,6 +43,11 @@ class Event:
     seconds: float = 0.0
     message: str = ""
 
+    def __str__(self) -> str:
+        if self.kind != "done":
+            return f"{self.kind}, {self.message}"
+        return f"done, {self.seconds:.1f} s" if self.seconds else "done by another process"
+
 
 OnEvent = Callable[[Event], None]
 
@@ -60,6 +65,22 @@ class Summary:
     done: int
     ran: int
     failed: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"{self.done} of {self.total} runs are done ({self.ran} now{failed})"
+
+    def failures(self, most: int = 5) -> list[str]:
+        """Why runs failed, a line for each of the first causes."""
+        alike: dict[str, list[str]] = {}
+        for name, error in self.failed.items():
+            alike.setdefault(error, []).append(name)
+        lines = []
+        for error, names in list(alike.items())[:most]:
+            which = f"run {names[0]}" if len(names) == 1 else f"{len(names)} runs, {names[0]} the first of them,"
+            lines.append(f"{which} failed: {error}")
+        left = sum(map(len, list(alike.values())[most:]))
+        return [*lines, f"and {left} more failed"] if left else lines
 
 
 class Interrupted(TransferRiskError):
@@ -111,7 +132,9 @@ class Sweep:
         self.failed: dict[str, str] = {}
         self.ran = 0
         self._name = plan.recipe.name
-        self._needs = {run.name: [need.name for need in needs_of(run)] for run in self.runs}
+        self._needs: dict[str, set[str]] = {}
+        for run in self.runs:
+            self._needs[run.name] = {need.name for need in needs_of(run)}
         self._waited_for: set[str] = set()
         self._reported: dict[str, float] = {}  # runs that a worker says are done, and when it did
         self._written = -math.inf  # the first run that is done is in the table at once
@@ -174,7 +197,7 @@ class Sweep:
             ready = [
                 run
                 for name, run in missing.items()
-                if name not in self.failed and not any(need in missing for need in self._needs[name])
+                if name not in self.failed and self._needs[name].isdisjoint(missing)
             ]
             if not ready:
                 return None
@@ -199,7 +222,7 @@ class Sweep:
                 f"a worker has done it, and {self.store.where(f'{RUNS}/{name}')} does not show it: use a folder or an "
                 "address that all workers share"
             )
-        broken = next((need for need in self._needs[name] if need in self.failed), None)
+        broken = next(iter(self._needs[name] & self.failed.keys()), None)
         return None if broken is None else f"it needs run {broken}, which failed: {self.failed[broken]}"
 
     def _ended(self, outcome: Outcome) -> Iterator[Event]:

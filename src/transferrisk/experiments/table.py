@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError
 from ..results import Record, read_table, records_table, table_bytes
 from ..results.records import RECIPE, RESULT_PREFIX, RUN_COLUMN, TABLE
-from ..settings import as_json, dumps
+from ..settings import digest, dumps
 from .plan import Plan
 from .store import PROVENANCE, Lost, Store
 
 NamedCell = tuple[str, Mapping[str, Any]]
 """Name of a run, and the columns of its place in the experiment."""
+Place = frozenset[tuple[str, Any]]
+"""The columns of a cell with their values, by which it is found; 1 and 1.0 are the same."""
+Content = tuple[dict[str, Any], list[Record]]
+"""Provenance and records of a run."""
 
 
 @dataclass
@@ -28,7 +32,7 @@ class ExperimentTable:
     plan: Plan
     store: Store
     replaced: bool = False
-    _runs: dict[str, tuple[dict[str, Any], list[Record]]] = field(default_factory=dict, repr=False)
+    _runs: dict[str, Content] = field(default_factory=dict, repr=False)
 
     def write(self) -> dict[str, str]:
         """Write all finished runs. Safe with concurrent writers: neither drops cells or records of the other.
@@ -43,43 +47,38 @@ class ExperimentTable:
             finished, earlier = self.store.finished(), self._earlier_cells()
             recorded = self._recorded(dict(earlier.values()), finished)
             cells = self._cells(earlier, finished | recorded.keys())
-            about = {"recipe": self.plan.recipe, "cells": cells}
+            about = {"recipe": self.plan.recipe, "asked": _asked(self.plan), "cells": cells}
             self.store.write(f"{name}/{RECIPE}", dumps(about, indent=2) + "\n")
-            lost = self._read_runs(finished & {run for run, _ in cells})
-            found = {run: content for run, content in (recorded | self._runs).items() if run not in lost}
-            table = records_table(
-                [
-                    ({**columns, RUN_COLUMN: run, **found[run][0]}, found[run][1])
-                    for run, columns in cells
-                    if run in found
-                ]
-            )
+            lost: dict[str, str] = {}
+            rows = []
+            for run, columns in cells:
+                if found := self._read_run(run, lost) if run in finished else recorded.get(run):
+                    rows.append(({**columns, RUN_COLUMN: run, **found[0]}, found[1]))
+            table = records_table(rows)
             if len(table):
                 self.store.write(f"{name}/{TABLE}", table_bytes(table))
         return lost
 
-    def _cells(self, earlier: dict[str, NamedCell], finished: Collection[str]) -> list[NamedCell]:
+    def _cells(self, earlier: Mapping[Place, NamedCell], finished: Collection[str]) -> list[NamedCell]:
         """The cells of the plan, with a run of an earlier call where only that is finished, and those left of it."""
         left, cells = dict(earlier), list[NamedCell]()
         for cell in self.plan.whole or self.plan.cells:
             run = cell.run.name
-            before, _ = left.pop(_key(cell.columns), (run, {}))
+            before, _ = left.pop(frozenset(cell.columns.items()), (run, {}))
             cells.append((before if before in finished and run not in finished else run, cell.columns))
         return cells + list(left.values())
 
-    def _read_runs(self, names: Iterable[str]) -> dict[str, str]:
-        lost = {}
-        for name in sorted(set(names) - self._runs.keys()):
+    def _read_run(self, name: str, lost: dict[str, str]) -> Content | None:
+        """The content of a finished run; None, with the cause in `lost`, where its files cannot be read."""
+        if name not in self._runs and name not in lost:
             try:
                 self._runs[name] = self.store.provenance(name), self.store.records(name)
             except Lost as error:
                 self.store.set_aside(name)
                 lost[name] = str(error)
-        return lost
+        return self._runs.get(name)
 
-    def _recorded(
-        self, columns: Mapping[str, Mapping[str, Any]], finished: Collection[str]
-    ) -> dict[str, tuple[dict[str, Any], list[Record]]]:
+    def _recorded(self, columns: Mapping[str, Mapping[str, Any]], finished: Collection[str]) -> dict[str, Content]:
         """Provenance and records of the runs that the last table has, and that are not finished here.
 
         columns  run -> the columns of one of its cells, those of the first lines of the run
@@ -90,36 +89,34 @@ class ExperimentTable:
             table = table[~table[RUN_COLUMN].isin(list(finished)) & table[RUN_COLUMN].isin(list(columns))]
         except (InputError, KeyError):  # it is not there, or damaged, and is written anew
             return {}
-        found: dict[str, tuple[dict[str, Any], list[Record]]] = {}
-        first: dict[str, str] = {}  # cells may share a run, whose records are then there for each of them
+        found: dict[str, Content] = {}
+        first: dict[str, Place] = {}  # cells may share a run, whose records are then there for each of them
         lines = table.astype(object).where(table.notna(), None).to_dict("records")
         for line in lines:
             run = line.pop(RUN_COLUMN)
-            own = _key({name: line.pop(name, None) for name in columns[run]})
+            own = frozenset({name: line.pop(name, None) for name in columns[run]}.items())
             if first.setdefault(run, own) == own:
                 provenance = {name: line.pop(name, None) for name in PROVENANCE}
                 record = {str(k).removeprefix(RESULT_PREFIX): v for k, v in line.items() if v is not None}
                 found.setdefault(run, (provenance, []))[1].append(record)
         return {run: content for run, content in found.items() if not self.store.is_aside(run)}
 
-    def _earlier_cells(self) -> dict[str, NamedCell]:
+    def _earlier_cells(self) -> dict[Place, NamedCell]:
         """The cells of the last writing, if there is one that is whole and of the same recipe."""
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
             before = json.loads(content or b"")
-            cells: dict[str, NamedCell] = {_key(columns): (str(run), dict(columns)) for run, columns in before["cells"]}
-            same = _asked(before["recipe"]) == _asked(as_json(self.plan.recipe))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            cells: dict[Place, NamedCell] = {
+                frozenset(columns.items()): (str(run), columns) for run, columns in before["cells"]
+            }
+            same = before["asked"] == _asked(self.plan)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
         self.replaced = self.replaced or not same
         return cells if same else {}
 
 
-def _asked(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides which runs there are, but for the seeds."""
-    return {key: recipe[key] for key in ("task", "grids", "settings", "problems", "vary", "methods")}
-
-
-def _key(columns: Mapping[str, Any]) -> str:
-    """The columns as text, the same for 1 and 1.0."""
-    return dumps({name: float(v) if type(v) is int else v for name, v in columns.items()}, sort_keys=True)
+def _asked(plan: Plan) -> str:
+    """A digest of what decides which runs there are, but for the seeds."""
+    recipe = plan.recipe
+    return digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods])
