@@ -24,7 +24,7 @@ def test_ratios_are_to_erm_in_the_same_run(small):
     assert all(m.ms > 0 and m.ratio > 0 and m.peak_mib is None for m in found)
     assert {(m.setting, m.device, m.precision) for m in found} == {("cmnist", "cpu", "fp32")}
     assert told[-1][1:] == (15, 15)
-    with pytest.raises(InputError, match="setting 'mnist' is not known"):
+    with pytest.raises(InputError, match="unknown setting 'mnist'"):
         bench.measure("mnist", ["erm"])
 
 
@@ -64,7 +64,7 @@ def test_what_is_refused_leaves_no_folder(small, tmp_path, trm):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("--setting", "mnist"), "setting 'mnist' is not known: choose from cmnist"),
+        (("--setting", "mnist"), "unknown setting 'mnist': did you mean 'cmnist'?"),
         (("--algorithms", "erm,trn"), "algorithm 'trn': did you mean 'trm'?"),
         (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (("--precision", "fp8"), "precision must be one of"),

@@ -9,9 +9,8 @@ import sys
 
 import pytest
 
-from transferrisk.cli.demo import provenance
 from transferrisk.experiments.demo import Demo
-from transferrisk.experiments.execute import commit
+from transferrisk.experiments.execute import commit, provenance
 from transferrisk.reports.comparison import summarise
 from transferrisk.reports.progress import run_progress
 

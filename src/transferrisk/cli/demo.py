@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,12 +12,12 @@ from .options import Json, parse_folder
 
 def demo(
     output: Annotated[
-        Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Where records and report.html go.")
+        Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder of the records and report.html.")
     ] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="How many seeds to average over.")] = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each run; fewer are faster and tell less.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds to average over.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs of each run.")] = 10,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that train at the same time; as many as cores when not given.")
+        int | None, typer.Option(min=1, help="Processes that run at once. Default: one for each core.")
     ] = None,
     as_json: Json = None,
 ) -> None:
@@ -27,7 +25,8 @@ def demo(
 
     Example: trm demo --seeds 3 --output runs/demo
     """
-    from ..experiments.demo import REPORT, SAMPLES, Demo
+    from ..experiments.demo import REPORT, SAMPLES, Demo, read_pictures
+    from ..experiments.execute import provenance
     from ..experiments.executors import count_cores
     from ..files import prepare_folder
     from ..reports import write_page
@@ -37,10 +36,8 @@ def demo(
     from ..results.records import RECORDS
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)
-    plan = Demo(seeds=tuple(range(seeds)), workers=workers or count_cores())
-    plan = replace(plan, training=replace(plan.training, epochs=epochs))
-    command = f"trm demo --seeds {seeds} --epochs {epochs} --output {output}"
-    with run_progress("all runs", len(plan.seeds) * len(plan.algorithms)) as bars:
+    plan = Demo(seeds=range(seeds), training={"epochs": epochs}, workers=workers or count_cores())
+    with run_progress("all runs", len(plan.runs)) as bars:
 
         def on_step(algorithm: str, seed: int, done: int, total: int) -> None:
             bars.step(f"{algorithm}, seed {seed}", done, total)
@@ -49,37 +46,20 @@ def demo(
 
         runs = plan.run(output, on_step)
     rows = summarise(runs)
-    page = output / REPORT
-    settings = {"Data": "10c-digits, bias 100 % / 90 %, unbiased test"} | plan.describe() | provenance()
+    page, settings = output / REPORT, plan.describe() | provenance()
     title = "Coloured digits: which model still works without the colours?"
-    write_page(page, comparison_page(title, runs, _pictures(output / SAMPLES), settings, command))
-    if as_json and as_json.write(
-        {row.algorithm: {"test_accuracy": row.test.mean, "test_std": row.test.std,
-                         "transfer_risk": row.transfer_risk.mean,
-                         "train_accuracy": {name: s.mean for name, s in row.train.items()}}
-         for row in rows}
-    ):  # fmt: skip
+    command = f"trm demo --seeds {seeds} --epochs {epochs} --output {output}"
+    write_page(page, comparison_page(title, runs, read_pictures(output), settings, command))
+    numbers = {
+        row.algorithm: {
+            "test_accuracy": row.test.mean,
+            "test_std": row.test.std,
+            "transfer_risk": row.transfer_risk.mean,
+            "train_accuracy": {name: accuracy.mean for name, accuracy in row.train.items()},
+        }
+        for row in rows
+    }
+    if as_json and as_json.write(numbers):
         return
     print_values(comparison_table(rows), verdict(rows))
     print_line(f"Report: {page}")
-
-
-def _pictures(path: Path) -> Mapping[str, Any]:
-    import numpy as np
-
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def provenance() -> dict[str, str]:
-    """What a result comes from: version, commit, torch, hardware."""
-    import torch
-
-    from .. import __version__
-    from ..experiments.execute import commit, hardware
-
-    found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__}
-    if revision := commit():
-        found["Commit"] = revision
-    found["Hardware"] = hardware()
-    return found

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ..algorithms import Batch, create
+from ..algorithms import Batch, create, get_algorithm
+from ..algorithms import available as available_algorithms
 from ..criterion import TransferRisk
 from ..data import EnvironmentSet
-from ..errors import InputError
+from ..errors import InputError, choices
 from ..models import Classifier, available, build_model, features_of
 from ..training import Engine, Precision, TrainConfig, setting_of
 from ..training.state import TrainState, start_state
@@ -76,21 +77,39 @@ class Measurement:
     peak_mib: float | None  # of the device's memory; None where that is not counted
 
 
+def measure_all(
+    setting: str,
+    algorithms: str,
+    device: str = "auto",
+    precision: str | None = None,
+    captured: bool = True,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Measurement]:
+    """Measure a workload, or "all" of them, with algorithms separated by commas, "" being all."""
+    if setting != "all" and setting not in SETTINGS:
+        raise InputError(f"unknown setting {setting!r}{choices(setting, [*SETTINGS, 'all'])}")
+    names = [name.strip() for name in algorithms.split(",") if name.strip()] or available_algorithms()
+    for name in names:
+        get_algorithm(name)
+    chosen = list(SETTINGS) if setting == "all" else [setting]
+    return [one for name in chosen for one in measure(name, names, device, precision, captured, progress)]
+
+
 def measure(
     setting: str,
     algorithms: Sequence[str],
     device: str = "auto",
-    precision: Precision | None = None,
+    precision: str | None = None,
     captured: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Measurement]:
-    """ERM comes first, whether it was asked for or not.
+    """Measure a step of each algorithm on a workload; ERM comes first, whether it was asked for or not.
 
     On a CPU the algorithms take steps in turns, so that a slow moment strikes all alike; on a GPU one after the other,
     so that each has its memory to itself.
     """
     if setting not in SETTINGS:
-        raise InputError(f"setting {setting!r} is not known: choose from {', '.join(SETTINGS)}")
+        raise InputError(f"unknown setting {setting!r}{choices(setting, SETTINGS)}")
     names = list(dict.fromkeys(["erm", *algorithms]))
     workload = SETTINGS[setting]
     engine = Engine.of(device, precision=precision, captured=captured)

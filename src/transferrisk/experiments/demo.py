@@ -8,47 +8,74 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..algorithms import create, describe_algorithm
-from ..data import SPLITS, Options, Splits, load_splits
+from ..algorithms import describe_algorithm
+from ..data import Options, Splits, load_splits
 from ..files import write_atomically
-from ..models import Classifier, SmallCNN
 from ..results import Record
 from ..results.records import RECORDS, records_bytes
-from ..training import Steps, TrainConfig, setting_of, train
+from ..training import Steps, TrainConfig, TrainSpec, run_spec
 from .executors import Slot
 from .local_executor import run_jobs
 
+DATA = "10c-digits"
 UNFINISHED = "records.unfinished.jsonl"
 REPORT = "report.html"
 SAMPLES = "samples.npz"
 
 Run = tuple[dict[str, Any], list[Record]]
-"""What a run is, by algorithm and seed, and its records."""
+"""Algorithm and seed of a run, and its records."""
 OnRunStep = Callable[[str, int, int, int], None]
 """(algorithm, seed, steps done, steps in all)"""
 
 
 @dataclass(frozen=True)
+class DemoRun:
+    """One training of the demo, as a job for any process."""
+
+    spec: TrainSpec
+
+    def __call__(self, slot: Slot) -> Run:
+        trained = run_spec(self.spec, device="cpu", watch=[Steps(slot.on_step)])
+        return {"algorithm": self.spec.algorithm, "seed": self.spec.seed}, trained.history
+
+
+@dataclass(frozen=True)
 class Demo:
-    """Every algorithm on every seed, one run each; how many processes share the work does not change a number."""
+    """Every algorithm on every seed, one run each; how many processes share the work does not change a number.
+
+    training  fields of `TrainConfig` that differ from the protocol
+    workers   processes that train at once; one is this process
+    """
 
     algorithms: Sequence[str] = ("erm", "irm", "groupdro", "trm")
     seeds: Sequence[int] = (0, 1, 2)
     width: int = 16
-    training: TrainConfig = TrainConfig(evaluations=2)  # noqa: RUF009  # frozen
-    workers: int = 1  # processes; see `executors.run_jobs`
+    training: Mapping[str, Any] = field(default_factory=dict)
+    workers: int = 1
+
+    @property
+    def runs(self) -> list[DemoRun]:
+        training = {"evaluations": 2, "record": ("transfer",), **self.training}
+        backbone = f"cnn:{self.width}"
+        return [
+            DemoRun(TrainSpec(DATA, algorithm, seed, backbone=backbone, precision="fp32", training=training))
+            for seed in self.seeds
+            for algorithm in self.algorithms
+        ]
 
     def describe(self) -> dict[str, str | list[str]]:
         """The settings, for the report."""
-        t = self.training
+        t = TrainConfig(**self.runs[0].spec.resolve().training)
         return {
+            "Data": f"{DATA}, bias 100 % / 90 %, unbiased test",
             "Model": f"CNN of width {self.width}, {2 * self.width} features",
             "Training": f"{t.epochs} epoch{'s' * (t.epochs != 1)}, {t.batch_size} samples of each environment a step; "
             f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
@@ -57,55 +84,27 @@ class Demo:
             "Seeds" if len(self.seeds) > 1 else "Seed": ", ".join(map(str, self.seeds)),
         }
 
-    def model(self) -> Classifier:
-        cnn = SmallCNN(width=self.width)
-        return Classifier(cnn, cnn.num_features, 10)
+    def run(self, output: Path, on_step: OnRunStep = lambda algorithm, seed, done, total: None) -> list[Run]:
+        """Train everything, and write records and sample pictures.
 
-    def run(self, output: Path, on_step: OnRunStep | None = None) -> list[Run]:
-        """Train everything and write records and sample pictures; `on_step(algorithm, seed, done, total)`.
-
-        Records of a comparison that is not finished yet are in `records.unfinished.jsonl`, so that what an earlier one
-        left in the folder stays whole until then; its report goes when its records do.
+        Until the comparison is finished, its records are in `records.unfinished.jsonl`, so that those of an earlier one
+        stay whole; an earlier report is removed together with its records.
         """
-        runs = [(seed, algorithm) for seed in self.seeds for algorithm in self.algorithms]
+        runs = self.runs
 
         def report(position: int, done: int, total: int) -> None:
-            if on_step is not None:
-                seed, algorithm = runs[position]
-                on_step(algorithm, seed, done, total)
+            on_step(runs[position].spec.algorithm, runs[position].spec.seed, done, total)
 
-        write_atomically(output / SAMPLES, sample_pictures(load_splits("10c-digits", Options(seed=self.seeds[0]))))
+        write_atomically(output / SAMPLES, sample_pictures(load_splits(DATA, Options(seed=self.seeds[0]))))
         finished: dict[int, Run] = {}
-        for position, result in run_jobs([DemoRun(self, *run) for run in runs], self.workers, report):
+        for position, result in run_jobs(runs, self.workers, report):
             finished[position] = result
             done = [run for _, run in sorted(finished.items())]
-            lines = ({**about, **record} for about, records in done for record in records)
+            lines = [{**about, **record} for about, records in done for record in records]
             write_atomically(output / UNFINISHED, records_bytes(lines))
         (output / REPORT).unlink(missing_ok=True)
         os.replace(output / UNFINISHED, output / RECORDS)
         return done
-
-
-@dataclass(frozen=True)
-class DemoRun:
-    """One training of the demo, as a job for any process."""
-
-    demo: Demo
-    seed: int
-    algorithm: str
-
-    def __call__(self, slot: Slot) -> Run:
-        splits = load_splits("10c-digits", Options(seed=self.seed))
-        trained = train(
-            self.demo.model,
-            splits.train,
-            create(self.algorithm, setting_of(splits.train)),
-            self.demo.training,
-            evaluate={part: getattr(splits, part) for part in SPLITS},
-            watch=[Steps(slot.on_step)],
-            seed=self.seed,
-        )
-        return {"algorithm": self.algorithm, "seed": self.seed}, trained.history
 
 
 def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:
@@ -119,3 +118,9 @@ def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **pictures)  # type: ignore[arg-type]  # numpy types its keywords as arrays only
     return buffer.getvalue()
+
+
+def read_pictures(output: Path) -> dict[str, NDArray[np.uint8]]:
+    """The sample pictures that `Demo.run` wrote to its folder."""
+    with np.load(output / SAMPLES, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

@@ -17,6 +17,7 @@ from typing import Literal
 
 import torch
 
+from .. import __version__
 from ..errors import InputError, TransferRiskError, full_memory
 from ..files import write_atomically
 from ..models.saved import versions
@@ -149,6 +150,12 @@ def in_a_line(error: BaseException) -> str:
     if isinstance(error, TransferRiskError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def provenance(device: str = "cpu") -> dict[str, str]:
+    """What a result comes from: version, commit, torch, hardware."""
+    found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__, "Hardware": hardware(device)}
+    return found | ({"Commit": revision} if (revision := commit()) else {})
 
 
 @cache

@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 
 from ..errors import InputError, choices
+from ..training import OnStep
 from ..training.engine import device_of
-from .tasks import OnStep, ignore_steps
+from .tasks import ignore_steps
 
 T = TypeVar("T")
 

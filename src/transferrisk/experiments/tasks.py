@@ -1,26 +1,32 @@
-"""Runs and tasks: a run is a task's name with settings, and is named by a digest of both."""
+"""Runs and tasks: a run is a task's name with settings, and is named by a digest of both.
+
+Built in are `train`, whose settings are a `TrainSpec`, and `finetune`; packages add others.
+"""
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from ..errors import InputError
+from ..data.splits import VALIDATION
+from ..errors import DamagedRunError, InputError, OtherRunError
+from ..models.saved import DESCRIPTION, WEIGHTS
 from ..registry import Registry
-from ..results import Record
+from ..results import PARTS, Record
 from ..results.selection import RULES
-from ..settings import Settings, as_json, checked_values, digest
+from ..settings import Bound, Settings, as_json, checked_values, digest
+from ..training import OnStep, RunFolder, Steps, TrainConfig, TrainSpec, run_spec
+from ..training.run_folder import LAST
+from ..training.spec import facts_of, shape_of
+from .bench import Cost, Workload
 
-if TYPE_CHECKING:
-    from .bench import Cost
-
+FOLDER = "training"  # in the folder of a run that trains
 S = TypeVar("S", bound=Settings)
-OnStep = Callable[[int, int], None]
-"""(steps done, steps in all)"""
 
 
 def ignore_steps(done: int, total: int) -> None:
@@ -40,8 +46,11 @@ class PlannedRun:
 
     @cached_property
     def name(self) -> str:
-        """A digest of the task and its settings; one that is None does not count, so that new ones rename no run."""
-        return digest([self.task, self.settings])
+        """A digest of the task and its settings; one that is None does not count, so that new ones rename no run.
+
+        A training is named by its `TrainSpec.digest` alone.
+        """
+        return digest(self.settings if self.task == "train" else [self.task, self.settings])
 
 
 @dataclass(frozen=True)
@@ -115,9 +124,7 @@ def _check_task(name: str, task: Any) -> type[Task[Any]]:
     return task
 
 
-TASKS: Registry[type[Task[Any]]] = Registry(
-    "task", "transferrisk.tasks", _check_task, fill="transferrisk.experiments.trainings"
-)
+TASKS: Registry[type[Task[Any]]] = Registry("task", "transferrisk.tasks", _check_task)
 register = TASKS.register
 available = TASKS.names
 
@@ -138,3 +145,126 @@ def needs_of(run: PlannedRun) -> list[PlannedRun]:
 
 def has_needs(task: Task[Any]) -> bool:
     return type(task).needs is not Task.needs
+
+
+@register("train")
+class TrainTask(Task[TrainSpec]):
+    """Records: one for each evaluation, part of the data and environment."""
+
+    settings_type: ClassVar[type[Any]] = TrainSpec
+
+    def complete(self, settings: TrainSpec) -> TrainSpec:
+        return replace(settings, precision=settings.precision or "fp32").resolve()
+
+    def run(self, settings: TrainSpec, place: Place) -> list[Record]:
+        return train_in_folder(settings, place)
+
+    def cost(self, settings: TrainSpec) -> Cost | None:
+        facts, training = facts_of(settings.data), settings.training
+        if facts is None or settings.backbone is None or not training.get("batch_size") or "epochs" not in training:
+            return None
+        left_out = {settings.test_env, settings.hold_out, facts.test}
+        sizes = [count for name, count in facts.environments.items() if name not in left_out]
+        samples = int((1.0 if facts.test else 1 - VALIDATION) * min(sizes, default=0))
+        shape, batch = shape_of(facts, settings.size), training["batch_size"]
+        workload = Workload(len(sizes), batch, shape, settings.backbone, len(facts.classes))
+        steps = training["epochs"] * (samples // batch)
+        evaluated = training.get("evaluations", TrainConfig.evaluations) * (facts.samples + facts.validation)
+        return Cost(workload, settings.algorithm, settings.settings, settings.precision, steps, evaluated)
+
+    def tidy(self, place: Place) -> None:
+        for name in (LAST,) if place.keep else (LAST, WEIGHTS, DESCRIPTION):
+            (place.folder / FOLDER / name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class FinetuneSettings(TrainSpec):
+    """
+    samples  samples of the test environment to train on
+    tuning   settings of the fine-tuning where they differ from the data set's protocol; the others are the model's
+    """
+
+    samples: Annotated[int, Bound(least=2)] = 100
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.tuned(None)  # checks the tuning
+
+    def model(self) -> TrainSpec:
+        """The training of the model."""
+        return TrainSpec(**{own.name: getattr(self, own.name) for own in fields(TrainSpec)})
+
+    def tuned(self, init: Path | None) -> TrainSpec:
+        """The fine-tuning of the model in the folder `init`."""
+        return replace(
+            self.model(),
+            algorithm="erm",
+            settings={},
+            training=self.tuning,
+            weights=None,
+            weights_content=None,
+            init=None if init is None else str(init),
+            finetune_samples=self.samples,
+        )
+
+
+@register("finetune")
+class FinetuneTask(Task[FinetuneSettings]):
+    """Fine-tuning a trained model on a few labelled samples of the test environment (appendix C.1.2).
+
+    Records are those of a training; the test environment is what is left of it.
+    """
+
+    settings_type: ClassVar[type[Any]] = FinetuneSettings
+    rules: ClassVar[tuple[str, ...]] = ("test_domain", "last")
+
+    def complete(self, settings: FinetuneSettings) -> FinetuneSettings:
+        model = TrainTask().complete(settings.model())
+        own = {name.name: getattr(model, name.name) for name in fields(TrainSpec)}
+        return replace(settings, **own, tuning=settings.tuned(None).resolve().training)
+
+    def needs(self, settings: FinetuneSettings) -> list[PlannedRun]:
+        return [plan_run("train", as_json(settings.model()), keep=True)]
+
+    def run(self, settings: FinetuneSettings, place: Place) -> list[Record]:
+        (before,) = self.needs(settings)
+        return train_in_folder(settings.tuned(place.other(before.name) / FOLDER), place)
+
+    def cost(self, settings: FinetuneSettings) -> Cost | None:
+        facts, model, tuning = facts_of(settings.data), TrainTask().cost(settings.model()), settings.tuning
+        if facts is None or model is None or not tuning.get("batch_size") or "epochs" not in tuning:
+            return None
+        batch = tuning["batch_size"]
+        steps = tuning["epochs"] * max(1, settings.samples // batch)
+        seen = facts.environments.get(settings.test_env or facts.test, 0) + 2 * facts.validation
+        evaluated = tuning.get("evaluations", TrainConfig.evaluations) * seen
+        workload = replace(model.workload, environments=1, batch_size=batch)
+        return Cost(workload, "erm", {}, settings.precision, steps, evaluated)
+
+    tidy = TrainTask.tidy
+
+
+def train_in_folder(spec: TrainSpec, place: Place) -> list[Record]:
+    """Train, or go on with the training in the run's folder.
+
+    It begins again where the model is needed and was not kept, where the checkpoint cannot be used, or where what it
+    began with is no longer the same: data that was replaced, a version with other defaults.
+    """
+    folder = place.folder / FOLDER
+    if folder.exists() and not (folder / LAST).exists():
+        shutil.rmtree(folder)
+    try:
+        return _trained(spec, place, folder)
+    except (DamagedRunError, OtherRunError):
+        shutil.rmtree(folder)
+        return _trained(spec, place, folder)
+
+
+def _trained(spec: TrainSpec, place: Place, folder: Path) -> list[Record]:
+    """The records of evaluations; training-domain validation carries the IRMv1 loss too (eq. 2, lambda = 1)."""
+    kept = RunFolder(folder, resume=True, say=lambda text: None, again="run the same again")
+    watch = (kept, Steps(place.on_step))
+    history = run_spec(spec, device=place.device, data_root=place.data_root, watch=watch).history
+    records = [record for record in history if record["part"] in PARTS]
+    return [{**r, "irm_loss": r["loss"] + r["irm"]} if "irm" in r else r for r in records]

@@ -46,10 +46,11 @@ from torch import Generator, Tensor
 
 from ..data.sets.gaussian import Gaussian
 from ..errors import InputError
-from ..experiments.tasks import OnStep, ignore_steps
+from ..experiments.tasks import ignore_steps
 from ..functional import exponentiated_gradient, optimal_predictor
 from ..results import Record
 from ..settings import Bound, Count, Length, Positive, Seed, Settings
+from ..training import OnStep
 
 
 @dataclass(frozen=True)

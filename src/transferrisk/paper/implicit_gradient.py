@@ -35,11 +35,12 @@ from torch import Generator, Tensor
 
 from ..data.sets.gaussian import Gaussian
 from ..errors import InputError
-from ..experiments.tasks import OnStep, ignore_steps
+from ..experiments.tasks import ignore_steps
 from ..functional import Transfer, given_weights, transfer_risk
 from ..results import Record
 from ..settings import Bound, Count, Length, Positive, Seed, Settings
 from ..solvers import CG, Cholesky, LinearSolver, Neumann, Newton
+from ..training import OnStep
 
 _TOGETHER = 32  # most batches that are solved at once
 _PAIRS = 2**18  # most rows of all pairs of their environments

@@ -36,10 +36,11 @@ from torch import Tensor
 
 from ..data.sets.gaussian import Gaussian
 from ..errors import InputError
-from ..experiments.tasks import OnStep, ignore_steps
+from ..experiments.tasks import ignore_steps
 from ..functional import transfer_matrix
 from ..results import Record
 from ..settings import Bound, Count, Length, NonNegative, Positive, Seed, Settings
+from ..training import OnStep
 from .theorem_1_classifier import (
     Construction,
     differs_bound,

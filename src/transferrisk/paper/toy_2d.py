@@ -48,12 +48,13 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..experiments.tasks import OnStep, ignore_steps
+from ..experiments.tasks import ignore_steps
 from ..functional import solve_predictor, transfer_risk, uniform_weights, worst_weights
 from ..functional.linear_loss import cross_entropy, one_hot, with_bias
 from ..results import Record
 from ..settings import Bound, Count, Length, NonNegative, Positive, Seed, Settings
 from ..solvers import Cholesky, Newton
+from ..training import OnStep
 from .quadrature import normal_nodes
 
 _LONGEST = 10.0  # degrees that a step of the descent may go
