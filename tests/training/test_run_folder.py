@@ -43,7 +43,7 @@ def signals():
 
 
 def silent(folder, **options):
-    return RunFolder(folder, say=lambda _: None, **options)
+    return RunFolder(folder, say=None, **options)
 
 
 def assert_same_run(one, other):

@@ -113,11 +113,10 @@ def train(
     from ..reports.progress import task_progress
     from ..reports.terminal import print_line, print_values
     from ..results.records import RECORDS
-    from ..training import RunFolder, TrainSpec, run_spec
+    from ..training import Progress, RunFolder, TrainSpec, run_spec
     from ..training.processes import first_process_speaks
-    from ..training.run_folder import LAST, selection_rule
+    from ..training.run_folder import LAST
     from ..training.trackers import make_trackers
-    from ..training.watches import Progress
 
     given: dict[str, Any] = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "momentum": momentum,
@@ -151,10 +150,11 @@ def train(
             settings=parse_settings(chosen, settings or ()),
             training={key: value for key, value in given.items() if value is not None},
         )
-        say = (lambda _: None) if quiet else partial(print, "trm:", file=sys.stderr)
+        say = None if quiet else partial(print, "trm:", file=sys.stderr)
+        again = shlex.join(["trm", *(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
         watch = [
-            RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=_again()),
-            *make_trackers(tracker or (), output),
+            RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=again),
+            *(make_trackers(tracker, output) if tracker else ()),
             *([] if quiet else [Progress()]),
         ]
         with task_progress(quiet) as advance:
@@ -168,15 +168,8 @@ def train(
                 watch=watch,
                 progress=advance,
             )
-    rule = selection_rule(trained.history)
     files = {"model": str(output / WEIGHTS), "last_checkpoint": str(output / LAST), "records": str(output / RECORDS)}
-    if not speaks or (as_json and as_json.write(run_summary(trained.history, rule) | files)) or quiet:
+    if not speaks or (as_json and as_json.write(run_summary(trained.history, trained.rule) | files)) or quiet:
         return
-    print_values(run_table(trained.history, rule))
+    print_values(run_table(trained.history, trained.rule))
     print_line(f"Selected model: {files['model']}; last state: {files['last_checkpoint']}; records: {files['records']}")
-
-
-def _again() -> str:
-    """The command that goes on with this one."""
-    given = [argument for argument in sys.argv[1:] if argument != "--resume"]
-    return shlex.join(["trm", *given, "--resume"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -26,8 +26,6 @@ from .processes import Followed, cluster_environment, started_by_torchrun
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-T = TypeVar("T")
 
 ROOM = 0.5  # share of the device's free memory that data may take
 
@@ -89,19 +87,11 @@ class Engine:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    @contextmanager
-    def arithmetic(self) -> Iterator[None]:
-        """Round products and convolutions of float32 on a GPU as the precision says; afterwards as before."""
-        before = Rounding.now()
-        if self.on_gpu:
-            rounded = self.precision != "fp32"  # beside bf16, what is left in float32 need not be better than tf32
-            torch.set_float32_matmul_precision("high" if rounded else "highest")
-            torch.backends.cudnn.allow_tf32 = rounded
-        try:
-            yield
-        finally:
-            if Rounding.now() != before:
-                before.set()
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Round products and convolutions of float32 on a GPU as the precision says, for the block."""
+        if not self.on_gpu:
+            return nullcontext()
+        return rounded_products(self.precision != "fp32")  # beside bf16, float32 need not be better than tf32
 
     def prepare(self, model: Classifier, images: bool) -> Classifier:
         """The model on the device: images with channels last on a GPU, where its convolutions are faster so."""
@@ -131,31 +121,27 @@ class Engine:
         return [placed[id(data)] for data in sets]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """End all processes where one fails: the first raises why, the others `Followed`."""
+    def together(self, first_alone: bool = False) -> Iterator[None]:
+        """End all processes where one fails in the block: the first raises why, the others `Followed`.
+
+        first_alone  the first process goes through before the others
+        """
+        if self.team.size == 1:
+            yield
+            return
+        if first_alone and self.team.rank > 0:
+            self._agree(None)
         error = None
         try:
             yield
         except Exception as caught:
-            if self.team.size == 1:
-                raise
             error = caught
         self._agree(error)
-
-    @contextmanager
-    def first_alone(self) -> Iterator[None]:
-        """Let the first process go through before the others; a failure ends all, as in `together`."""
-        if self.team.rank > 0:
-            self._agree(None)
-        with self.together():
-            yield
-        if self.team.rank == 0:
+        if first_alone and self.team.rank == 0:
             self._agree(None)
 
     def _agree(self, error: Exception | None) -> None:
         """Wait for the others; raise if here or in one of them there was an error."""
-        if self.team.size == 1:
-            return
         messages: list[Any] = [None] * self.team.size
         dist.all_gather_object(messages, "" if error is None else str(error) or type(error).__name__)
         told = next(filter(None, messages), None)
@@ -179,46 +165,33 @@ class Engine:
             torch.cuda.synchronize(self.device)
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """How torch rounds products and convolutions of float32, for the whole process.
+@contextmanager
+def rounded_products(rounded: bool) -> Iterator[None]:
+    """Let torch round products and convolutions of float32 to tf32, or not, for the block.
 
-    products, convolutions  the older settings; None where they contradict the newer ones
-    newer                   the newer ones
+    Torch has older and newer settings of this, for the whole process. Both are set back, the newer ones last, because
+    setting an older one changes them too. An older one cannot be read where somebody's newer ones contradict it, and
+    has no effect then.
     """
-
-    products: str | None
-    convolutions: bool | None
-    newer: tuple[str, ...]
-
-    @classmethod
-    def now(cls) -> Rounding:
-        return cls(
-            _readable(torch.get_float32_matmul_precision),
-            _readable(lambda: torch.backends.cudnn.allow_tf32),
-            tuple(backend.fp32_precision for backend in _newer()),
-        )
-
-    def set(self) -> None:
-        """Make these the process's settings, the newer ones last: setting an older one changes them too."""
-        if self.products is not None:
-            torch.set_float32_matmul_precision(self.products)
-        if self.convolutions is not None:
-            torch.backends.cudnn.allow_tf32 = self.convolutions
-        for backend, value in zip(_newer(), self.newer, strict=True):
-            backend.fp32_precision = value
-
-
-def _newer() -> tuple[Any, ...]:
     backends: Any = torch.backends  # its submodules make up their attributes as they are imported
-    return backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn
-
-
-def _readable(read: Callable[[], T]) -> T | None:
+    newer = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    before = [backend.fp32_precision for backend in newer]
+    products = convolutions = None
+    with suppress(RuntimeError):
+        products = torch.get_float32_matmul_precision()
+    with suppress(RuntimeError):
+        convolutions = backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if rounded else "highest")
+    backends.cudnn.allow_tf32 = rounded
     try:
-        return read()
-    except RuntimeError:  # somebody has used the newer settings
-        return None
+        yield
+    finally:
+        if products is not None:
+            torch.set_float32_matmul_precision(products)
+        if convolutions is not None:
+            backends.cudnn.allow_tf32 = convolutions
+        for backend, value in zip(newer, before, strict=True):
+            backend.fp32_precision = value
 
 
 def is_decoded(data: EnvironmentSet) -> bool:

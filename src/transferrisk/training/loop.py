@@ -17,7 +17,7 @@ from ..algorithms import Algorithm, Logs
 from ..data import EnvironmentSet
 from ..errors import DivergedError, TransferRiskError, full_memory
 from ..models import Classifier
-from ..results import Record
+from ..results import Record, select
 from ..results.records import BATCH
 from ..settings import as_json
 from .config import TrainConfig
@@ -54,7 +54,15 @@ class Run:
 
     @property
     def name(self) -> str:
-        return algorithm_name(self.state.algorithm)
+        """The algorithm's."""
+        return str(self.about["algorithm"])
+
+    @property
+    def rule(self) -> str:
+        """By which data an evaluation is selected."""
+        if "training_domain" in self.evaluate:
+            return "training_domain"
+        return "test_domain" if "test_domain" in self.evaluate else "last"
 
     @cached_property
     def description(self) -> dict[str, Any]:
@@ -81,12 +89,8 @@ class Run:
         what = "the weights are not numbers" if math.isfinite(loss) else f"the loss is {loss}"
         raise DivergedError(
             f"{what} after step {self.state.step}: {self.name} has diverged at lr={self.config.lr:g}; use a lower one"
-            f"{self.told}"
+            f"{'; ' * bool(self.saved)}{self.saved}"
         )
-
-    @property
-    def told(self) -> str:
-        return f"; {self.saved}" if self.saved else ""
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,18 @@ class Trained:
     model    on the device that it was trained on, in training mode
     history  records of the evaluations; see `results.records`
     state    all that a further training would start from
+    rule     by which data an evaluation is selected: validation data like training's, where that was evaluated
     """
 
     model: Classifier
     history: list[Record]
     state: TrainState
+    rule: str = "last"
+
+    @property
+    def selected(self) -> list[Record]:
+        """The records of the selected evaluation."""
+        return select(self.history, self.rule)
 
 
 def train(
@@ -131,15 +142,9 @@ def train(
     >>> trained = train(model, data, algorithm, TrainConfig(epochs=5), evaluate={"test": test})
     """
     engine = engine or Engine.of()
-    if about is None:
-        about = as_json(
-            {
-                "algorithm": algorithm_name(algorithm),
-                "settings": algorithm.config,
-                "seed": seed,
-                "training": config,
-            }
-        )
+    name = getattr(algorithm, "name", type(algorithm).__name__)
+    given = {"algorithm": name, "settings": algorithm.config, "seed": seed, "training": config}
+    about = as_json(given) if about is None else about
     with engine.arithmetic(), _told_in_one_line(config) as told, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
@@ -150,7 +155,7 @@ def train(
             one.begin(run)
             ending.push(partial(_end, one))
         _steps(run, watches, seed)
-    return Trained(state.model, run.history, state)
+    return Trained(state.model, run.history, state, run.rule)
 
 
 def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
@@ -198,11 +203,6 @@ def _records(run: Run, evaluated: Mapping[str, EnvironmentSet], logs: Logs) -> l
     return [as_json({**when, **record}) for record in (*measure(state.model, evaluated, run.config), batch)]
 
 
-def algorithm_name(algorithm: Algorithm[Any]) -> str:
-    """Its name in the registry, or that of its class."""
-    return getattr(algorithm, "name", type(algorithm).__name__)
-
-
 def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:
     watch.end(error)
 
@@ -219,7 +219,7 @@ def _told_in_one_line(config: TrainConfig) -> Iterator[list[Run]]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, TransferRiskError):
             raise
-        saved = "".join(run.told for run in runs)
+        saved = "".join(f"; {run.saved}" for run in runs if run.saved)
         if full := full_memory(error):
             now = "" if config.batch_size is None else f" (now {config.batch_size})"
             raise TransferRiskError(

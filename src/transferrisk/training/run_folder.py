@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
 from ..files import check_target, locked, new_folders, write_atomically
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, read_tensors, save_model, versions
-from ..results import PARTS, Record, append_records, keep_records, select
+from ..results import Record, append_records, keep_records, select
 from ..results.records import RECORDS
 from ..settings import as_json, dumps
 from .processes import CaughtSignals, Stopped
@@ -54,12 +54,6 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         raise InputError(f"{path} is not a checkpoint of a training: use last.safetensors of a run") from None
 
 
-def selection_rule(records: Sequence[Record]) -> str:
-    """By which data evaluations are selected: validation data like training's, else like the test's, else the last."""
-    parts = {record.get("part") for record in records}
-    return next((part for part in PARTS if part.endswith("_domain") and part in parts), "last")
-
-
 class RunFolder(Watch):
     """Saves a training in a folder and goes on with it after an interruption, bit for bit on a CPU.
 
@@ -69,8 +63,11 @@ class RunFolder(Watch):
     resume   go on from what is there; without it, a folder that holds a run is refused
     every    steps between two checkpoints, besides those at evaluations; None: none besides
     seconds  and no longer than this between two of them
-    say      told in a few words where the run stands when it begins
+    say      told in a few words where the run stands when it begins; None: nobody is
     again    how to go on, in the words of whoever asked for the run
+
+    The model is that of the evaluation that validation data like training's selects, where it is evaluated; else
+    validation data like the test's; else it is the last one.
     """
 
     in_every_process = True
@@ -82,19 +79,18 @@ class RunFolder(Watch):
         resume: bool = False,
         every: int | None = None,
         seconds: float = 300.0,
-        say: Callable[[str], object] = print,
+        say: Callable[[str], object] | None = print,
         again: str = "train with resume=True",
     ) -> None:
         self.folder, self.resume, self.every, self.seconds = Path(folder), resume, every, seconds
-        self.say, self.again = say, again
+        self.say, self.again = say or (lambda text: None), again
         self.saved_step: int | None = None  # of the last checkpoint; None: there is none yet
         self._saved_at = time.monotonic()
         self._lock = ExitStack()
         self._signals = CaughtSignals()
         for name in (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION):
             check_target(self.folder / name)
-        held = self._held()
-        if held and not resume:
+        if not resume and (held := self._held()):
             raise InputError(
                 f"{self.folder} holds a run already ({', '.join(held)}): go on with it with --resume, or choose "
                 "another folder"
@@ -105,12 +101,12 @@ class RunFolder(Watch):
     def begin(self, run: Run) -> None:
         """Bring the state to where the run stopped, and the history; at the beginning, write down what the run is."""
         self._run, self._writes = run, run.engine.team.rank == 0
-        with run.engine.first_alone():
+        run.saved = "there is no checkpoint yet"
+        with run.engine.together(first_alone=True):
             if self._writes:
                 self._open()
             elif (self.folder / LAST).exists():
-                self._restore(self._load_last())
-        run.saved = self._standing()
+                self._restore(load_checkpoint(self.folder / LAST))
         self._signals.catch()
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
@@ -122,17 +118,15 @@ class RunFolder(Watch):
             self._save_model()
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
-        if step != self.saved_step and self._is_due(step):
-            self._run.settle()
-            self._save()
-        engine = self._run.engine
-        asked = None
+        engine, asked = self._run.engine, None
         if engine.team.size == 1 or not engine.on_gpu or step % LOOK_EVERY == 0:
             asked = engine.agreed_signal(self._signals.signum)
-        if asked is not None and step < total:
-            if step != self.saved_step:
-                self._run.settle()
-                self._save()
+        stops = asked is not None and step < total
+        due = (self.every and step % self.every == 0) or time.monotonic() - self._saved_at >= self.seconds
+        if (due or stops) and step != self.saved_step:
+            self._run.settle()
+            self._save()
+        if asked is not None and stops:
             self._signals.signum = None
             raise Stopped(asked, step, total, self.again)
 
@@ -164,7 +158,7 @@ class RunFolder(Watch):
         if not (self.folder / LAST).exists():
             self._begin_afresh()
             return
-        checkpoint = self._load_last()
+        checkpoint = load_checkpoint(self.folder / LAST)
         different = difference(checkpoint.description, self._run.description)
         if different:
             raise OtherRunError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
@@ -181,8 +175,9 @@ class RunFolder(Watch):
         self.say(f"{self.folder} is finished: {here}" if step == self._run.total else f"going on from {here}")
 
     def _begin_afresh(self) -> None:
-        lost = (self.folder / WEIGHTS).exists() or len(_evaluations(self.folder / RECORDS)) > 1
-        if lost:  # one evaluation may be recorded before the first checkpoint
+        records = self.folder / RECORDS
+        # Records of one evaluation may be there before the first checkpoint.
+        if (self.folder / WEIGHTS).exists() or (records.exists() and len(_evaluations(records)) > 1):
             raise InputError(
                 f"{self.folder} holds {' and '.join(self._held())} but no {LAST} to go on from: bring it back, "
                 "or choose another folder"
@@ -194,10 +189,7 @@ class RunFolder(Watch):
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._run.state.restore(checkpoint)
-        self.saved_step = self._run.state.step
-
-    def _load_last(self) -> Checkpoint:
-        return load_checkpoint(self.folder / LAST)
+        self._note_saved()
 
     def _check_model(self, selected: int) -> None:
         """The selected model cannot be made again, so one that is lost is not passed over."""
@@ -215,15 +207,10 @@ class RunFolder(Watch):
 
     def _held(self) -> list[str]:
         """What would be lost if a run began here; run.json alone is of one that never came to a checkpoint."""
-        files = (self.folder / name for name in (RECORDS, LAST, WEIGHTS))
-        return [path.name for path in files if path.exists() and path.stat().st_size]
+        names = (RECORDS, LAST, WEIGHTS)
+        return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
 
     # ---- saving
-
-    def _is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due, besides those at evaluations."""
-        by_steps = self.every is not None and step % self.every == 0
-        return by_steps or time.monotonic() - self._saved_at >= self.seconds
 
     def _save(self) -> None:
         state = self._run.state
@@ -235,8 +222,11 @@ class RunFolder(Watch):
                 "description": self._run.description,
             }
             self._write(LAST, encode_tensors(snapshot.tensors, header))
-        self.saved_step, self._saved_at = state.step, time.monotonic()
-        self._run.saved = self._standing()
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        self.saved_step, self._saved_at = self._run.state.step, time.monotonic()
+        self._run.saved = f"{self.folder / LAST} holds step {self.saved_step}"
 
     def _save_model(self) -> None:
         run = self._run
@@ -252,8 +242,7 @@ class RunFolder(Watch):
             save_model(self.folder, saved)
 
     def _selected_step(self) -> int | None:
-        history = self._run.history
-        chosen = select(history, selection_rule(history)) if history else []
+        chosen = select(self._run.history, self._run.rule)
         return chosen[0]["step"] if chosen else None
 
     def _write_run(self) -> None:
@@ -271,14 +260,8 @@ class RunFolder(Watch):
         except OSError as error:
             raise TransferRiskError(
                 f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, and go on with: "
-                f"{self.again}; {self._standing()}"
+                f"{self.again}; {self._run.saved}"
             ) from None
-
-    def _standing(self) -> str:
-        """What there is to go on from, for a message."""
-        if self.saved_step is None:
-            return "there is no checkpoint yet"
-        return f"{self.folder / LAST} holds step {self.saved_step}"
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -308,7 +291,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _evaluations(path: Path) -> set[Any]:
     """The steps of the records in a file, whatever else is in it."""
     found = set()
-    for line in path.read_bytes().splitlines() if path.exists() else []:
+    for line in path.read_bytes().splitlines():
         try:
             found.add(json.loads(line).get("step"))
         except (ValueError, AttributeError, RecursionError):

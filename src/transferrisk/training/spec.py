@@ -90,7 +90,7 @@ class TrainSpec(Settings):
         """All but the data itself is checked."""
         super().__post_init__()
         find_set(self.data)
-        self._shift()
+        shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases)
         config = configure(self.algorithm, **self.settings)
         object.__setattr__(self, "settings", {name: getattr(config, name) for name in self.settings})
         if "augment" in self.training:
@@ -112,7 +112,9 @@ class TrainSpec(Settings):
 
         These are the settings of the algorithm, of the data set's protocol and of the network, and digests of files.
         """
-        found = self._resolved_shift()
+        # An oracle's data has no bias, so whatever is asked for, it is the same run.
+        asked = (None, None, None) if self.oracle else (self.bias, self.first_bias, self.biases)
+        found = shift_of(self.data, self.shift, *asked)
         biases = () if found is None else found.biases
         two = len(biases) == 2
         resolved = replace(
@@ -153,21 +155,14 @@ class TrainSpec(Settings):
             own = finetuning(own, self.finetune_samples, self.training)
         return {name: value for name, value in asdict(own).items() if name != "augment"} | dict(self.training)
 
-    def _resolved_shift(self) -> Shift | None:
-        """An oracle's data has no bias, so whatever is asked for, it is the same run."""
-        return replace(self, bias=None, first_bias=None, biases=None)._shift() if self.oracle else self._shift()
-
-    def _shift(self) -> Shift | None:
-        return shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases)
-
-    def _options(self, root: Path | str | None, lazy: bool | None, progress: Progress | None) -> Options:
-        return Options(
+    def _read(self, root: Path | str | None, lazy: bool | None, progress: Progress | None) -> Splits:
+        options = Options(
             root=root,
             seed=self.seed,
             size=self.size,
             lazy=lazy,
             skip_bad=self.skip_bad,
-            shift=self._shift(),
+            shift=shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases),
             oracle=self.oracle,
             label=self.label,
             environment=self.environment,
@@ -175,8 +170,6 @@ class TrainSpec(Settings):
             path=self.path,
             progress=progress,
         )
-
-    def _splits(self, options: Options) -> Splits:
         if self.hold_out is None:
             return load_splits(self.data, options, self.test_env)
         data = load_data(self.data, options)
@@ -211,7 +204,7 @@ def run_spec(
     progress                  told what is being read
     """
     spec = spec.resolve()
-    splits = spec._splits(spec._options(data_root, lazy, progress))
+    splits = spec._read(data_root, lazy, progress)
     own = protocol(spec.data, splits, spec.hold_out is not None)
     sets = {part: getattr(splits, part) for part in SPLITS}
     if spec.finetune_samples is not None:
@@ -253,13 +246,11 @@ def shift_of(
     biases: tuple[float, ...] | None = None,
 ) -> Shift | None:
     """What differs between the environments of a synthetic set; what is not stated is the set's own."""
-    given = {"shift": kind, "bias": bias, "first_bias": first_bias, "biases": biases}
-    stated = [name for name, value in given.items() if value is not None]
-    if not stated:
+    if (kind, bias, first_bias, biases) == (None, None, None, None):
         return None
     known = find_set(data)[0]
     if "shift" not in known.takes:
-        raise InputError(f"{stated[0]} must be left out: data set {data!r} has no shift to choose")
+        raise InputError(f"shift and bias must be left out: data set {data!r} has no shift to choose")
     if biases is not None and (bias, first_bias) != (None, None):
         raise InputError("biases must stand alone, got bias or first_bias beside it")
     own = known.shift or Shift()
