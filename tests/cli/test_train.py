@@ -77,7 +77,7 @@ def test_json_is_all_there_is_on_stdout_and_quiet_says_nothing(trm, tmp_path):
     assert summary["step"] == load_model_folder(tmp_path / "a").about["step"]
     (far,) = [record for record in summary["selected"] if record["part"] == "test"]
     assert summary["test_accuracy"] == far["accuracy"]
-    assert summary["folder"] == str(tmp_path / "a")
+    assert summary["model"] == str(tmp_path / "a" / "model.safetensors")
     assert trm(*SMALL, "--output", tmp_path / "b", "--quiet") == (0, "", "")
 
 
