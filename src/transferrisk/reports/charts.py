@@ -130,7 +130,7 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
 def _saved(figure: Figure, kind: str, background: str = "white") -> bytes:
     buffer = io.BytesIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type")) if kind == "svg" else None
-    figure.savefig(buffer, format=kind, dpi=150, metadata=metadata, facecolor=background)
+    figure.savefig(buffer, format=kind, dpi=120, metadata=metadata, facecolor=background)
     return buffer.getvalue()
 
 
