@@ -14,9 +14,9 @@ SMALLER = {
     "audit": "use fewer rows, a lower --bootstrap, or for images --lazy or a lower --size",
     "demo": "use fewer --workers",
 }
-"""What to ask of a command that needed more memory than there is."""
+"""Command -> the way out where memory does not suffice."""
 KEPT = {"experiment": "what is done is kept, and the same command goes on"}
-"""What to know of a command that was stopped."""
+"""Command -> the addition to "interrupted"."""
 
 
 class Interrupted(BaseException):
@@ -24,11 +24,11 @@ class Interrupted(BaseException):
 
 
 class Terminated(BaseException):
-    """SIGTERM, of which what is half done is cleaned up as after Ctrl-C."""
+    """SIGTERM. Files that are half written are removed, as after Ctrl-C."""
 
 
 def main() -> None:
-    """Run `trm`; what a user can mend is one line on stderr and exit code 2.
+    """Run `trm`. An error that a user can mend is one line on stderr and exit code 2.
 
     An interruption is exit code 130, a termination 143.
     """

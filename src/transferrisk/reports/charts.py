@@ -105,7 +105,7 @@ def figure_files(
 def sheet_files(
     width: float, height: float, title: str, words: Sequence[str], draw: Callable[[Figure], None]
 ) -> dict[str, bytes]:
-    """What `draw` puts on a figure of this size, with the title over it and the words under it, as SVG and PNG."""
+    """A figure that `draw` fills, with the title over it and the words under it, as SVG and PNG."""
     above = textwrap.wrap(one_line(title), int(width / 9)) or [""]
     below: list[str] = []
     for paragraph in words:

@@ -146,7 +146,7 @@ def comparison_table(rows: Sequence[Row], rule: str = "training_domain") -> Tabl
 
 
 def caption(rows: Sequence[Row]) -> str:
-    """What the numbers of a table are."""
+    """A description of the numbers of a table."""
     fewest, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
     if most == 1:
         return "One seed, so nothing says how much is chance"

@@ -1,4 +1,4 @@
-"""What an experiment left behind: its recipe, the runs that were planned, and the records of those that are done."""
+"""The results of an experiment: its recipe, the runs that were planned, and the records of those that are done."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Experiment:
 
     @cached_property
     def axes(self) -> dict[str, list[Any]]:
-        """What the experiment varies besides methods and seeds -> its values, in the order of the plan."""
+        """Name of each setting that the experiment varies -> its values, in the order of the plan."""
         found = {}
         for name in self.planned.columns.difference(NOT_AXES, sort=False):
             found[name] = self.planned[name].dropna().unique().tolist()
@@ -211,7 +211,7 @@ def mixed_words(origins: pd.DataFrame, runs: Iterable[str], differences: str) ->
 
 
 def _kinds(origins: pd.DataFrame) -> list[tuple[str, str]]:
-    """What numbers may depend on: precision with threads, and hardware, as far as records name them."""
+    """Pairs of precision with threads and of hardware, on which numbers may depend, as far as records name them."""
     found: dict[tuple[str, str], None] = {}
     for precision, threads, hardware in origins[["precision", "threads", "hardware"]].drop_duplicates().to_numpy():
         each = f"{threads} thread{'s' if threads != '1' else ''} a run" if threads else ""

@@ -100,7 +100,7 @@ def heat_cells(section: Heatmap) -> list[list[HeatCell]]:
 
 
 def heat_key(section: Heatmap) -> tuple[str, str, str]:
-    """What the weakest and the strongest shade stand for, and which is worse; empty where all shades are the same."""
+    """The values of the weakest and the strongest shade, and which is worse; empty where all shades are the same."""
     low, high = _scale(section)
     if not low < high:
         return ("", "", "")

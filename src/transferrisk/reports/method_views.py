@@ -60,7 +60,7 @@ class View(Settings):
                     raise InputError(f"{name} must name values of a training, got {value!r}{choices(value, VALUES)}")
 
     def part(self, experiment: Experiment, rule: str) -> Part:
-        """What it shows of an experiment, under a rule."""
+        """The tables and drawings of an experiment under a rule."""
         raise NotImplementedError
 
 

@@ -139,7 +139,7 @@ def scatter_grid(
 
 
 def left_out_words(classes: int, all_classes: int, environments: int, all_environments: int | None) -> str:
-    """What a picture does not show; "" where it shows all."""
+    """Which classes and environments a picture leaves out; "" where it shows all."""
     counts = ((classes, all_classes, "classes"), (environments, all_environments or environments, "environments"))
     return ", ".join(f"the first {shown} of {there} {what}" for shown, there, what in counts if shown < there)
 

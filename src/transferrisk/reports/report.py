@@ -25,7 +25,7 @@ from .values import Chapter, Group, Page, Pictures, Section, Text
 
 PAGE = "report.html"
 READ = (f"*/{RECIPE}", f"*/{TABLE}", f"{RUNS}/*/{FAILED}", f"{RUNS}/*/{PICTURES}")
-"""What a report reads of a folder of results."""
+"""Files that a report reads in a folder of results."""
 VIEWS: dict[str, type[View]] = {
     "table": TableView,
     "lines": LinesView,
@@ -167,7 +167,7 @@ def write_report(
 def check_recipe(
     name: str, where: str, recipe: Mapping[str, Any], cells: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> None:
-    """Refuse what a report on such results would: views of what is not varied, published numbers that are not."""
+    """Raise the errors that a report on such results would: an unknown axis of a view, a published number that is text."""
     found = {"recipe": recipe, "cells": [[run, dict(columns)] for run, columns in cells]}
     parts_of(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
 

@@ -49,7 +49,7 @@ class RowView(View):
         return found
 
     def rest(self, experiment: Experiment, found: pd.DataFrame) -> dict[str, Any]:
-        """What every part of such a view says."""
+        """Arguments of `Part` that all of these views share: the caption and the warning about machines."""
         mixed = mixed_words(experiment.origins, found[RUN_COLUMN].unique(), "differences between rows")
         return {"notes": [*filter(None, [self.caption])], "mixed": mixed}
 
@@ -97,7 +97,7 @@ class RowsView(RowView):
             yield self._grid(panel, _without_decimals(lines))
 
     def _line_name(self, names: Mapping[str, Any]) -> str:
-        """Of several numbers each says what it is; one alone is what the corner says."""
+        """The name of a line: several numbers each with the name of its column, one alone as it is."""
         if len(names) > 1:
             return axis_words(names)
         (name,) = map(axis_text, names.values())

@@ -84,7 +84,7 @@ def axis_words(values: Mapping[str, Any]) -> str:
 
 
 def column_label(name: str) -> str:
-    """What a column is called on an axis or over a table."""
+    """The name of a column on an axis or over a table."""
     return LABELS.get(name, name.replace("_", " "))
 
 
@@ -282,7 +282,7 @@ class Grid:
         return Table(title, [self.corner, *self.columns], rows, note=self._against_caption())
 
     def caption(self) -> str:
-        """What the numbers are."""
+        """A description of the numbers: over how many seeds, which are bold, what is missing."""
         planned, paper = 0, False
         for score in self.scores:
             planned, paper = max(planned, score.planned), paper or score.published is not None
@@ -356,13 +356,13 @@ def selection_words(rule: str, choices: bool = False) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one view of an experiment gives under one rule.
+    """The content of one view of an experiment under one rule.
 
     rule      "" where nothing is selected
     grids     tables, one for each panel
     curves    drawings, one for each panel
     pictures  name of a run -> environment -> (C, k, h, w, 3)
-    notes     what has to be known beside it, such as the caption of the view
+    notes     sentences that belong to it, such as the caption of the view
     mixed     a warning that its runs were done in several ways, "" where they are alike
     choices   whether a point of a grid was chosen too
     """
@@ -391,7 +391,7 @@ class Part:
 
     @property
     def words(self) -> list[str]:
-        """All that has to be said of it."""
+        """All sentences that belong to it."""
         return list(filter(None, [self.selection, *self.notes, self.nothing_yet, self.mixed]))
 
     @property

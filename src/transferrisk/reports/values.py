@@ -1,4 +1,4 @@
-"""What a report consists of: plain values, printed and drawn by one renderer for each format.
+"""The values that a report consists of, printed and drawn by one renderer for each format.
 
 `terminal`, `text` (Markdown, LaTeX, CSV) and `html` take these values; `charts` draws the figures among them. Names of
 environments, algorithms and files are shown as they are, whatever they hold. A value that is nan is absent: a dash
@@ -278,7 +278,7 @@ class Page:
 
 
 def method_name(algorithm: str) -> str:
-    """What tables and figures call an algorithm."""
+    """The name of an algorithm in tables and figures."""
     return METHODS[algorithm][0] if algorithm in METHODS else algorithm
 
 
