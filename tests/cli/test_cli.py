@@ -58,10 +58,18 @@ def test_report_that_is_a_folder_is_told_before_training(tmp_path):
     assert result.stderr.count("\n") == 1
 
 
-def test_help_has_an_example():
-    result = in_a_process("demo", "--help")
-    assert result.returncode == 0
-    assert "Example: trm demo" in result.stdout
+COMMANDS = ["demo", "train", "fit", "predict", "export", "audit", "experiment", "report", "bench"]
+COMMANDS += [f"data {name}" for name in ("list", "fetch", "check", "show")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example_and_only_options_that_apply(trm, command):
+    code, out, _ = trm(*command.split(), "--help")
+    assert code == 0
+    assert f"Example: trm {command}" in out
+    synthetic = command in ("train", "data check", "data show")
+    assert all((option in out) is synthetic for option in ("--shift", "--biases", "--oracle", "Synthetic sets"))
+    assert ("--environment" in out) is (synthetic or command in ("fit", "audit", "predict"))
 
 
 def test_plain_command_shows_its_help():

@@ -167,7 +167,7 @@ def write_report(
 def check_recipe(
     name: str, where: str, recipe: Mapping[str, Any], cells: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> None:
-    """Raise the errors that a report on such results would: an unknown axis of a view, a published number that is text."""
+    """Raise the errors that a report on such results would raise, such as a view of an axis that does not exist."""
     found = {"recipe": recipe, "cells": [[run, dict(columns)] for run, columns in cells]}
     parts_of(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
 
