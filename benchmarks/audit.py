@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from transferrisk import audit
-from transferrisk.auditing.run import fit, fold_loss, held_out_scores
+from transferrisk.auditing.run import block_loss, fit, scores
 from transferrisk.auditing.samples import arrange_samples, assign_folds
 
 Floats = NDArray[np.float32]
@@ -54,10 +54,10 @@ def ours(data: tuple[Any, ...], held: NDArray[np.int64], ridge: float) -> dict[s
     begin, busy = time.perf_counter(), time.process_time()
     samples = arrange_samples(*data, held, 0, False)
     with torch.no_grad():
-        losses = [fold_loss(samples, [e], ridge) for e in range(E)]
+        losses = [block_loss(samples, [e], ridge) for e in range(E)]
         fits = [fit(loss) for loss in losses]
-        scores = held_out_scores(samples, torch.stack([f.value for f in fits]), range(E))
-        matrix = torch.stack([scores.loss[:, samples.environment(e)].double().mean(1) for e in range(E)], 1)
+        tested = scores(samples, torch.stack([f.value for f in fits]).unsqueeze(1).expand(-1, E, -1, -1, -1))
+        matrix = torch.stack([tested.loss[:, samples.environment(e)].double().mean(1) for e in range(E)], 1)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - busy
         objectives = torch.stack([loss.evaluate(f.value)[0] for loss, f in zip(losses, fits, strict=True)]).numpy()
     return {"seconds": seconds, "cpu": cpu, "objectives": objectives, "matrix": matrix.numpy(),

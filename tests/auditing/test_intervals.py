@@ -9,26 +9,37 @@ import torch
 from audited import RIDGE
 
 from transferrisk import audit
-from transferrisk.auditing.intervals import Drawn, draw_means
+from transferrisk.auditing.run import draw_means, estimate_chosen, largest_deviations
+
+
+def middle(draws, confidence):
+    """The middle share of the draws of a value."""
+    return np.quantile(draws[1:], [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
 
 
 def test_intervals_cover_as_often_as_they_say():
-    """Of 400 samples of known mean, about nine in ten 90 % intervals hold it: within four standard errors."""
+    """About nine in ten 90 % intervals of 400 samples of known mean hold it: within four standard errors."""
     generator = torch.Generator().manual_seed(0)
     values = torch.empty(400, 150, dtype=torch.float64).exponential_(generator=generator)  # mean 1
-    drawn = [draw_means(row[None], 200, generator) for row in values]
-    found = Drawn(*(np.stack([getattr(one, name)[..., 0] for one in drawn], -1) for name in ("value", "draws")))
-    found = found.estimate(0.9)
-    covered = np.mean((found.low <= 1) & (found.high >= 1))
+    low, high = middle(np.concatenate([draw_means(row[None], 200, generator) for row in values], 1), 0.9)
+    covered = np.mean((low <= 1) & (high >= 1))
     assert abs(covered - 0.9) < 4 * math.sqrt(0.9 * 0.1 / 400)
+
+
+def test_an_audit_gives_the_middle_of_the_draws(case):
+    X, y, e, held, found = case
+    again = audit(X, y, e, ridge=RIDGE, folds=held, bootstrap=50, confidence=0.5)
+    assert (found.loss.low <= again.loss.low).all()
+    assert (again.loss.low <= again.loss.value).mean() > 0.8
+    assert (again.loss.high <= found.loss.high).all()
 
 
 def test_draws_have_the_variance_of_a_mean():
     values = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 300)))
     found = draw_means(values, 4000, torch.Generator().manual_seed(0))
-    np.testing.assert_allclose(found.value, values.mean(1))
-    np.testing.assert_allclose(found.draws.std(0), values.std(1, correction=0) / math.sqrt(300), rtol=0.06)
-    np.testing.assert_allclose(found.draws.mean(0), values.mean(1), atol=0.01)
+    np.testing.assert_allclose(found[0], values.mean(1))
+    np.testing.assert_allclose(found[1:].std(0), values.std(1, correction=0) / math.sqrt(300), rtol=0.06)
+    np.testing.assert_allclose(found[1:].mean(0), values.mean(1), atol=0.01)
 
 
 def test_the_interval_of_the_risk_holds_the_risk_where_many_environments_compete():
@@ -46,9 +57,9 @@ def test_the_interval_of_the_largest_of_many_holds_its_truth():
     for _ in range(100):
         values = torch.randn(30, 100, generator=generator, dtype=torch.float64)
         means = draw_means(values, 200, generator)
-        best = int(means.value.argmax())
-        usual.append(means[best].estimate(0.9).low > 0)
-        chosen.append(means[best].estimate_chosen(means.largest_deviations(), 0.9).low > 0)
+        best = int(means[0].argmax())
+        usual.append(middle(means[:, best], 0.9)[0] > 0)
+        chosen.append(estimate_chosen(means[:, best], largest_deviations(means), 0.9).low > 0)
     assert np.mean(usual) > 0.5
     assert np.mean(chosen) < 0.1 + 3 * math.sqrt(0.9 * 0.1 / 100)
 

@@ -1,14 +1,11 @@
-"""The page of an audit, from what it found."""
+"""The table and the page of an audit."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent, write_page
+from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent
 from ..reports.values import Entry
-from .intervals import Estimate
 from .report import MAJORITY, NOT_JUDGED, Audit
 
 _PAIRS = 10  # listed, of the worst
@@ -16,20 +13,21 @@ _MOST_COLUMNS = 8  # environments beside each other on a terminal
 _CORNER = "fitted on ↓ tested on →"
 
 
-def write(audit: Audit, path: Path, command: str, data: str) -> None:
-    write_page(path, page_of(audit, command, data))
-
-
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
-    lead, rest = audit.sentences[:2], audit.sentences[2:]
+    """The page of an audit of this data by this command."""
+    sentences = audit.sentences
     sections: list[Section] = [_maps(audit), _bars(audit), _pairs(audit), _environments(audit)]
-    if rest:
-        sections.insert(0, Text("Findings", rest))
-    settings = {key.capitalize(): str(value) for key, value in audit.settings.items() if value is not None}
-    settings |= {"Samples": str(int(audit.counts.sum())), "Classes": ", ".join(map(str, audit.classes))}
-    settings |= {"Seconds": f"{audit.seconds['all']:.1f}, of which the matrix {audit.seconds['matrix']:.1f}"}
+    if sentences[2:]:
+        sections.insert(0, Text("Findings", sentences[2:]))
+    settings = {}
+    for name, value in audit.settings.items():
+        if value is not None:
+            settings[name.capitalize()] = str(value)
+    settings["Samples"] = str(int(audit.counts.sum()))
+    settings["Classes"] = ", ".join(map(str, audit.classes))
+    settings["Seconds"] = f"{audit.seconds['all']:.1f}, of which the matrix {audit.seconds['matrix']:.1f}"
     title = f"Do these features transfer? {data}".strip()
-    return Page(title, tuple(lead), tuple(sections), settings, command)
+    return Page(title, sentences[:2], sections, settings, command)
 
 
 def accuracy_table(audit: Audit) -> Table:
@@ -39,16 +37,18 @@ def accuracy_table(audit: Audit) -> Table:
     """
     names, values, majority = audit.marked_names, audit.accuracy.value, audit.majority
     title, note = "Accuracy on held-out samples, %", "" if audit.judged.all() else NOT_JUDGED
-    rows: list[list[Entry]]
+    rows: list[list[Entry]] = []
     if len(names) <= _MOST_COLUMNS:
         pairs = [*zip(names, values, strict=True), ("all of them", audit.pooled_accuracy.value)]
         pairs += [("all others", audit.left_out_accuracy.value), (MAJORITY, majority)]
-        rows = [[name, *map(percent, row)] for name, row in pairs]
+        for name, row in pairs:
+            rows.append([name, *map(percent, row)])
         return Table(f"{title}; rows: fitted on, columns: tested on", ["Fitted on", *names], rows, note=note)
-    rows = []
     for p, name in enumerate(names):
-        others = [(values[q, p], q) for q in range(len(names)) if q != p and audit.judged[q]]
-        worst, q = min(others, default=(float("nan"), p))
+        others = np.where(audit.judged, values[:, p], np.inf)
+        others[p] = np.inf
+        q = int(others.argmin()) if np.isfinite(others).any() else p
+        worst = values[q, p] if q != p else np.nan
         there = (values[p, p], audit.pooled_accuracy.value[p], audit.left_out_accuracy.value[p])
         rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
     columns = ["Environment", "Fitted there", "On all", "On all others", "Worst other", "Most frequent"]
@@ -59,8 +59,8 @@ def _maps(audit: Audit) -> Group:
     names, loss, right = audit.marked_names, audit.loss, audit.accuracy
     note = (
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
-        "outside of one fold, and tested in the environment in the column, on that fold."
-    ) + _star(audit)
+        f"outside of one fold, and tested in the environment in the column, on that fold.{_star(audit)}"
+    )
     maps = [
         Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
         Heatmap(
@@ -76,47 +76,43 @@ def _star(audit: Audit) -> str:
 
 
 def _bars(audit: Audit) -> Bars:
-    groups = {
-        name: [
-            bar
-            for bar in (
-                _bar("fitted there", audit.accuracy[p, p]),
-                _bar("fitted on all", audit.pooled_accuracy[p]),
-                _bar("fitted on all others", audit.left_out_accuracy[p]),
-            )
-            if np.isfinite(bar.value)
-        ]
-        for p, name in enumerate(audit.marked_names)
-    }
+    groups: dict[str, list[Bar]] = {}
+    for p, place in enumerate(audit.marked_names):
+        fits = (
+            ("fitted there", audit.accuracy[p, p]),
+            ("fitted on all", audit.pooled_accuracy[p]),
+            ("fitted on all others", audit.left_out_accuracy[p]),
+        )
+        groups[place] = []
+        for name, right in fits:
+            if np.isfinite(right.value):
+                groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
     note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{_star(audit)}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 
-def _bar(name: str, found: Estimate) -> Bar:
-    return Bar(name, float(found.value), float(found.low), float(found.high))
-
-
 def _pairs(audit: Audit) -> Table:
-    M, A, judged = audit.loss.value, audit.accuracy.value, np.flatnonzero(audit.judged)
-    pairs = sorted(((M[q, p] - M[p, p], q, p) for q in judged for p in judged if q != p), reverse=True)
-    rows: list[list[Entry]] = [
-        [str(audit.environments[q]), str(audit.environments[p]), float(M[q, p]), float(M[p, p]),
-         percent(A[q, p]), percent(A[p, p])]
-        for _, q, p in pairs[:_PAIRS]
-    ]  # fmt: skip
+    M, A = audit.loss.value, audit.accuracy.value
+    counted = np.outer(audit.judged, audit.judged) & ~np.eye(len(M), dtype=bool)
+    fitted, tested = np.nonzero(counted)
+    order = np.argsort(-(M - np.diag(M))[counted], kind="stable")
+    rows: list[list[Entry]] = []
+    for q, p in zip(fitted[order[:_PAIRS]], tested[order[:_PAIRS]], strict=True):
+        losses, rights = (float(M[q, p]), float(M[p, p])), (percent(A[q, p]), percent(A[p, p]))
+        rows.append([str(audit.environments[q]), str(audit.environments[p]), *losses, *rights])
     columns = ["Fitted on", "Tested on", "Loss", "Loss, fitted there", "Accuracy, %", "Accuracy, fitted there, %"]
-    note = f"The {_PAIRS} worst of {len(pairs)}." if len(pairs) > _PAIRS else ""
+    note = f"The {_PAIRS} worst of {len(order)}." if len(order) > _PAIRS else ""
     return Table("Worst pairs", columns, rows, digits=3, note=note)
 
 
 def _environments(audit: Audit) -> Table:
-    rows: list[list[Entry]] = [
-        [str(name), int(audit.counts[e].sum()), int((audit.counts[e] > 0).sum()), percent(audit.majority[e]),
-         float(audit.irm.value[e]), f"{audit.ridges[e]:g}" if np.isfinite(audit.ridges[e]) else "-",
-         audit.remarks.get(name, "")]
-        for e, name in enumerate(audit.environments)
-    ]  # fmt: skip
+    rows: list[list[Entry]] = []
+    for e, name in enumerate(audit.environments):
+        counts, ridge = audit.counts[e], audit.ridges[e]
+        share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else "-"
+        penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
+        rows.append([str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark])
     note = (
         "IRMv1's penalty is that of the predictor fitted on all environments, on held-out samples. Predictors of "
         f"several environments have the ridge {audit.pooled_ridge:.2g}."

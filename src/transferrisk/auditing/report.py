@@ -1,8 +1,8 @@
-"""What an audit found: numbers, a table, words."""
+"""What an audit found, in numbers and in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +10,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import counted, listed
+from ..errors import listed
 from ..settings import as_json
-from .intervals import Estimate, Floats
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Floats = NDArray[np.float64]
 
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
 MAJORITY = "most frequent"  # what guessing the most frequent class gives
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A number, or an array of them, and where it lies with the confidence asked for; nan where it is not known."""
+
+    value: Any
+    low: Any
+    high: Any
+
+    def __getitem__(self, place: Any) -> Estimate:
+        return Estimate(self.value[place], self.low[place], self.high[place])
+
+    def __str__(self) -> str:
+        if np.ndim(self.value):
+            return f"{self.value} ({self.low} to {self.high})"
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
@@ -82,10 +100,27 @@ class Audit:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The findings in words, the most telling first."""
-        lines = [*_worst(self), *_risk(self), *_left_out(self), *_guessed(self)]
-        lines += [f"environment {name} {why}." for name, why in self.remarks.items()]
-        return tuple(line[:1].upper() + line[1:] for line in lines)
+        """The findings in words, the most telling first.
+
+        The worst pair by accuracy, which is what people ask for, comes before that by loss where it is another one.
+        """
+        lines = []
+        if self.worst is None or self.worst_by_accuracy is None:
+            lines.append("fewer than two environments are large enough to judge, so nothing is known of transfer.")
+        else:
+            lines.append(_by_accuracy(self, self.worst_by_accuracy))
+            if self.worst is not self.worst_by_accuracy:
+                lines.append(_by_loss(self, self.worst))
+            at_home = float(np.mean(np.diag(self.loss.value)[self.judged]))
+            lines.append(
+                f"the transfer risk is {self.transfer_risk}, in cross-entropy: what a predictor fitted in one "
+                f"environment loses in the worst other one; at home it loses {at_home:.3f}, in the average other one "
+                f"{self.mean_transfer_risk}."
+            )
+        lines += [_left_out(self), _guessed(self)]
+        for name, remark in self.remarks.items():
+            lines.append(f"environment {name} {remark}.")
+        return tuple([line[:1].upper() + line[1:] for line in lines if line])
 
     @property
     def majority(self) -> Floats:
@@ -96,7 +131,8 @@ class Audit:
     @property
     def marked_names(self) -> list[str]:
         """The environments as texts, with a star where they cannot be judged, which `NOT_JUDGED` explains."""
-        return [f"{name}{'' if judged else ' *'}" for name, judged in zip(self.environments, self.judged, strict=True)]
+        stars = np.where(self.judged, "", " *")
+        return list(map("{}{}".format, self.environments, stars))
 
     def to_frame(self) -> pd.DataFrame:
         """One row a predictor and environment it was tested on."""
@@ -161,10 +197,11 @@ class Audit:
         }
 
     def to_html(self, path: str | Path, command: str = "", data: str = "") -> None:
-        """One page, which asks nothing of any network."""
-        from .page import write
+        """Write one page, which asks nothing of any network."""
+        from ..reports import write_page
+        from .page import page_of
 
-        write(self, Path(path), command, data)
+        write_page(Path(path), page_of(self, command, data))
 
     def __str__(self) -> str:
         pairs = zip(map(str, self.environments), self.judged, strict=True)
@@ -190,43 +227,6 @@ def _json_estimate(found: Estimate) -> dict[str, Any]:
     return {name: np.asarray(getattr(found, name)).tolist() for name in ("value", "low", "high")}
 
 
-def remarks_of(
-    environments: Sequence[Any], classes: Sequence[Any], counts: NDArray[np.int64]
-) -> tuple[dict[Any, str], NDArray[np.bool_]]:
-    """Why environments cannot be judged, or what to mind of them, by name; and which can be, (E,).
-
-    counts is (E, folds, C). Not to be judged: fewer than two samples a fold, a single class, or a single fold.
-    """
-    remarks, judged = {}, np.ones(len(environments), bool)
-    for e, name in enumerate(environments):
-        by_class, size = counts[e].sum(0), int(counts[e].sum())
-        seen = by_class > 0
-        if size < 2 * counts.shape[1]:
-            remarks[name] = f"is too small to judge: {counted(size, 'sample')} in {counts.shape[1]} folds"
-            judged[e] = False
-        elif (counts[e].sum(1) == size).any():
-            remarks[name] = "has all its samples in one fold, so that nothing is left to fit on, and cannot be judged"
-            judged[e] = False
-        elif seen.sum() == 1:
-            remarks[name] = f"has class {classes[int(seen.argmax())]} alone and cannot be judged"
-            judged[e] = False
-        elif not seen.all():
-            remarks[name] = f"has no sample of {_classes(classes, ~seen)}"
-        elif (rare := by_class < counts.shape[1]).any():
-            remarks[name] = f"has too few samples of {_classes(classes, rare)} for every fold to hold one"
-    return remarks, judged
-
-
-def _worst(audit: Audit) -> list[str]:
-    """Of the worst pair by accuracy, which is what people ask for, and of that by loss where it is another one."""
-    if audit.worst is None or audit.worst_by_accuracy is None:
-        return ["fewer than two environments are large enough to judge, so transfer between them cannot be told."]
-    lines = [_by_accuracy(audit, audit.worst_by_accuracy)]
-    if audit.worst is not audit.worst_by_accuracy:
-        lines.append(_by_loss(audit, audit.worst))
-    return lines
-
-
 def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
     home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
     if points.value < 0:
@@ -237,11 +237,20 @@ def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
     if points.low <= 0:
         return (
             f"the worst pair is a predictor fitted on {home} at {away} ({_scene(audit, worst)}): a loss of "
-            f"{_points(points)} points, which is within chance."
+            f"{_percent(points)} points, which is within chance."
         )
+    helped = ""
+    if worst.helper is not None and worst.closed is not None:
+        name, closed = audit.environments[worst.helper], worst.closed
+        if closed.low <= 0 <= closed.high:
+            helped = f"adding {name} to its training helps most, and changes that by {_percent(closed)}, within chance"
+        elif closed.value < 0:
+            helped = f"adding any other environment to its training does not help ({name}: {_percent(closed)})"
+        else:
+            helped = f"adding {name} to its training closes {_percent(closed)} of them"
     return (
-        f"a predictor fitted on {home} loses {_points(points)} points at {away} ({_scene(audit, worst)})"
-        f"{_helped(audit, worst)}."
+        f"a predictor fitted on {home} loses {_percent(points)} points at {away} ({_scene(audit, worst)})"
+        f"{'; ' if helped else ''}{helped}."
     )
 
 
@@ -250,7 +259,7 @@ def _by_loss(audit: Audit, worst: WorstPair) -> str:
     home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
     chance = ", which is within chance" if worst.excess.low <= 0 <= worst.excess.high else ""
     if points.low > 0:
-        right = f"it gets {_points(points)} points fewer right"
+        right = f"it gets {_percent(points)} points fewer right"
     elif points.high < 0:
         right = "it gets more right all the same"
     else:
@@ -268,52 +277,31 @@ def _scene(audit: Audit, worst: WorstPair) -> str:
     return f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
 
 
-def _helped(audit: Audit, worst: WorstPair) -> str:
-    if worst.helper is None or worst.closed is None:
-        return ""
-    name, closed = audit.environments[worst.helper], worst.closed
-    if closed.low <= 0 <= closed.high:
-        return f"; adding {name} to its training helps most, and changes that by {_points(closed)}, within chance"
-    if closed.value < 0:
-        return f"; adding any other environment to its training does not help ({name}: {_points(closed)})"
-    return f"; adding {name} to its training closes {_points(closed)} of them"
-
-
-def _risk(audit: Audit) -> list[str]:
-    if not np.isfinite(audit.transfer_risk.value):
-        return []
-    at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
-    return [
-        f"the transfer risk is {audit.transfer_risk}, in cross-entropy: what a predictor fitted in one environment "
-        f"loses in the worst other one; at home it loses {at_home:.3f}, in the average other one "
-        f"{audit.mean_transfer_risk}."
-    ]
-
-
-def _left_out(audit: Audit) -> list[str]:
+def _left_out(audit: Audit) -> str:
     """The environment that loses most by not being trained on."""
     if not np.isfinite(audit.unseen.value).any():
-        return []
+        return ""
     e = int(np.nanargmax(audit.unseen.value))
-    name, left, own, lost = audit.environments[e], audit.left_out_accuracy[e], audit.accuracy[e, e], audit.unseen[e]
+    name, lost = audit.environments[e], audit.unseen[e]
+    left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
     if lost.low <= 0 <= lost.high:
-        return [
-            f"no environment is left behind by more than chance: the nearest to it, {name}, gets {_share(left)} right "
-            f"with a predictor of the others' samples, {_share(own)} with one of its own."
-        ]
+        return (
+            f"no environment is left behind by more than chance: the nearest to it, {name}, gets {left} right with a "
+            f"predictor of the others' samples, {own} with one of its own."
+        )
     if lost.value < 0:
-        return [
-            f"every environment does better with the others' samples than with its own; {name} gains least, "
-            f"{_share(left)} against {_share(own)}."
-        ]
-    return [
-        f"{name} loses most by being unseen, {_points(lost)} points: a predictor fitted on all others gets "
-        f"{_share(left)} right there, one of its own {_share(own)}."
-    ]
+        return (
+            f"every environment does better with the others' samples than with its own; {name} gains least, {left} "
+            f"against {own}."
+        )
+    return (
+        f"{name} loses most by being unseen, {_percent(lost)} points: a predictor fitted on all others gets {left} "
+        f"right there, one of its own {own}."
+    )
 
 
-def _guessed(audit: Audit) -> list[str]:
-    """Of judged environments where an accuracy is not above that of guessing their most frequent class."""
+def _guessed(audit: Audit) -> str:
+    """Judged environments where an accuracy is not above that of guessing their most frequent class."""
     kinds = (
         ("fitted there", np.diag(audit.accuracy.value)),
         ("fitted on all", audit.pooled_accuracy.value),
@@ -321,24 +309,16 @@ def _guessed(audit: Audit) -> list[str]:
     )
     places = []
     for e in np.flatnonzero(audit.judged):
-        most = audit.majority[e]
-        low = [f"{100 * right[e]:.1f} % {kind}" for kind, right in kinds if right[e] <= most]
+        most, low = audit.majority[e], []
+        for kind, right in kinds:
+            if right[e] <= most:
+                low.append(f"{100 * right[e]:.1f} % {kind}")
         if low:
             places.append(f"{audit.environments[e]} ({', '.join(low)}; {100 * most:.1f} % are of one class)")
     if not places:
-        return []
-    return [f"some accuracies are not above what always guessing the most frequent class gives: {listed(places, 5)}."]
+        return ""
+    return f"some accuracies are not above what always guessing the most frequent class gives: {listed(places, 5)}."
 
 
-def _points(share: Estimate) -> str:
-    return f"{100 * share.value:.1f} ({100 * share.low:.1f} to {100 * share.high:.1f})"
-
-
-def _share(share: Estimate) -> str:
-    return f"{100 * share.value:.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})"
-
-
-def _classes(classes: Sequence[Any], which: NDArray[np.bool_]) -> str:
-    names = [str(name) for name, chosen in zip(classes, which, strict=True) if chosen]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"class {', '.join(names[:5])}{more}"
+def _percent(share: Estimate, sign: str = "") -> str:
+    return f"{100 * share.value:.1f}{sign} ({100 * share.low:.1f} to {100 * share.high:.1f})"

@@ -8,29 +8,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import ConvergenceWarning, warn
-from ..functional import BlockLoss, uniform_weights, worst_weights
-from ..functional.linear_loss import logits_of, one_hot, row_losses
-from ..functional.penalties import scale_slopes
+from ..errors import ConvergenceWarning, counted, warn
+from ..functional import BlockLoss
+from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import LBFGS, Solution
-from .intervals import Drawn, Estimate, Floats, draw_means
-from .report import Audit, WorstPair, remarks_of
+from .report import Audit, Estimate, Floats, WorstPair
 from .samples import Folds, Samples, arrange_samples
 
 Progress = Callable[[str, int, int], None]
+Judged = NDArray[np.bool_]
 
 GRID = (1e-1, 1e-2, 1e-3, 1e-4)
 """Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
 _HELPERS = 5  # environments tried as an addition to the worst pair's training, those first that do best there
-_CHUNK = 1 << 20  # numbers of rows that are tested at once
+_TESTED = 1 << 20  # numbers of rows that are tested at once
+_DRAWN = 1 << 23  # samples that are drawn at once
 
 
 def audit(
@@ -69,43 +69,45 @@ def audit(
     seed, standardise = convert("seed", seed, Seed), convert("standardise", standardise, bool)
     confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
     samples = arrange_samples(features, labels, environments, folds, seed, standardise)
-    E = len(samples.environments)
+    E, F = len(samples.environments), samples.folds
     tell = progress or _tell_nobody
     with torch.no_grad():
-        fitted = []
+        fitted, ridges = [], np.empty(E)
         for e in range(E):
-            fitted.append(fit_home(samples, e, ridge))
+            value, ridges[e] = fit_home(samples, e, ridge)
+            fitted.append(value)
             tell("auditing", e + 1, E + 3)
-        own = torch.stack([value for value, _ in fitted])  # (E, folds, C, D)
-        ridges = np.array([chosen for _, chosen in fitted])
-        single = held_out_scores(samples, own, range(E))
+        own = torch.stack(fitted)  # (E, folds, C, D)
+        single = scores(samples, own.unsqueeze(1).expand(-1, E, -1, -1, -1))
         matrix_seconds = time.perf_counter() - begun
         counts = samples.counts()
-        remarks, judged = remarks_of(samples.environments, samples.classes, counts)
+        remarks, judged = _remarks(samples, counts)
         shared = _shared_ridge(ridges, judged)
-        pooled = fit(fold_loss(samples, range(E), shared), own.nanmean(0)).value
+        pooled = fit(block_loss(samples, range(E), shared), own.nanmean(0)).value
         tell("auditing", E + 1, E + 3)
-        without = fit(without_loss(samples, shared), pooled.nanmean(0).expand(E, -1, -1)).value
+        without = fit(block_loss(samples, range(E), shared, "environment"), pooled.nanmean(0).expand(E, -1, -1)).value
         tell("auditing", E + 2, E + 3)
-        several = scores(samples, lambda e, k: torch.stack([pooled[k], without[e]]), 2, range(E))
+        several = scores(
+            samples, torch.stack([pooled.expand(E, -1, -1, -1), without.unsqueeze(1).expand(-1, F, -1, -1)])
+        )
         judge = _Judge(samples, judged, bootstrap, seed, confidence)
         tested = judge.means(torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]]))
-        loss, right, rest = tested[:E], tested[E : 2 * E], tested[2 * E :]
+        loss, right, rest = tested[:, :E], tested[:, E : 2 * E], tested[:, 2 * E :]
         worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
         tell("auditing", E + 3, E + 3)
     return Audit(
         environments=samples.environments,
         classes=samples.classes,
-        loss=loss.estimate(confidence),
-        accuracy=right.estimate(confidence),
-        pooled_loss=rest[0].estimate(confidence),
-        pooled_accuracy=rest[2].estimate(confidence),
-        left_out_loss=rest[1].estimate(confidence),
-        left_out_accuracy=rest[3].estimate(confidence),
-        unseen=judge.unseen(right, rest[3]),
-        transfer_risk=judge.risk(loss, worst_weights),
-        mean_transfer_risk=judge.risk(loss, uniform_weights),
-        irm=rest[4].map(np.square).estimate(confidence),
+        loss=judge.estimate(loss),
+        accuracy=judge.estimate(right),
+        pooled_loss=judge.estimate(rest[:, 0]),
+        pooled_accuracy=judge.estimate(rest[:, 2]),
+        left_out_loss=judge.estimate(rest[:, 1]),
+        left_out_accuracy=judge.estimate(rest[:, 3]),
+        unseen=judge.unseen(right, rest[:, 3]),
+        transfer_risk=judge.risk(loss, worst=True),
+        mean_transfer_risk=judge.risk(loss, worst=False),
+        irm=judge.estimate(rest[:, 4] ** 2),
         worst=worst,
         worst_by_accuracy=by_accuracy,
         counts=counts.sum(1),
@@ -114,8 +116,8 @@ def audit(
         judged=judged,
         remarks=remarks,
         settings={
-            "folds": samples.folds, "bootstrap": bootstrap, "seed": seed, "confidence": confidence,
-            "standardise": standardise, "ridge": ridge,
+            "folds": F, "bootstrap": bootstrap, "seed": seed, "confidence": confidence, "standardise": standardise,
+            "ridge": ridge,
         },
         seconds={"matrix": matrix_seconds, "all": time.perf_counter() - begun},
     )  # fmt: skip
@@ -125,36 +127,29 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
     pass
 
 
-def fold_loss(samples: Samples, environments: Sequence[int], ridge: float) -> BlockLoss:
-    """For each fold the loss on these environments' samples outside of it."""
-    blocks = [samples.block(e, k) for e in environments for k in range(samples.folds)]
-    included = ~torch.eye(samples.folds, dtype=torch.bool).repeat(1, len(environments))
-    return _loss(samples, blocks, included, environments, ridge)
-
-
-def without_loss(samples: Samples, ridge: float) -> BlockLoss:
-    """For each environment the loss on all samples of the others."""
-    E = len(samples.environments)
-    blocks = [samples.environment(e) for e in range(E)]
-    return _loss(samples, blocks, ~torch.eye(E, dtype=torch.bool), range(E), ridge)
-
-
-def _loss(
-    samples: Samples, blocks: Sequence[slice], included: Tensor, environments: Sequence[int], ridge: float
+def block_loss(
+    samples: Samples, environments: Sequence[int], ridge: float, left_out: Literal["fold", "environment"] = "fold"
 ) -> BlockLoss:
-    gram = samples.gram(environments)
-    return BlockLoss(samples.rows, samples.labels, blocks, included, len(samples.classes), ridge, gram)
+    """The loss on these environments' samples outside of each fold, or outside of each environment."""
+    F, C = samples.folds, len(samples.classes)
+    blocks: list[slice] = []
+    number = F if left_out == "fold" else len(environments)
+    included = torch.ones(number, len(environments) * F, dtype=torch.bool)
+    for i, e in enumerate(environments):
+        for k in range(F):
+            included[k if left_out == "fold" else i, len(blocks)] = False
+            blocks.append(samples.block(e, k))
+    return BlockLoss(samples.rows, samples.labels, blocks, included, C, ridge, samples.gram(environments))
 
 
 def fit(loss: BlockLoss, start: Tensor | None = None) -> Solution:
     """Minimise every problem of the loss, from a start (K, C, D) or from zero; nan answers one that has no row."""
     there = loss.sizes > 0
-    shape = (len(there), loss.num_classes, loss.rows.shape[1])
-    start = loss.rows.new_zeros(shape) if start is None else start.nan_to_num(0)
-    value = torch.full_like(start, torch.nan)
+    begin = loss.zero if start is None else start.nan_to_num(0)
+    value = torch.full_like(begin, torch.nan)
     if not bool(there.any()):
         return Solution(value, ~there, 0, value[:, 0, 0])
-    solution = LBFGS().minimise(loss.only(there), start[there])
+    solution = LBFGS().minimise(loss.only(there), begin[there])
     if not solution.all_converged:
         warn(
             f"a predictor of the audit was not fitted to tolerance after {solution.iterations} iterations: raise "
@@ -174,12 +169,13 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     environment whose samples all lie in one fold.
     """
     if ridge is not None:
-        return fit(fold_loss(samples, [environment], ridge)).value, ridge
+        return fit(block_loss(samples, [environment], ridge)).value, ridge
     best, start, chosen = torch.inf, None, None
     for candidate in GRID:
-        start = fit(fold_loss(samples, [environment], candidate), start).value
-        own = held_out_scores(samples, start.unsqueeze(0), [environment]).loss
-        mean = float(own[:, samples.environment(environment)].nanmean())
+        start = fit(block_loss(samples, [environment], candidate), start).value
+        everywhere = start.expand(1, len(samples.environments), -1, -1, -1)
+        own = scores(samples, everywhere, [environment]).loss[0, samples.environment(environment)]
+        mean = float(own.nanmean())
         if mean < best:
             best, chosen = mean, (start, candidate)
     if chosen is None:
@@ -188,7 +184,7 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     return chosen
 
 
-def _shared_ridge(ridges: Floats, judged: NDArray[np.bool_]) -> float:
+def _shared_ridge(ridges: Floats, judged: Judged) -> float:
     """The geometric mean of the judged environments' ridges; of all that have one where none is judged."""
     there = np.isfinite(ridges)
     chosen = ridges[judged & there] if (judged & there).any() else ridges[there]
@@ -204,23 +200,16 @@ class Scores:
     slope: Tensor  # derivative of the loss by a scale of the logits, whose mean, squared, is IRMv1's penalty
 
 
-def held_out_scores(samples: Samples, predictors: Tensor, environments: Sequence[int]) -> Scores:
-    """Predictors (R, folds, C, D) on the samples of the fold they belong to; nan outside the environments named."""
-    return scores(samples, lambda environment, fold: predictors[:, fold], len(predictors), environments)
-
-
-def scores(
-    samples: Samples, of_block: Callable[[int, int], Tensor], number: int, environments: Sequence[int]
-) -> Scores:
-    """`of_block` gives the predictors (R, C, D) to test on a block (environment, fold)."""
-    loss, correct, slope = samples.rows.new_full((3, number, len(samples.labels)), torch.nan)
-    step = max(1, _CHUNK // samples.rows.shape[1])
-    for e in environments:
+def scores(samples: Samples, predictors: Tensor, environments: Sequence[int] | None = None) -> Scores:
+    """Test predictors (R, E, folds, C, D) on the samples of the environment and the fold they are for; None: of all."""
+    loss, correct, slope = samples.rows.new_full((3, len(predictors), len(samples.labels)), torch.nan)
+    step = max(1, _TESTED // samples.rows.shape[1])
+    for e in range(len(samples.environments)) if environments is None else environments:
         for k in range(samples.folds):
-            predictors, block = of_block(e, k), samples.block(e, k)
+            block = samples.block(e, k)
             for begin in range(block.start, block.stop, step):
                 part = slice(begin, min(begin + step, block.stop))
-                logits = logits_of(predictors, samples.rows[part])  # (R, m, C)
+                logits = logits_of(predictors[:, e, k], samples.rows[part])  # (R, m, C)
                 targets = one_hot(samples.labels[part], logits.shape[-1], logits.dtype)
                 right = (logits.argmax(-1) == samples.labels[part]).to(logits.dtype)
                 loss[:, part], slope[:, part] = row_losses(logits, targets), scale_slopes(logits, targets)
@@ -228,93 +217,156 @@ def scores(
     return Scores(loss, correct, slope)
 
 
+def _remarks(samples: Samples, counts: NDArray[np.int64]) -> tuple[dict[Any, str], Judged]:
+    """Why environments cannot be judged, or what to mind of them, by name; and which can be, (E,).
+
+    Fewer than two samples a fold, a single class, or a single fold cannot be judged; counts is (E, folds, C).
+    """
+    remarks, judged, F = {}, np.ones(len(counts), bool), samples.folds
+    for e, name in enumerate(samples.environments):
+        by_class, size = counts[e].sum(0), int(counts[e].sum())
+        absent, rare = np.flatnonzero(by_class == 0), np.flatnonzero(by_class < F)
+        if size < 2 * F:
+            remarks[name] = f"is too small to judge: {counted(size, 'sample')} in {F} folds"
+        elif (counts[e].sum(1) == size).any():
+            remarks[name] = "has all its samples in one fold, so that nothing is left to fit on, and cannot be judged"
+        elif len(absent) == len(by_class) - 1:
+            remarks[name] = f"has class {samples.classes[int(by_class.argmax())]} alone and cannot be judged"
+        elif len(absent):
+            remarks[name] = f"has no sample of class {samples.listed_classes(absent)}"
+            continue
+        elif len(rare):
+            remarks[name] = f"has too few samples of class {samples.listed_classes(rare)} for every fold to hold one"
+            continue
+        judged[e] = name not in remarks
+    return remarks, judged
+
+
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """What means over held-out samples say, in the data and in every draw of them."""
+    """How far means over held-out samples may be from what more samples would give.
+
+    Samples of an environment are drawn again with replacement, the same draw for all predictors, so that differences
+    between predictors keep their pairing. Predictors are not fitted again: the intervals speak of the test, not of the
+    fit. Samples are drawn one by one: where several belong together, as those of a patient do, intervals are too
+    narrow. Arrays (1 + B, ...) hold a statistic, and the same in each of B draws.
+    """
 
     samples: Samples
-    judged: NDArray[np.bool_]
+    judged: Judged
     bootstrap: int
     seed: int
     confidence: float
 
-    def means(self, values: Tensor) -> Drawn:
-        """Of values (R, n) by environment, (R, E); draws are the same in every call."""
+    def means(self, values: Tensor) -> Floats:
+        """Means of values (R, n) by environment, (1 + B, R, E); draws are the same in every call."""
         generator = torch.Generator().manual_seed(self.seed)
-        found = [
-            draw_means(values[:, self.samples.environment(e)], self.bootstrap, generator)
-            for e in range(len(self.samples.environments))
-        ]
-        return Drawn(np.stack([one.value for one in found], -1), np.stack([one.draws for one in found], -1))
+        places = map(self.samples.environment, range(len(self.samples.environments)))
+        return np.stack([draw_means(values[:, place], self.bootstrap, generator) for place in places], -1)
 
-    def risk(self, loss: Drawn, rule: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
-        """Mean over judged Q of M[Q, P] weighted by the rule over judged P != Q.
+    def estimate(self, draws: Floats) -> Estimate:
+        """A value and the middle share of its draws."""
+        tail = (1 - self.confidence) / 2
+        return Estimate(draws[0], *np.quantile(draws[1:], [tail, 1 - tail], axis=0))
 
-        Weights stay in every draw what they are without drawing: a maximum taken anew in each would be larger, not less
+    def risk(self, loss: Floats, worst: bool) -> Estimate:
+        """Mean over judged Q of the largest M[Q, P] over judged P != Q, or of their mean.
+
+        The largest stays in every draw the one without drawing: a maximum taken anew in each would be larger, not less
         certain.
         """
         those = np.flatnonzero(self.judged)
         if len(those) < 2:
             return Estimate(np.nan, np.nan, np.nan)
-        matrix = loss.map(lambda values: values[..., those[:, None], those])
-        weights = rule(torch.from_numpy(matrix.value), ~torch.eye(len(those), dtype=torch.bool)).numpy()
-        return matrix.map(lambda values: (weights * values).sum(-1).mean(-1)).estimate(self.confidence)
+        matrix, others = loss[:, those[:, None], those], ~np.eye(len(those), dtype=bool)
+        if worst:
+            largest = np.where(others, matrix[0], -np.inf).argmax(1)
+            return self.estimate(matrix[:, np.arange(len(those)), largest].mean(1))
+        return self.estimate(matrix[:, others].mean(1))
 
-    def unseen(self, right: Drawn, left_out: Drawn) -> Estimate:
+    def unseen(self, right: Floats, left_out: Floats) -> Estimate:
         """Accuracy that environments lose by not being trained on, (E,): they are compared, so all hold at once."""
-        lost = right.map(_diagonal) - left_out
-        deviations = lost[self.judged].largest_deviations()
-        return lost.map(lambda values: np.where(self.judged, values, np.nan)).estimate_chosen(
-            deviations, self.confidence
-        )
+        lost = np.diagonal(right, axis1=1, axis2=2) - left_out
+        deviations = largest_deviations(lost[:, self.judged])
+        return estimate_chosen(np.where(self.judged, lost, np.nan), deviations, self.confidence)
 
     def worst_pairs(
-        self, loss: Drawn, right: Drawn, own: Tensor, ridge: float
+        self, loss: Floats, right: Floats, own: Tensor, ridge: float
     ) -> tuple[WorstPair | None, WorstPair | None]:
         """By loss and by accuracy, which need not be the same."""
         both = np.outer(self.judged, self.judged) & ~np.eye(len(self.judged), dtype=bool)
         if not both.any():
             return None, None
-        lost, missed = loss.map(_above_own), right.map(lambda values: -_above_own(values))
-        by_loss, by_accuracy = lost[both].largest_deviations(), missed[both].largest_deviations()
+        lost = loss - np.diagonal(loss, axis1=1, axis2=2)[:, None]  # M[Q, P] - M[P, P]
+        missed = np.diagonal(right, axis1=1, axis2=2)[:, None] - right
+        by_loss, by_accuracy = largest_deviations(lost[:, both]), largest_deviations(missed[:, both])
         pairs: dict[tuple[int, int], WorstPair] = {}
-        found = []
         for by in (lost, missed):
-            place = int(np.where(both, by.value, -np.inf).argmax())
-            q, p = divmod(place, len(both))
+            q, p = divmod(int(np.where(both, by[0], -np.inf).argmax()), len(both))
             if (q, p) not in pairs:
-                others = [int(r) for r in np.argsort(loss.value[:, p], kind="stable") if r not in (q, p)]
-                excess = lost[q, p].estimate_chosen(by_loss, self.confidence)
-                points = missed[q, p].estimate_chosen(by_accuracy, self.confidence)
-                helper = self._helper(q, p, [r for r in others if self.judged[r]], own, ridge, by_accuracy)
-                pairs[q, p] = WorstPair(q, p, excess, points, *helper)
-            found.append(pairs[q, p])
-        return found[0], found[1]
+                excess = estimate_chosen(lost[:, q, p], by_loss, self.confidence)
+                points = estimate_chosen(missed[:, q, p], by_accuracy, self.confidence)
+                nearest = np.argsort(loss[0, :, p], kind="stable")
+                others = nearest[self.judged[nearest] & (nearest != q) & (nearest != p)][:_HELPERS]
+                pairs[q, p] = WorstPair(q, p, excess, points, *self._helper(q, p, others, own, ridge, by_accuracy))
+        found = list(pairs.values())
+        return found[0], found[-1]
 
     def _helper(
-        self, q: int, p: int, others: Sequence[int], own: Tensor, ridge: float, deviations: Floats
+        self, q: int, p: int, others: NDArray[np.int64], own: Tensor, ridge: float, deviations: Floats
     ) -> tuple[int | None, Estimate | None]:
         """The environment that, added to q's training samples, helps most at p, and what it brings there.
 
         It is chosen among several, at a pair chosen among many, by whose deviations (B,) its interval is widened too.
         """
-        others = others[:_HELPERS]
-        if not others:
+        if not len(others):
             return None, None
-        together = [fit(fold_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value for r in others]
-        tested = held_out_scores(self.samples, torch.stack([*together, own[q]]), [p]).correct
-        right = self.means(tested)[:, p]  # (R + 1,)
-        brought = right[:-1] - right[-1:]
-        best = int(brought.value.argmax())
-        deviations = np.maximum(deviations, brought.largest_deviations())
-        return others[best], brought[best].estimate_chosen(deviations, self.confidence)
+        together = [fit(block_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value for r in others.tolist()]
+        predictors = torch.stack([*together, own[q]]).unsqueeze(1).expand(-1, len(own), -1, -1, -1)
+        right = self.means(scores(self.samples, predictors, [p]).correct)[..., p]  # (1 + B, R + 1)
+        brought = right[:, :-1] - right[:, -1:]
+        best = int(brought[0].argmax())
+        deviations = np.maximum(deviations, largest_deviations(brought))
+        return int(others[best]), estimate_chosen(brought[:, best], deviations, self.confidence)
 
 
-def _diagonal(matrix: Floats) -> Floats:
-    """M[P, P] of (..., E, E)."""
-    return np.diagonal(matrix, axis1=-2, axis2=-1)
+def draw_means(values: Tensor, draws: int, generator: torch.Generator) -> Floats:
+    """Means of values (R, m) over their m samples, and over samples drawn again: (1 + draws, R); nan for no samples."""
+    R, m = values.shape
+    found = np.full((1 + draws, R), np.nan)
+    if not m:
+        return found
+    table = values.mT.double()
+    found[0] = table.mean(0).numpy()
+    step = max(1, _DRAWN // m)
+    for begin in range(0, draws, step):
+        number = min(step, draws - begin)
+        drawn = torch.randint(m, (number, m), generator=generator)
+        times = torch.zeros(number, m, dtype=torch.float64)
+        times.scatter_add_(1, drawn, torch.ones(1, 1, dtype=torch.float64).expand(number, m))
+        found[1 + begin : 1 + begin + number] = (times @ table / m).numpy()
+    return found
 
 
-def _above_own(matrix: Floats) -> Floats:
-    """M[Q, P] - M[P, P] of (..., E, E)."""
-    return matrix - _diagonal(matrix)[..., None, :]
+def largest_deviations(draws: Floats) -> Floats:
+    """max_i |draws_i - value_i| / s_i in each draw of (1 + B, N), (B,), s_i the deviation of draws_i.
+
+    What does not vary between draws is left out.
+    """
+    scale = draws[1:].std(0)
+    varies = scale > 0
+    if not varies.any():
+        return np.zeros(len(draws) - 1)
+    found: Floats = (np.abs(draws[1:] - draws[0])[:, varies] / scale[varies]).max(1)
+    return found
+
+
+def estimate_chosen(draws: Floats, deviations: Floats, confidence: float) -> Estimate:
+    """Value +- c s, for values some of which are named because of what they came out as.
+
+    s is the standard deviation of a value's draws, and c the quantile of the largest `deviations` (B,) of all that
+    could have been named, so that all their intervals hold at once, and whichever is named holds too (Westfall and
+    Young's max-t).
+    """
+    half = np.quantile(deviations, confidence) * draws[1:].std(0)
+    return Estimate(draws[0], draws[0] - half, draws[0] + half)

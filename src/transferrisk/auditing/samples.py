@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, listed
 from ..settings import Bound, convert
 
 Codes = NDArray[np.int64]
@@ -47,6 +47,10 @@ class Samples:
     def environment(self, environment: int) -> slice:
         return slice(self.bounds[environment * self.folds], self.bounds[(environment + 1) * self.folds])
 
+    def listed_classes(self, places: Codes) -> str:
+        """The names of these classes, the first few."""
+        return listed([self.classes[place] for place in places], 5)
+
     def counts(self) -> Codes:
         """Samples of each environment, fold and class, (E, folds, C)."""
         E, C = len(self.environments), len(self.classes)
@@ -56,10 +60,11 @@ class Samples:
 
     def gram(self, environments: Sequence[int]) -> Tensor:
         """About the mean of z z^T over the rows z of these environments, as `functional.BlockLoss` takes it."""
+        total = torch.zeros(())
         for e in environments:
             if e not in self.moments:
                 self.moments[e] = second_moments(self.rows[self.environment(e)])
-        total = torch.stack([self.moments[e] for e in environments]).sum(0)
+            total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
 
 
@@ -155,11 +160,11 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
     given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
     if not hasattr(given, "dtype"):
         try:
-            listed = list(given)
+            values = list(given)
         except TypeError:
             raise InputError(f"{noun} must be one for each row, got one {type(given).__name__} in all") from None
-        given = np.empty(len(listed), dtype=object)
-        given[:] = listed
+        given = np.empty(len(values), dtype=object)
+        given[:] = values
     if getattr(given, "ndim", 1) != 1 or len(given) != expected:
         raise InputError(f"{noun} must be one for each of {expected} rows of features, got shape {np.shape(given)}")
     try:
@@ -168,16 +173,16 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
         raise InputError(f"{noun} must be numbers or texts, got values that cannot be compared ({error})") from None
     if (found < 0).any():
         raise InputError(f"{noun} are missing, first in row {int((found < 0).argmax()) + 1}: leave such rows out")
-    names = [value.item() if isinstance(value, np.generic) else value for value in distinct]
-    if all(isinstance(name, str) for name in names):
+    names = pd.Index(distinct).tolist()
+    if set(map(type, names)) == {str}:
         ordered = in_order(names)
     else:
         try:
             ordered = sorted(names)
         except TypeError:
             ordered = sorted(names, key=lambda name: (type(name).__name__, str(name)))
-    rank = {name: i for i, name in enumerate(ordered)}
-    return np.array([rank[name] for name in names])[found], tuple(ordered)
+    rank = dict(zip(ordered, range(len(ordered)), strict=True))
+    return np.array(list(map(rank.__getitem__, names)))[found], tuple(ordered)
 
 
 def _rows(vectors: NDArray[Any], order: Codes, standardise: bool) -> Tensor:

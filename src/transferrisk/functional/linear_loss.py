@@ -94,6 +94,11 @@ def softmax_jacobian(probabilities: Tensor, direction: Tensor) -> Tensor:
     return moment - probabilities * moment.sum(-1, keepdim=True)
 
 
+def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
+    """d/ds CE(s L, y) at s = 1 of each row, sum_c (S - Y)_c L_c: (..., n, C), (..., n, C) -> (..., n)."""
+    return ((probabilities_of(logits) - targets) * logits).sum(-1)
+
+
 @dataclass(frozen=True)
 class SoftmaxLoss:
     """l(W) of B problems: a `solvers.Problem`, which every minimiser takes.
@@ -315,20 +320,25 @@ class BlockLoss:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """Rows of each block that a problem includes, (K, blocks)."""
+        """Rows of each block that a problem includes, (K, blocks) float64."""
         return self.included * torch.tensor([block.stop - block.start for block in self.blocks], dtype=torch.float64)
 
     @cached_property
     def sizes(self) -> Tensor:
-        """Rows of each problem, (K,)."""
+        """Rows of each problem, (K,) float64."""
         return self.lengths.sum(1)
+
+    @property
+    def zero(self) -> Tensor:
+        """The predictors that are zero, (K, C, D)."""
+        return self.rows.new_zeros(len(self.included), self.num_classes, self.rows.shape[-1])
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if bool(x.any()):
             return self._sum(x)
         # At zero, where fits begin, problems differ in the blocks they include only: each block is read for one.
         alone = replace(self, included=torch.eye(len(self.blocks), dtype=torch.bool))
-        value, gradient = alone._sum(x.new_zeros(len(self.blocks), *x.shape[1:]))
+        value, gradient = alone._sum(alone.zero)
         shares = self.lengths / self.sizes.unsqueeze(1)
         return shares @ value, (shares.to(x.dtype) @ gradient.flatten(1)).view_as(x)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .checks import working_dtype
-from .linear_loss import one_hot, probabilities_of
+from .linear_loss import one_hot, scale_slopes
 from .precision import full_precision
 
 _SMALLEST = 1e-30
@@ -26,11 +26,6 @@ def environment_means(
     counts = member.sum(0)
     total = (values.unsqueeze(-1) * member).sum(0)  # not a matrix product, which autocast would round
     return total / torch.where(counts > 0, counts, 1), counts > 0
-
-
-def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
-    """d/ds CE(s L, y) at s = 1 of each row, sum_c (S - Y)_c L_c: (..., n, C), (..., n, C) -> (..., n)."""
-    return ((probabilities_of(logits) - targets) * logits).sum(-1)
 
 
 def irm_penalty(
