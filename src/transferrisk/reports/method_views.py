@@ -32,6 +32,7 @@ from .tables import (
 from .values import Curves
 
 BASELINE, AVERAGE = "erm", "average"
+SELECTED = "selected."  # before columns of values, which may have the names of axes
 BAND = "The band is one standard deviation over seeds to either side."
 Scale = Literal["linear", "log"]
 
@@ -224,7 +225,7 @@ class Chosen:
 
     def by_seed(self, value: str) -> dict[Any, float]:
         """The numbers of the seeds that have one."""
-        numbers = self.done.set_index("seed")[value].astype(float)
+        numbers = self.done.set_index("seed")[f"{SELECTED}{value}"].astype(float)
         found: dict[Any, float] = numbers[np.isfinite(numbers)].to_dict()
         return found
 
@@ -241,7 +242,8 @@ class MethodResults:
     def of(cls, experiment: Experiment, rule: str, values: Sequence[str]) -> MethodResults:
         if experiment.methods == [""]:
             raise InputError("there are no methods to compare: use kind rows or xy")
-        places = experiment.places.merge(values_at_selected(experiment.records, rule, values), "left", RUN_COLUMN)
+        selected = values_at_selected(experiment.records, rule, values).set_index(RUN_COLUMN).add_prefix(SELECTED)
+        places = experiment.places.merge(selected, "left", left_on=RUN_COLUMN, right_index=True)
         keys = [*experiment.axes, "method"]
         chosen = {key: _choose(own) for key, own in places.groupby(keys, sort=False, dropna=False)}
         return cls(experiment, rule, chosen)
@@ -389,8 +391,8 @@ def _choose(places: pd.DataFrame) -> Chosen:
     points, scores = {}, {}
     incomplete = 0
     for point, own in places.groupby("point", sort=False):
-        points[point] = own, own[own["done"] == True]  # noqa: E712  # a column, nan where a run has no records
-        scores[point] = list(points[point][1]["validation"])
+        points[point] = own, own[own[f"{SELECTED}done"] == True]  # noqa: E712  # a column, nan where a run has no records
+        scores[point] = list(points[point][1][f"{SELECTED}validation"])
         incomplete += len(scores[point]) < len(own)
     best = best_point(scores)
     own, done = points[best]
