@@ -78,12 +78,12 @@ def theirs(data: tuple[Any, ...], held: NDArray[np.int64], ridge: float) -> dict
             train = np.flatnonzero((environments == q) & (held != k))
             X, y = rows[train], labels[train]
             tests = [np.flatnonzero((environments == p) & (held == k)) for p in range(E)]
-            parts = [(rows[test], labels[test]) for test in tests]
+            held_out = [(rows[test], labels[test]) for test in tests]
             begin, busy = time.perf_counter(), time.process_time()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 model = LogisticRegression(C=1 / (len(y) * ridge), fit_intercept=False).fit(X, y)
-            for p, (some, true) in enumerate(parts):
+            for p, (some, true) in enumerate(held_out):
                 total[q, p] -= model.predict_log_proba(some)[np.arange(len(true)), true].sum()
             seconds += time.perf_counter() - begin
             cpu += time.process_time() - busy

@@ -30,11 +30,11 @@ def test_any_number_of_environments(E):
 
 def test_ids_need_not_be_0_to_E():
     batch = random_batch(0, [6, 7, 8], classes=3, width=4)
-    plain = TransferRisk()(*arguments(batch))
+    usual = TransferRisk()(*arguments(batch))
     odd = TransferRisk()(*arguments(batch, ids=[40, -3, 7]))  # sorted order: -3, 7, 40
     order = torch.tensor([1, 2, 0])
-    torch.testing.assert_close(odd.matrix, plain.matrix[order][:, order])
-    torch.testing.assert_close(odd.risk, plain.risk)
+    torch.testing.assert_close(odd.matrix, usual.matrix[order][:, order])
+    torch.testing.assert_close(odd.risk, usual.risk)
 
 
 def test_alpha_moves_in_train_mode_only_after_the_risk():

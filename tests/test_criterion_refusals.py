@@ -1,4 +1,4 @@
-"""What a criterion refuses or warns of, in a line that says what to do."""
+"""Refusals and warnings of a criterion, in a line that says what to do."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def fused(classes, environments, **options):
 
 
 def reference(batch, ridge=1e-3, rule=None, **options):
-    """In float64 on the CPU, to convergence."""
+    """The transfer risk in float64 on the CPU, to convergence, and its gradient."""
     features = batch.features.detach().cpu().double().requires_grad_()
     E = batch.num_environments
     alpha = (1 - torch.eye(E, dtype=torch.float64)) / (E - 1)
@@ -145,7 +145,7 @@ def test_nothing_waits(without_waiting):
 
 @pytest.mark.parametrize("ridge", [1e-3, 1e-4])
 def test_a_batch_on_which_whole_steps_of_newton_lead_away(ridge):
-    """Of a real training, at ridge 1e-4; float32 loses digits there long before the optimum is near."""
+    """A batch of a real training, at ridge 1e-4; float32 loses digits there long before the optimum is near."""
     kept = np.load(Path(__file__).parent / "functional" / "hard_batch.npz")
     batch = random_batch(0, [128, 128], 10, 128, torch.float32, "cuda")
     features, labels, index = (torch.from_numpy(kept[key]).cuda() for key in ("features", "labels", "environments"))

@@ -36,7 +36,7 @@ Query = Literal["all", "random"]
 
 @dataclass(frozen=True)
 class TransferRiskOutput:
-    """What `TransferRisk` returns: the risk to minimise, and what it was computed from.
+    """The output of `TransferRisk`: the risk to minimise, and the numbers behind it.
 
     E environments stand in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
     features, float32 where those are of half precision; only `risk` carries a gradient.
@@ -145,7 +145,7 @@ class TransferRisk(nn.Module):
             raise InputError(f"{name} must be left out without captured=True, got {given[name]!r}")
 
     def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
-        """From now on nothing waits for the device, as with captured=True."""
+        """Make sure that nothing waits for the device from now on, as with captured=True."""
         if self.num_classes is None or not self.num_environments:
             raise InputError(
                 "num_classes and environments must be given where steps are captured, since nothing is read from a "
@@ -193,7 +193,7 @@ class TransferRisk(nn.Module):
         return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
 
     def takes_start(self, features: Tensor, sample_weights: Tensor | None = None) -> bool:
-        """Whether a start is of use: the fused kernels start from zero."""
+        """Tell whether a start is of use: the fused kernels start from zero."""
         if not self.captured:
             return True
         assert self.num_classes is not None
@@ -241,7 +241,7 @@ class TransferRisk(nn.Module):
         return result.to(working_dtype(features.dtype)), queries
 
     def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
-        """What was solved by solvers that promise to arrive, and how it is called."""
+        """Solutions of solvers that promise to arrive, and the names of these solutions."""
         promised = [] if self.solver.fixed else [(result.solution, PREDICTOR)]
         if result.inverse is not None and self.implicit is not None and not self.implicit.fixed:
             promised.append((result.inverse, INVERSE))

@@ -1,4 +1,4 @@
-"""What the tests of the audit share."""
+"""Cases that the tests of the audit share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit says: sentences, frame, text and page."""
+"""The report of an audit: sentences, frame, text and page."""
 
 from __future__ import annotations
 

@@ -35,11 +35,11 @@ def test_float32_agrees_with_float64(case, monkeypatch):
 
 def test_constant_columns_and_scales_do_not_matter():
     X, y, e = problem()
-    plain = audit(X, y, e, ridge=RIDGE, bootstrap=5)
+    usual = audit(X, y, e, ridge=RIDGE, bootstrap=5)
     moved = audit(np.c_[X * [1, 1e200, 1e3, 1e-3, 1] + 7, np.full(len(y), 1e3)], y, e, ridge=RIDGE, bootstrap=5)
-    np.testing.assert_allclose(plain.loss.value, moved.loss.value, atol=1e-5)
+    np.testing.assert_allclose(usual.loss.value, moved.loss.value, atol=1e-5)
     raw = audit(X, y, e, ridge=RIDGE, bootstrap=5, standardise=False)
-    assert np.abs(raw.loss.value - plain.loss.value).max() > 1e-4
+    assert np.abs(raw.loss.value - usual.loss.value).max() > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_rows_are_factored_once_for_the_predictors_and_their_derivative(monkeypa
 def test_float32_converges_on_nearly_equal_rows_large_offsets_and_bad_starts(
     seed, n, d, classes, scale, noise, rectified, start
 ):
-    """What features of a network look like: classes far apart or on top of each other, with labels that conflict."""
+    """Features as a network has them: classes far apart or on top of each other, with labels that conflict."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=generator)
     centres = torch.randn(classes, d, generator=generator)

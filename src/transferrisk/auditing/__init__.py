@@ -1,4 +1,4 @@
-"""Whether features will transfer, told before a model is trained on them or put to use."""
+"""Audits of features: will predictors on them transfer, before a model is trained on them or put to use?"""
 
 from .report import Audit, Estimate, WorstPair
 from .run import audit

@@ -1,4 +1,4 @@
-"""What an audit found, in numbers and in words."""
+"""The findings of an audit, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class WorstPair:
-    """Where a predictor fitted elsewhere does worst, next to one fitted there; indices into the environments.
+    """The pair (Q, P) where a predictor fitted on Q does worst at P, next to one fitted there; indices of environments.
 
-    The pair with the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P, or by accuracy the one
+    It has the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P, or by accuracy the one
     with the largest difference there. The intervals of all pairs hold at once, so that of the pair named holds too.
     """
 
@@ -53,7 +53,7 @@ class WorstPair:
     tested_on: int
     excess: Estimate  # cross-entropy above that of P's own predictor
     points: Estimate  # accuracy below that of P's own predictor, a share
-    helper: int | None  # the environment R that, added to Q's training samples, helps most; None: there is no other
+    helper: int | None  # the environment R that, added to Q's training samples, helps most; None: there is none
     closed: Estimate | None  # accuracy that R brings, a share
 
 

@@ -193,7 +193,7 @@ def _shared_ridge(ridges: Floats, judged: Judged) -> float:
 
 @dataclass(frozen=True)
 class Scores:
-    """What R predictors do on n samples, (R, n) each; nan where a predictor does not exist."""
+    """Results of R predictors on n samples, (R, n) each; nan where a predictor does not exist."""
 
     loss: Tensor
     correct: Tensor  # 1 or 0

@@ -1,4 +1,4 @@
-"""What is audited: checked, and laid out so that every fit and every test reads whole blocks of rows."""
+"""The samples of an audit: checked, and laid out so that every fit and every test reads whole blocks of rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Samples:
 def arrange_samples(
     features: Any, labels: Any, environments: Any, folds: Folds, seed: int, standardise: bool
 ) -> Samples:
-    """Check what `audit` was given, and order it by environment and fold."""
+    """Check the arguments of `audit`, and order the samples by environment and fold."""
     vectors = _vectors(features)
     coded, classes = _codes(labels, len(vectors), "labels")
     places, names = _codes(environments, len(vectors), "environments")

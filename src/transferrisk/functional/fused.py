@@ -40,13 +40,13 @@ def power_of_two(number: int) -> int:
 
 
 def fits(capacity: int, num_classes: int) -> bool:
-    """Whether environments of this size can be handled by one multiprocessor each."""
+    """Tell whether one multiprocessor can handle an environment of this size."""
     rows, classes = side(capacity), max(16, power_of_two(num_classes))
     return rows <= LARGEST_SIDE and rows * classes <= LARGEST_TILE
 
 
 def uses_kernels(asked: bool | None, features: Tensor, capacity: int, num_classes: int, default_solvers: bool) -> bool:
-    """Whether the kernels take a captured batch: `asked` is None where they can, True or an error, False never.
+    """Tell whether the kernels take a captured batch; `asked`: None where they can, True or an error, False never.
 
     They stand for the default solvers; others that were asked for are used.
     """
@@ -135,7 +135,7 @@ def _transfer(
     rate: float,
     wants_gradient: bool,
 ) -> tuple[Transfer, Tensor | None]:
-    """And the gradient with respect to the rows, (E, N, D)."""
+    """The transfer risk, and its gradient with respect to the rows, (E, N, D)."""
     from . import kernels
 
     rows, labels, weights, num_classes = grouped.rows, grouped.labels, grouped.weights, grouped.num_classes
@@ -179,7 +179,7 @@ def _transfer(
     v = (error.mT @ flat).view(m, CP, D)
     targets = asked @ v.mT  # (m, N, CP)
     # -lambda r J(U) W belongs to the rows of Q and the predictor of Q, for which `error` has a block of zeros; unless
-    # the implicit part must be known apart.
+    # the implicit part is needed by itself.
     apart = bound is not None
     if apart:
         curved, place = new(m, N, CP), {"factor": 1.0, "stride": CP, "across": 0, "along": N * CP}

@@ -37,7 +37,7 @@ def _total(values):
 
 @triton.jit
 def _any(weights):
-    """Whether some weight is not zero; nan is not."""
+    """Tell whether some weight is not zero; nan is not."""
     return tl.sum((weights != 0).to(tl.int32), 0) > 0
 
 
@@ -262,7 +262,7 @@ def pairs(
     E, C, m, rate,
     N: tl.constexpr, CP: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
-    """From logits (E N, m CP) of every W(Q) on every sample: matrix and weights (m, E), and Q's part of the risk (m,).
+    """Matrix and weights (m, E), and Q's share of the risk (m,), from logits (E N, m CP) of every W(Q) on every sample.
 
     Logits become share * r (S - Y), whose mean over the queries present is the gradient of the risk by logits; what
     belongs to Q's own samples goes to `own`, r (S - Y), and `probabilities`, (m, N, CP). RULE 0 takes the weights from

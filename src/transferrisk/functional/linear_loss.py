@@ -223,11 +223,11 @@ class SoftmaxLoss:
         """H without its ridge on classes x directions (B, b, D), (B, C b, C b)."""
         probabilities = torch.softmax(x @ self.rows.mT, 1)  # (B, C, n)
         C, b = x.shape[1], directions.shape[1]
-        parts = directions @ self.rows.mT  # (B, b, n)
-        products = (probabilities.unsqueeze(2) * parts.unsqueeze(1)).flatten(1, 2)  # (B, C b, n)
+        along = directions @ self.rows.mT  # (B, b, n)
+        products = (probabilities.unsqueeze(2) * along.unsqueeze(1)).flatten(1, 2)  # (B, C b, n)
         weighted = self.weights.unsqueeze(1) * products
         hessian = -(weighted @ products.mT)
-        own = (weighted @ parts.mT).unflatten(1, (C, b))  # (B, C, b, b)
+        own = (weighted @ along.mT).unflatten(1, (C, b))  # (B, C, b, b)
         torch.diagonal(hessian.view(-1, C, b, C, b), dim1=1, dim2=3).add_(own.permute(0, 2, 3, 1))
         return hessian
 
@@ -357,7 +357,7 @@ class BlockLoss:
         return rough_inverse(self.gram, self.num_classes, self.ridge)
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """From evenly spaced rows, for it needs few."""
+        """The curvature from evenly spaced rows, since it needs few."""
         if self.num_classes > _LARGEST_REFINED:
             return None
         directions = logit_directions(x)

@@ -1,4 +1,4 @@
-"""What the baselines add to the empirical risk, and weights on a simplex."""
+"""Penalties that the baselines add to the empirical risk, and weights on a simplex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which precision the head is computed, and what is said where that was not enough."""
+"""The precision in which the head is computed, and the warning where it was not enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INVERSE = "the implicit gradient's linear system"
 
 
 def attempts(features: Tensor) -> Iterator[Tensor]:
-    """The features, and the same in float64 for who is not content with the first answer."""
+    """The features, then the same in float64, for callers that the first answer does not satisfy."""
     yield features
     if features.dtype != torch.float64:
         yield features.double()

@@ -36,7 +36,7 @@ WeightRule = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one evaluation of the transfer risk gives."""
+    """The result of one evaluation of the transfer risk."""
 
     risk: Tensor  # scalar; carries the gradient
     matrix: Tensor  # (m, E) M[Q, P], detached; nan where Q or P is absent

@@ -36,7 +36,7 @@ CAPTURED_INVERTERS: dict[str, LinearSolver | None] = {
 def chosen_solvers(
     solver: Minimiser | str | None, implicit: LinearSolver | str | None, captured: bool
 ) -> tuple[Minimiser, LinearSolver | None, bool]:
-    """What finds the predictors, what inverts their Hessians, and whether these are the default ones.
+    """The minimiser of predictors, the solver that inverts their Hessians, and whether both are the default ones.
 
     Where steps are captured, names mean a fixed number of iterations, and other solvers must not wait for the device.
     """

@@ -1,4 +1,4 @@
-"""What solvers ask of a problem, and the solution that they return.
+"""The protocols between problems and solvers, and the solution that solvers return.
 
 Conventions: a vector is any tensor with a leading batch dimension B; the problems of a batch are independent.
 """
@@ -77,7 +77,7 @@ class Linearisation(NamedTuple):
 
 
 class Evaluated(Protocol):
-    """A batch of smooth functions of matrices (B, C, D), known by value and gradient, and roughly by curvature."""
+    """A batch of smooth functions of matrices (B, C, D), given by value and gradient, and roughly by curvature."""
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Values f(x), (B,) in float64, and gradients."""
@@ -118,7 +118,7 @@ class Problem(Evaluated, Protocol):
 
 
 class Solver(Protocol):
-    """What can be asked of any solver before it runs."""
+    """The properties of any solver that callers may ask for before it runs."""
 
     @property
     def fixed(self) -> bool:
@@ -157,7 +157,7 @@ def per_problem(scalars: Tensor, like: Tensor) -> Tensor:
 
 
 def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
-    """Whether an answer of this size (B,) is certain to be good, (B,) bool.
+    """Tell whether an answer of this size (B,) is certain to be good, (B,) bool.
 
     No eigenvalue is below the ridge, so |error| <= |residual| / ridge, and that must be within 1e-6 (float64) or 1e-3
     (float32) of the size. Only an error in the flattest direction meets the bound; most are a thousand times smaller.
