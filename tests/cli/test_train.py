@@ -165,7 +165,7 @@ def test_small_tables_of_ones_own_need_no_batch_size(trm, tmp_path):
     arguments = ["train", "--data", f"table:{tmp_path / 'own.csv'}", "--environment", "site", "--label", "label"]
     code, _, err = trm(*arguments, "--test-env", "c", "--epochs", "1", "--evaluations", "1", "--output", tmp_path / "o")
     assert code == 0, err
-    assert err.splitlines()[0].endswith("batch_size=32 (the smallest environment has 32)")
+    assert err.splitlines()[0].endswith("batch_size=None (the smallest environment has 32)")
 
 
 def test_json_has_null_for_what_is_no_number(trm, tmp_path):

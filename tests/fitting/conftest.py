@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rows import ASKED, table
 
-from transferrisk.fitting import Plan, fit, save
+from transferrisk.fitting import Plan, fit, save_fit
 
 
 @pytest.fixture(autouse=True)
@@ -23,5 +23,5 @@ def fitted(tmp_path_factory):
 
 @pytest.fixture
 def folder(fitted, tmp_path):
-    save(fitted, tmp_path / "model", "trm fit visits.csv")
+    save_fit(fitted, tmp_path / "model", "trm fit visits.csv")
     return tmp_path / "model"

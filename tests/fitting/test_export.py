@@ -12,11 +12,12 @@ import torch
 from rows import table
 
 from transferrisk.data.schema import Schema
+from transferrisk.data.standardise import Standardise
 from transferrisk.errors import InputError
-from transferrisk.fitting.encoders import ImageEncoder, TableEncoder, VectorEncoder
-from transferrisk.fitting.export import export
+from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.model import Model, Origin
-from transferrisk.models import build_model
+from transferrisk.models import build_model, on_frozen
+from transferrisk.models.saved import SavedModel
 
 NEEDED = "comes with the extra onnx: pip install 'transferrisk[onnx]'"
 
@@ -28,20 +29,20 @@ def runtime(tmp_path):
     pytest.importorskip("onnxscript", reason=NEEDED)
     onnxruntime = pytest.importorskip("onnxruntime", reason=NEEDED)
 
-    def made(model):
-        inputs = export(model, tmp_path / "model.onnx")
+    def session_of(model):
+        inputs = export_onnx(model, tmp_path / "model.onnx")
         session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
         assert [entry[0] for entry in inputs] == [entry.name for entry in session.get_inputs()]
         assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(model.class_names)
         return session
 
-    return made
+    return session_of
 
 
-def model_of(encoder, backbone, kind="table"):
+def model_of(shape, backbone, kind="table", schema=None):
     torch.manual_seed(0)
-    network = build_model(backbone, 3, encoder.shape).eval()
-    return Model(encoder, network, ("a", "b", "c"), Origin("table:x.csv", kind, "outcome", "site", {}, "erm", backbone))
+    saved = SavedModel(build_model(backbone, 3, shape).eval(), backbone, shape, ("a", "b", "c"), ("u", "v"))
+    return Model(saved, Origin("table:x.csv", kind, "outcome", "site", algorithm="erm"), schema)
 
 
 def fed(frame, session):
@@ -63,7 +64,8 @@ def test_tables_with_every_kind_of_column(runtime):
     before = table(400).rename(columns={"x0": "features", "x1": "trm.value.0", "x2": "network.head"})
     before["missing both ways"] = np.where(np.arange(400) % 3, np.nan, 5.0)
     before["many"] = [f"m{i % 70}" for i in range(400)]
-    model = model_of(TableEncoder(Schema.infer(before, "outcome", "site")), "mlp:8")
+    schema = Schema.infer(before, "outcome", "site")
+    model = model_of((len(schema.feature_names),), "mlp:8", schema=schema)
     new = table(300, seed=9).rename(columns={"x0": "features", "x1": "trm.value.0", "x2": "network.head"})
     new["missing both ways"], new["many"] = 5.0, [f"m{i % 90}" for i in range(300)]
     new["seen"] = np.datetime64("1583-01-01", "s") + np.random.default_rng(0).integers(0, 3 * 10**10, 300)
@@ -78,18 +80,24 @@ def test_tables_with_every_kind_of_column(runtime):
     assert expected.std(0).min() > 0.01
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("backbone", ["linear", "mlp:8"])
-def test_vectors(runtime, backbone):
+def test_vectors(runtime, backbone, dtype):
     x = (1e4 + np.random.default_rng(0).normal(size=(50, 7))).astype(np.float32)
     x[:, 3] = 2
-    model = model_of(VectorEncoder.of(torch.from_numpy(x[:30]), ("features",)), backbone, "vectors")
+    torch.manual_seed(0)
+    network = on_frozen(
+        build_model("linear", 3, (7,)), build_model(backbone, 3, (7,)).to(dtype), Standardise.fit(x[:30], dtype=dtype)
+    )
+    saved = SavedModel(network.eval(), "linear", (7,), ("a", "b", "c"), ("u", "v"))
+    model = Model(saved, Origin(kind="vectors"))
     (found,) = runtime(model).run(["probabilities"], {"features": x[30:]})
     assert np.abs(found - model.predict_proba(x[30:])).max() < 1e-5
 
 
 def test_images(runtime):
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 12, 12)).astype(np.uint8)
-    model = model_of(ImageEncoder(3, 12, 12), "cnn:4", "images")
+    model = model_of((3, 12, 12), "cnn:4", "images")
     (found,) = runtime(model).run(["probabilities"], {"images": images})
     assert np.abs(found - model.predict_proba(images)).max() < 1e-5
 
@@ -98,7 +106,7 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch, tmp_path):
     from transferrisk import extras
 
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    model = model_of(ImageEncoder(3, 12, 12), "cnn:4", "images")
+    model = model_of((3, 12, 12), "cnn:4", "images")
     with pytest.raises(InputError, match=r"onnx is not installed: pip install 'transferrisk\[onnx\]'"):
-        export(model, tmp_path / "model.onnx")
+        export_onnx(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

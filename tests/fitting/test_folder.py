@@ -14,15 +14,15 @@ from rows import table
 
 from transferrisk import fitting
 from transferrisk.errors import InputError
-from transferrisk.fitting import load, save, write
-from transferrisk.fitting.card import card
-from transferrisk.fitting.folder import FILES
+from transferrisk.fitting import load_model, report, save_fit
+from transferrisk.fitting.model import FILES
+from transferrisk.sklearn import TransferRiskClassifier
 
 
 def test_a_model_read_again_says_the_same(fitted, folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     new = table(50, seed=1)
-    model = load(folder)
+    model = load_model(folder)
     assert np.array_equal(model.predict_proba(new), fitted.model.predict_proba(new))
     assert model.class_names == ("no", "yes")
     assert np.allclose(model.predict_proba(new).sum(1), 1)
@@ -45,22 +45,22 @@ def test_card_and_page_tell_what_was_done(fitted, folder):
 def test_names_with_commas_can_be_told_apart(fitted):
     samples = replace(fitted.source.samples, class_names=("no, never", "yes"))
     other = replace(fitted, source=replace(fitted.source, samples=samples))
-    assert "classes 'no, never', yes." in card(other)
-    assert "For telling 'no, never', yes apart" in card(other)
+    assert "classes 'no, never', yes." in report.model_card(other)
+    assert "For telling 'no, never', yes apart" in report.model_card(other)
 
 
 def test_other_things_are_never_replaced(fitted, folder, tmp_path):
     with pytest.raises(InputError, match=r"holds a model already: .* force \(--force\)"):
-        save(fitted, folder)
-    before = (folder / "schema.json").stat().st_ino
-    save(fitted, folder, force=True)
-    assert (folder / "schema.json").stat().st_ino != before
+        save_fit(fitted, folder)
+    before = (folder / "model.safetensors").stat().st_ino
+    save_fit(fitted, folder, force=True)
+    assert (folder / "model.safetensors").stat().st_ino != before
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"other things than a model, such as notes\.txt"):
-        save(fitted, folder, force=True)
+    with pytest.raises(InputError, match=r"must hold a model or nothing, got notes\.txt"):
+        save_fit(fitted, folder, force=True)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file, not a folder"):
-        save(fitted, tmp_path / "file")
+        save_fit(fitted, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -68,14 +68,14 @@ def test_what_fails_leaves_nothing_behind(fitted, folder, tmp_path, monkeypatch)
     def fail(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, "write_report", fail)
+    monkeypatch.setattr(report, "write_page", fail)
     with pytest.raises(KeyboardInterrupt):
-        save(fitted, tmp_path / "new" / "model")
-    kept = (folder / "schema.json").read_bytes()
+        save_fit(fitted, tmp_path / "new" / "model")
+    kept = (folder / "model.safetensors").read_bytes()
     with pytest.raises(KeyboardInterrupt):
-        save(fitted, folder, force=True)
+        save_fit(fitted, folder, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert (folder / "schema.json").read_bytes() == kept
+    assert (folder / "model.safetensors").read_bytes() == kept
 
 
 def test_a_folder_that_is_there_stays_where_it_is(fitted, folder, tmp_path, monkeypatch):
@@ -85,14 +85,14 @@ def test_a_folder_that_is_there_stays_where_it_is(fitted, folder, tmp_path, monk
     inode = here.stat().st_ino
     monkeypatch.chdir(here)
     for name in (".", "../link"):
-        save(fitted, name, force=True)
+        save_fit(fitted, name, force=True)
         assert sorted(path.name for path in here.iterdir()) == sorted(FILES)
-        assert load(name).class_names == ("no", "yes")
+        assert load_model(name).class_names == ("no", "yes")
     assert here.stat().st_ino == inode
     assert (tmp_path / "link").is_symlink()
     (tmp_path / "later").symlink_to(tmp_path / "elsewhere")
-    save(fitted, tmp_path / "later")
-    assert load(tmp_path / "elsewhere").class_names == ("no", "yes")
+    save_fit(fitted, tmp_path / "later")
+    assert load_model(tmp_path / "elsewhere").class_names == ("no", "yes")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "here", "later", "link", "model"]
 
 
@@ -108,7 +108,7 @@ def test_a_failure_at_any_move_brings_the_old_model_back(fitted, folder, monkeyp
 
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(KeyboardInterrupt):
-        save(fitted, folder, "another command", force=True)
+        save_fit(fitted, folder, "another command", force=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
 
 
@@ -116,35 +116,38 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def edited(path):
-    content = json.loads(path.read_text())
-    content["classes"] = ["yes", "no"]
-    path.write_text(json.dumps(content))
-
-
-def newer(path):
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"format": 99}))
+def changed(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "told"),
+    ("damage", "told"),
     [
-        ("model.safetensors", cut, "damaged or of another model"),
-        ("schema.json", cut, "is damaged"),
-        ("schema.json", edited, "was changed"),
-        ("schema.json", newer, "of format 99, and this version reads 1"),
-        ("schema.json", lambda path: path.write_text("[]"), "is damaged"),
-        ("model.safetensors", lambda path: path.unlink(), "holds no model.safetensors"),
+        (cut, "is damaged"),
+        (changed, "is damaged"),
+        (lambda path: path.write_bytes(b""), "is damaged"),
+        (lambda path: path.unlink(), "holds no model.safetensors"),
     ],
 )
-def test_damage_is_one_line(folder, name, damage, told):
-    damage(folder / name)
+def test_damage_is_one_line(folder, damage, told):
+    damage(folder / "model.safetensors")
     with pytest.raises(InputError, match=told) as caught:
-        load(folder)
+        load_model(folder)
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="is no folder"):
-        load(folder / "nowhere")
+    with pytest.raises(InputError, match="nowhere"):
+        load_model(folder / "nowhere")
+
+
+def test_a_classifier_that_was_saved_predicts_files(tmp_path):
+    rng = np.random.default_rng(0)
+    x, site = rng.normal(size=(90, 3)), np.arange(90) % 3
+    classifier = TransferRiskClassifier(max_epochs=5, random_state=0).fit(x, x[:, 0] > 0, environments=site)
+    classifier.save(tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    assert (model.kind, model.class_names) == ("vectors", ("False", "True"))
+    np.testing.assert_allclose(model.predict_proba(x), classifier.predict_proba(x), atol=1e-12)
 
 
 def test_functions_of_the_package_hide_none_of_its_modules():

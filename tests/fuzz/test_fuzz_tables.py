@@ -35,8 +35,8 @@ FITS = [
     ("--no-compare", "--algorithm", "erm"),
     ("--no-compare", "--algorithm", "trm", "--drop-small", "--json"),
     ("--no-compare", "--algorithm", "groupdro", "--skip-bad", "--json"),
-    ("--algorithms", "erm", "--held-out-environments", "1", "--skip-bad", "--drop-small"),
-    ("--algorithms", "erm", "--held-out-environments", "1", "--json"),
+    ("--algorithms", "erm", "--folds", "1", "--skip-bad", "--drop-small"),
+    ("--algorithms", "erm", "--folds", "1", "--json"),
 ]
 AUDITS = [(), ("--json",), ("--raw", "--json"), ("--ridge", "1e-3", "--skip-bad"), ("--skip-bad", "--json")]
 OUTPUTS = [("csv", ()), ("tsv", ("--id",)), ("parquet", ("--id", "--chunk-rows=7")), ("csv.gz", ("--chunk-rows=1",))]
@@ -120,11 +120,11 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 def check_model(model: Path) -> list[str]:
     """All its files can be read; the names of its classes."""
-    assert tree(model) == {"model.safetensors", "schema.json", "card.md", "comparison.json", "report.html"}
+    assert tree(model) == {"model.safetensors", "model.json", "card.md", "comparison.json", "report.html"}
     strict_json((model / "comparison.json").read_text())
     assert (model / "card.md").read_text().strip()
     assert "</html>" in (model / "report.html").read_text()
-    classes: list[str] = strict_json((model / "schema.json").read_text())["classes"]
+    classes: list[str] = strict_json((model / "model.json").read_text())["classes"]
     return classes
 
 

@@ -55,6 +55,7 @@ def statistics(module: nn.Module) -> list[torch.Tensor]:
         ("cnn:16", (1, 9, 8), 32),
         ("wrn-16-2", (3, 64, 64), 128),
         ("linear", VECTORS, 5),
+        ("linear:3", VECTORS, 3),
         ("mlp", VECTORS, 128),
         ("mlp:64", VECTORS, 64),
         pytest.param("resnet18", IMAGES, 512, marks=needs_timm),
@@ -102,7 +103,8 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> bool:
         (("linear", 2, IMAGES), r"'linear' takes vectors"),
         (("cnn:wide", 2, IMAGES), r"width in 'cnn:wide' must be .*: write cnn:64"),
         (("cnn:0", 2, IMAGES), r"width in 'cnn:0' must be"),
-        (("linear:3", 2, VECTORS), r"'linear' takes no argument, got 'linear:3'"),
+        (("linear:x", 2, VECTORS), r"'linear:x'.* whole number above 0"),
+        (("wrn-16-2:3", 2, IMAGES), r"'wrn-16-2' takes no argument, got 'wrn-16-2:3'"),
         (
             ("ccn", 2, IMAGES),
             r"unknown backbone 'ccn': did you mean 'cnn'\? choose from cnn, wrn-16-2, linear, mlp, or ",

@@ -22,25 +22,28 @@ X, y, SITE = sites(60, (0.9, 0.3, 0.6))
 
 
 def short(algorithm="trm", **parameters):
-    return TransferRiskClassifier(algorithm, **{"max_epochs": 12, "width": 4, "random_state": 0} | parameters)
+    return TransferRiskClassifier(
+        algorithm,
+        **{"max_epochs": 12, "representation": "linear:4", "learning_rate": 0.1, "random_state": 0} | parameters,
+    )
 
 
 @pytest.mark.filterwarnings("ignore::transferrisk.errors.EnvironmentWarning")
 @pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
 @parametrize_with_checks(
-    [TransferRiskClassifier(), TransferRiskClassifier("erm", representation="mlp", standardise=False)]
+    [TransferRiskClassifier(), TransferRiskClassifier("erm", representation="linear:16", standardise=False)]
 )
 def test_scikit_learn_s_own_checks(estimator, check):
     check(estimator)
 
 
 def test_parameters_come_back_and_clones_are_unfitted():
-    classifier = short("irm", algorithm_params={"penalty_weight": 2.0}, representation="mlp")
+    classifier = short("irm", algorithm_params={"penalty_weight": 2.0}, representation="mlp:4")
     copied = clone(classifier.fit(X, y, environments=SITE))
     assert copied.get_params() == classifier.get_params()
     with pytest.raises(NotFittedError):
         copied.predict(X)
-    assert copied.set_params(width=7).fit(X, y, environments=SITE).transform(X).shape == (len(X), 7)
+    assert copied.set_params(representation="linear:7").fit(X, y, environments=SITE).transform(X).shape == (len(X), 7)
 
 
 def test_what_it_tells_of_itself():
@@ -69,12 +72,12 @@ def test_probabilities_decisions_and_labels_agree():
 
 
 def test_the_predictor_stands_on_the_representation():
-    classifier = short(representation="mlp").fit(X, y, environments=SITE)
+    classifier = short(representation="mlp:4").fit(X, y, environments=SITE)
     features = classifier.transform(X)
     head = classifier.model_.head
     logits = features @ head.weight.detach().numpy().T + head.bias.detach().numpy()
     np.testing.assert_allclose(logits[:, 1] - logits[:, 0], classifier.decision_function(X), atol=1e-12)
-    np.testing.assert_array_equal(features, short(representation="mlp").fit_transform(X, y, environments=SITE))
+    np.testing.assert_array_equal(features, short(representation="mlp:4").fit_transform(X, y, environments=SITE))
     assert (features >= 0).all()
     assert (features > 0).any()
 
@@ -117,7 +120,7 @@ def test_environments_that_are_refused(environments, message):
 @pytest.mark.parametrize("environments", [None, ["here"] * len(X)])
 def test_without_several_environments_it_is_erm_and_says_so(environments):
     expected = short("erm").fit(X, y).predict_proba(X)
-    with pytest.warns(EnvironmentWarning, match="so the empirical risk is minimised") as given:
+    with pytest.warns(EnvironmentWarning, match="trm needs two or more environments") as given:
         classifier = short().fit(X, y, environments=environments)
     assert len(given) == 1
     assert given[0].filename == __file__
@@ -156,32 +159,33 @@ def test_pickles():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"algorithm": "tmr"}, "algorithm 'tmr': did you mean 'trm'"),
-        ({"algorithm": 3}, "algorithm=3 is no name"),
-        ({"algorithm_params": {"rigde": 1}}, "trm: unknown setting 'rigde'"),
-        ({"algorithm_params": ["ridge"]}, "is no dict"),
-        ({"algorithm_params": {"ridge": -1.0}}, "ridge must be a finite number > 0, got -1.0"),
-        ({"representation": "cnn"}, "representation='cnn' is not known: use 'linear' or 'mlp'"),
-        ({"width": 0}, "width must .* got 0"),
-        ({"max_epochs": 0}, "max_epochs must .* got 0"),
-        ({"batch_size": "all"}, "batch_size must .* got 'all'"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0 is not a number above 0"),
-        ({"learning_rate": "fast"}, "learning_rate must .* got 'fast'"),
-        ({"weight_decay": np.nan}, "weight_decay must .* got nan"),
-        ({"standardise": "yes"}, "standardise='yes' is neither True nor False"),
-        ({"device": "gpu"}, "device 'gpu' is not known"),
-        ({"device": None}, "device=None is no name of a device"),
+        ({"algorithm": "tmr"}, "algorithm 'tmr'.*'trm'"),
+        ({"algorithm": 3}, "algorithm must be text, got 3"),
+        ({"algorithm_params": {"rigde": 1}}, "'rigde'.*'ridge'"),
+        ({"algorithm_params": ["ridge"]}, "algorithm_params must be a table or None, got"),
+        ({"algorithm_params": {"ridge": -1.0}}, r"ridge must be .*got -1\.0"),
+        ({"representation": "cnn"}, "'cnn'"),
+        ({"representation": "mpl"}, "'mpl'.*'mlp'"),
+        ({"representation": "linear:0"}, "linear:0"),
+        ({"max_epochs": 0}, "max_epochs must be .*got 0"),
+        ({"batch_size": "all"}, "batch_size must be .*got 'all'"),
+        ({"learning_rate": 0.0}, r"learning_rate must be .*got 0\.0"),
+        ({"learning_rate": "fast"}, "learning_rate must be .*got 'fast'"),
+        ({"weight_decay": np.nan}, "weight_decay must be .*got nan"),
+        ({"standardise": "yes"}, "standardise must be True or False, got 'yes'"),
+        ({"device": "gpu"}, "device.*'gpu'"),
+        ({"device": None}, "device must be text, got None"),
         ({"random_state": "lucky"}, "cannot be used to seed"),
-        ({"early_stopping": True, "validation_environments": 2}, "=2 would hold 2 of 3 environments out: give 1, so"),
-        ({"early_stopping": True, "validation_environments": np.float64(0.9)}, "=0.9 would hold 3 of 3"),
-        ({"early_stopping": True, "validation_environments": np.float64(2.5)}, "=2.5 names no environments"),
-        ({"early_stopping": True, "validation_environments": [np.int64(9)]}, "has 9, which is not among"),
-        ({"width": np.float64(0.0)}, "width must .* got 0.0"),
-        ({"standardise": np.int64(3)}, "standardise=3 is neither"),
-        ({"algorithm_params": {"ridge": np.str_("low")}}, "ridge must be a finite number > 0, got 'low'"),
-        ({"early_stopping": True, "validation_environments": ["site 9"]}, "'site 9', which is not among"),
-        ({"early_stopping": True, "validation_environments": ["site 0", "site 1"]}, "leave two or more"),
-        ({"early_stopping": True, "validation_environments": "site 0"}, "names no environments"),
+        ({"early_stopping": True, "validation_environments": 2}, "validation_environments .* 1 of 3 .*got 2"),
+        ({"early_stopping": True, "validation_environments": np.float64(0.9)}, r"validation_environments .*got 0\.9"),
+        ({"early_stopping": True, "validation_environments": np.float64(2.5)}, r"validation_environments .*got 2\.5"),
+        ({"early_stopping": True, "validation_environments": [np.int64(9)]}, "validation_environments .*got 9"),
+        ({"max_epochs": np.float64(0.5)}, "max_epochs must be .*0.5"),
+        ({"standardise": np.int64(3)}, "standardise must be .*3"),
+        ({"algorithm_params": {"ridge": np.str_("low")}}, "ridge must be .*'low'"),
+        ({"early_stopping": True, "validation_environments": ["site 9"]}, "validation_environments .*got 'site 9'"),
+        ({"early_stopping": True, "validation_environments": ["site 0", "site 1"]}, "leave two of 3"),
+        ({"early_stopping": True, "validation_environments": "site 0"}, "validation_environments .*got 'site 0'"),
     ],
 )
 def test_bad_parameters_are_told_in_one_line(parameters, message):
@@ -192,13 +196,13 @@ def test_bad_parameters_are_told_in_one_line(parameters, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
-    with pytest.raises(InputError, match="device='cuda' is not there, as PyTorch finds no GPU: use 'cpu' or 'auto'"):
+    with pytest.raises(InputError, match="cuda"):
         short(device="cuda").fit(X, y, environments=SITE)
     assert short(device="auto").fit(X, y, environments=SITE).score(X, y) > 0.6
 
 
 def test_one_class_is_refused():
-    with pytest.raises(InputError, match="one class only"):
+    with pytest.raises(InputError, match="y must hold two or more classes"):
         short().fit(X, np.zeros(len(X)), environments=SITE)
 
 
@@ -210,11 +214,11 @@ def test_an_algorithm_that_does_not_heed_weights_refuses_them():
     with ALGORITHMS.temporary():
         register("unweighted-here")(Unweighted)
         short("unweighted-here").fit(X, y, environments=SITE)
-        with pytest.raises(ValueError, match="'unweighted-here' does not heed sample_weight"):
+        with pytest.raises(ValueError, match=r"sample_weight .*'unweighted-here'"):
             short("unweighted-here").fit(X, y, environments=SITE, sample_weight=np.ones(len(X)))
 
 
 def test_the_range_of_environments_to_hold_out():
     four = np.arange(len(X)) % 4
-    with pytest.raises(InputError, match="would hold 3 of 4 environments out: give 1 to 2, so that two are left"):
+    with pytest.raises(InputError, match=r"1 to 2 of 4 environments.*got 3"):
         short(early_stopping=True, validation_environments=3).fit(X, y, environments=four)

@@ -16,8 +16,6 @@ from sklearn.preprocessing import StandardScaler
 
 from transferrisk.errors import EnvironmentWarning, TransferRiskError
 from transferrisk.sklearn import TransferRiskClassifier
-from transferrisk.sklearn.table import Table
-from transferrisk.sklearn.training import Plan
 
 FOLDS = StratifiedKFold(3, shuffle=True, random_state=0)
 
@@ -34,7 +32,7 @@ def test_and_with_a_hidden_layer_as_good_as_a_network():
     X, y = load_digits(return_X_y=True)
     network = make_pipeline(StandardScaler(), MLPClassifier((64,), random_state=0, max_iter=100, tol=0.001))
     theirs = cross_val_score(network, X, y, cv=FOLDS).mean()
-    hidden = TransferRiskClassifier("erm", representation="mlp", width=64, random_state=0)
+    hidden = TransferRiskClassifier("erm", representation="mlp:64", random_state=0)
     assert cross_val_score(hidden, X, y, cv=FOLDS).mean() > theirs - 0.02
 
 
@@ -58,19 +56,6 @@ def test_sites_of_very_different_sizes_and_a_batch_larger_than_some():
     fitted.fit(X[kept], y[kept], environments=site[kept])
     assert len(fitted.loss_curve_) == 8 * (-(-433 // 3) // 64)
     assert fitted.score(X, y) > 0.6
-
-
-def table(n, environments):
-    return Table(np.zeros((n, 1)), np.arange(n), np.arange(n), None, tuple(map(str, range(environments))), 2)
-
-
-def test_auto_is_by_the_number_of_rows():
-    assert Plan.of(table(500, 3), "auto", "auto") == Plan(None, 100)
-    assert Plan.of(table(300_000, 4), "auto", "auto") == Plan(128, 2)
-    assert Plan.of(table(3000, 3), "auto", "auto") == Plan(128, 143)  # 7 steps of 384 rows an epoch
-    assert Plan.of(table(3000, 3), None, 7) == Plan(None, 7)
-    assert Plan.of(table(30_000, 50), "auto", 7) == Plan(40, 7)
-    assert Plan.of(table(30_000, 200), "auto", 7) == Plan(16, 7)
 
 
 def test_columns_are_standardised_whatever_their_size():
@@ -116,7 +101,7 @@ def test_patience_begins_a_while_after_the_penalty_does():
 def test_which_environments_are_held_out(asked, count):
     X, y, site = sites(20, (0.9, 0.3, 0.5, 0.6))
     fitted = TransferRiskClassifier(
-        early_stopping=True, validation_environments=asked, max_epochs=4, width=3, random_state=0
+        early_stopping=True, validation_environments=asked, max_epochs=4, representation="linear:3", random_state=0
     ).fit(X, y, environments=site)
     assert len(fitted.validation_environments_) == count
     if isinstance(asked, list):
@@ -125,8 +110,8 @@ def test_which_environments_are_held_out(asked, count):
 
 def test_early_stopping_with_two_environments_trains_to_the_end_and_says_so():
     X, y, site = sites(20, (0.9, 0.3))
-    short = {"max_epochs": 5, "width": 3, "random_state": 0}
-    with pytest.warns(EnvironmentWarning, match="needs three or more, not 2: trained to the end"):
+    short = {"max_epochs": 5, "representation": "linear:3", "random_state": 0}
+    with pytest.warns(EnvironmentWarning, match="early stopping .* got 2"):
         fitted = TransferRiskClassifier(early_stopping=True, **short).fit(X, y, environments=site)
     plain = TransferRiskClassifier(**short).fit(X, y, environments=site)
     np.testing.assert_array_equal(fitted.predict_proba(X), plain.predict_proba(X))
@@ -151,7 +136,9 @@ def test_threads_fit_as_one_after_another_would(algorithm, params):
     X, y, site = sites(20, (0.9, 0.3, 0.6, 0.1))
 
     def proba(seed):
-        fitted = TransferRiskClassifier(algorithm, algorithm_params=params, max_epochs=20, width=3, random_state=seed)
+        fitted = TransferRiskClassifier(
+            algorithm, algorithm_params=params, max_epochs=20, representation="linear:3", random_state=seed
+        )
         return fitted.fit(X, y, environments=site).predict_proba(X)
 
     expected, before = [proba(seed) for seed in range(4)], torch.get_rng_state()

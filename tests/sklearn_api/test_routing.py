@@ -18,7 +18,7 @@ OUT = LeaveOneGroupOut()
 
 
 def short(**parameters):
-    return TransferRiskClassifier(**{"max_epochs": 10, "width": 3, "random_state": 0} | parameters)
+    return TransferRiskClassifier(**{"max_epochs": 10, "representation": "linear:3", "random_state": 0} | parameters)
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def test_cross_validation_without_routing():
 
 @pytest.mark.usefixtures("routing")
 def test_grid_search():
-    search = GridSearchCV(short(), {"algorithm": ["erm", "trm"], "width": [2, 3]}, cv=OUT)
+    search = GridSearchCV(short(), {"algorithm": ["erm", "trm"], "representation": ["linear:2", "linear:3"]}, cv=OUT)
     search.fit(X, y, environments=SITE, groups=SITE)
-    expected = [np.mean(by_hand(algorithm=p["algorithm"], width=p["width"])) for p in search.cv_results_["params"]]
+    expected = [np.mean(by_hand(**p)) for p in search.cv_results_["params"]]
     np.testing.assert_allclose(search.cv_results_["mean_test_score"], expected)
     assert search.best_estimator_.environments_.tolist() == ["site 0", "site 1", "site 2"]
 

@@ -22,7 +22,7 @@ NAMES = np.unique(SITE).tolist()
 
 
 def short(**parameters):
-    return TransferRiskClassifier(**{"max_epochs": 8, "width": 3, "random_state": 0} | parameters)
+    return TransferRiskClassifier(**{"max_epochs": 8, "representation": "linear:3", "random_state": 0} | parameters)
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from torch import nn
 
 from transferrisk import TransferRisk
 from transferrisk.algorithms import Batch, Setting, available, create
+from transferrisk.data import EnvironmentSet
 from transferrisk.errors import InputError
 from transferrisk.functional import transfer_risk
 from transferrisk.models import Classifier
 from transferrisk.sklearn import TransferRiskClassifier
-from transferrisk.sklearn.table import Table, environment_weights, training_set
+from transferrisk.training.defaults import balanced
 
 X, y, SITE = sites(40, (0.9, 0.3))
 COUNTS = np.random.default_rng(0).integers(0, 4, len(X))
@@ -29,7 +30,7 @@ def repeated(*arrays):
 @pytest.mark.parametrize("algorithm", available())
 def test_a_weight_is_so_many_rows(algorithm):
     def fitted():
-        return TransferRiskClassifier(algorithm, max_epochs=15, width=4, random_state=0)
+        return TransferRiskClassifier(algorithm, max_epochs=15, representation="linear:4", random_state=0)
 
     weighted = fitted().fit(X, y, environments=SITE, sample_weight=COUNTS)
     rows, labels, site = repeated(X, y, SITE)
@@ -43,7 +44,7 @@ def test_a_weight_is_so_many_rows(algorithm):
 def test_rows_twice_in_one_environment_change_nothing(algorithm):
     twice = np.concatenate([np.arange(len(X)), np.flatnonzero(SITE == "site 1")])
     one, other = (
-        TransferRiskClassifier(algorithm, max_epochs=15, width=4, random_state=0, standardise=False)
+        TransferRiskClassifier(algorithm, max_epochs=15, representation="linear:4", random_state=0, standardise=False)
         .fit(X[i], y[i], environments=SITE[i])
         .predict_proba(X)
         for i in (np.arange(len(X)), twice)
@@ -113,29 +114,28 @@ def test_sample_weights_that_are_refused(weights, message):
 
 
 def unequal(weights=None):
-    sizes = (3, 50, 200)
-    environments = np.repeat(np.arange(3), sizes)
-    rows = np.arange(sum(sizes), dtype=float)[:, None]
-    return Table(rows, np.arange(len(rows)) % 2, environments, weights, ("a", "b", "c"), 2)
+    sizes = torch.tensor((3, 50, 200))
+    rows = torch.arange(253.0, dtype=torch.float64)[:, None]
+    environments = torch.arange(3).repeat_interleave(sizes)
+    return EnvironmentSet(rows, torch.arange(253) % 2, environments, ("a", "b", "c"), ("no", "yes"), weights=weights)
 
 
-@pytest.mark.parametrize("weights", [None, np.linspace(0.1, 3, 253)])
+@pytest.mark.parametrize("weights", [None, torch.linspace(0.1, 3, 253, dtype=torch.float64)])
 def test_environments_weigh_the_same_in_a_step_of_all_rows(weights):
-    table = unequal(weights)
-    given = environment_weights(table, None)
-    np.testing.assert_allclose(np.bincount(table.environments, given), 253 / 3)
+    data = unequal(weights)
+    given = balanced(data, None).weights
+    torch.testing.assert_close(data.environments.bincount(given), torch.full((3,), 253 / 3, dtype=torch.float64))
     if weights is not None:
-        np.testing.assert_allclose((given / weights)[:3], (given / weights)[0])
+        torch.testing.assert_close((given / weights)[:3], (given / weights)[:1].expand(3))
 
 
 def test_small_environments_are_repeated_for_batches():
-    table = unequal()
-    data = training_set(table, 16, torch.float64)
-    counts = data.environments.bincount()
+    data = unequal()
+    drawn = balanced(data, 16)
+    counts = drawn.environments.bincount()
     assert (counts >= -(-253 // 3)).all()
-    times = torch.from_numpy(table.rows).flatten().long().bincount(minlength=253) * 0
-    times.index_add_(0, data.inputs[:].flatten().long(), torch.ones(len(data), dtype=torch.int64))
+    times = drawn.inputs[:].flatten().long().bincount(minlength=253)
     for e in range(3):
-        assert len(times[table.environments == e].unique()) == 1  # each row of an environment as often
+        assert len(times[data.environments == e].unique()) == 1  # each row of an environment as often
     assert counts[2] == 200
-    assert data.weights is None
+    assert drawn.weights is None

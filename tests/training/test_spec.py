@@ -23,7 +23,6 @@ from transferrisk.settings import as_json, dumps, from_mapping
 from transferrisk.training import RunFolder, TrainConfig, TrainSpec, Watch, run_spec
 from transferrisk.training.digests import SAMPLED, content_digests
 from transferrisk.training.finetune import balanced_draw, few_samples, finetuning
-from transferrisk.training.protocols import PROTOCOLS, default_backbone, protocol
 
 SHORT = {"epochs": 1, "evaluations": 1}
 
@@ -39,59 +38,6 @@ def looked_at(spec, **options):
     look = Look()
     trained = run_spec(spec, device="cpu", watch=[look], **options)
     return look.run, trained
-
-
-# ---- defaults
-
-
-def images(*shape):
-    return EnvironmentSet(
-        torch.zeros(4, *shape, dtype=torch.uint8), torch.arange(4) % 2, torch.arange(4) // 2, ("a", "b"), ("x", "y")
-    )
-
-
-def test_the_papers_protocols():
-    """Appendix B.3.2."""
-    cmnist, coco, pacs = (PROTOCOLS[name] for name in ("10c-cmnist", "scenecoco", "pacs"))
-    assert (cmnist.epochs, cmnist.batch_size, cmnist.lr, cmnist.momentum, cmnist.weight_decay) == (
-        10,
-        128,
-        0.1,
-        0.9,
-        1e-4,
-    )
-    assert [cmnist.rate(step, 100) for step in (39, 40)] == [pytest.approx(0.1), pytest.approx(0.01)]
-    assert (coco.epochs, coco.batch_size, coco.lr) == (100, 128, 0.1)
-    assert (pacs.epochs, pacs.batch_size, pacs.lr, pacs.rate(99, 100)) == (50, 32, 1e-4, 1e-4)
-    assert PROTOCOLS["office-home"] == PROTOCOLS["celeba"] == pacs
-
-
-@pytest.mark.parametrize(
-    ("shape", "backbone"),
-    [((7,), "mlp"), ((3, 10, 10), "cnn"), ((3, 28, 28), "cnn"), ((3, 64, 64), "wrn-16-2"), ((3, 224, 224), "resnet18")],
-)
-def test_backbone_by_the_data(shape, backbone):
-    assert default_backbone(shape) == backbone
-
-
-def test_own_files_are_trained_like_what_they_resemble():
-    for shape, like in (((3, 224, 224), "pacs"), ((3, 28, 28), "10c-cmnist"), ((7,), "10c-cmnist")):
-        data = images(*shape)
-        own = protocol("folder:x", Splits(data, data, data, data))  # types do not matter here
-        assert replace(own, batch_size=PROTOCOLS[like].batch_size) == PROTOCOLS[like]
-
-
-@pytest.mark.parametrize(("smallest", "batch"), [(1, 1), (2, 2), (63, 32), (64, 64), (127, 64), (128, 128), (900, 128)])
-def test_batches_of_own_files_are_what_the_smallest_environment_holds(smallest, batch):
-    def vectors(n):
-        where = torch.cat([torch.zeros(n), torch.ones(1000)]).long()
-        return EnvironmentSet(torch.zeros(n + 1000, 2), where, where, ("a", "b"), ("x", "y"))
-
-    small, large = vectors(smallest), vectors(1000)
-    assert protocol("npz:x", Splits(small, small, small, small)).batch_size == batch
-    assert protocol("10c-digits", Splits(small, small, small, small)).batch_size == 128
-    held_out = Splits(large, large, small, small)  # what is left out to select by decides with the others
-    assert (protocol("npz:x", held_out).batch_size, protocol("npz:x", held_out, True).batch_size) == (128, batch)
 
 
 def test_evaluations_end_with_the_last_step_and_never_before_the_first():

@@ -34,10 +34,11 @@ def read(name: str, options: Options, model: Path | None) -> Audited:
     """Features, and the names of label and environment of each sample."""
     from ..data import load_data
     from ..errors import InputError
+    from ..models.saved import describe_folder
 
     if model is not None:
-        fitted = (model / "schema.json").exists()
-        return (_through_fitted if fitted else _through)(model, name, options)
+        trained = "spec" in describe_folder(model)["about"]
+        return (_through if trained else _through_fitted)(model, name, options)
     if name.partition(":")[0] == "folder":
         options = replace(options, lazy=True)  # of pictures that are refused below, one is enough to decode
     parts = _untrained(load_data(name, options))
@@ -73,16 +74,14 @@ def _through(model: Path, name: str, options: Options) -> Audited:
 
 def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     """The features of a model of `trm fit`, which was trained on every row of its data."""
-    import torch
-
     from ..errors import InputError
-    from ..fitting import load
-    from ..fitting.source import read as read_source
+    from ..fitting import load_model
+    from ..fitting.source import read_source
     from ..models import features_of
     from ..training.digests import inputs_digest
     from .audit_split import same_set
 
-    model = load(folder)
+    model = load_model(folder)
     origin = model.origin
     base, _, argument = name.partition(":")
     if base == "table" and origin.data.startswith("parquet:") and options.features is None:
@@ -91,7 +90,7 @@ def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     if same_set(name, origin.data):
         raise InputError(known_rows)
     if origin.kind == "images":
-        options = replace(options, size=options.size or model.encoder.shape[-1])
+        options = replace(options, size=options.size or model.shape[-1])
     elif name.partition(":")[0] == origin.data.partition(":")[0]:
         known = {"label": origin.label, "environment": origin.environment, **origin.names}
         filled: dict[str, Any] = {key: getattr(options, key) or value for key, value in known.items()}
@@ -99,10 +98,10 @@ def _through_fitted(folder: Path, name: str, options: Options) -> Audited:
     source = read_source(name, options, drop_small=True)
     if source.kind != origin.kind:
         raise InputError(f"{name} holds {_KINDS[source.kind]}, and {folder} takes {_KINDS[origin.kind]}: give it such")
-    rows = source.take(model.encoder, torch.arange(len(source.samples)))
-    if rows.inputs[:1].shape[1:] != model.encoder.shape:
+    rows = model.encode(source)
+    if rows.inputs[:1].shape[1:] != model.shape:
         shape = tuple(rows.inputs[:1].shape[1:])
-        raise InputError(f"{name} holds inputs of shape {shape}: {folder} takes {tuple(model.encoder.shape)} each")
+        raise InputError(f"{name} holds inputs of shape {shape}: {folder} takes {tuple(model.shape)} each")
     if inputs_digest(rows) == origin.digest:
         raise InputError(known_rows)
     return _audited([rows], [features_of(model.network, rows.batch, len(rows))])

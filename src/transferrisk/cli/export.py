@@ -11,32 +11,28 @@ from .options import Json, parse_folder
 
 
 def export(
-    model: Annotated[
-        Path, typer.Argument(parser=parse_folder, metavar="MODEL", help="A folder that trm fit has written.")
-    ],
-    output: Annotated[Path, typer.Option(metavar="FILE", help="Where the model goes, such as model.onnx.")],
-    as_json: Json = None,
+    model: Annotated[Path, typer.Argument(parser=parse_folder, metavar="MODEL", help="The folder of a model.")],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="File to write, such as model.onnx.")],
+    json: Json = None,
 ) -> None:
     """Write a fitted model as ONNX, with its preprocessing, for runtimes without Python.
 
     Example: trm export model --output model.onnx
     """
-    from ..files import keep_apart
-    from ..fitting import load
-    from ..fitting.export import PROBABILITIES
-    from ..fitting.export import export as export_model
-    from ..fitting.facts import named
-    from ..fitting.folder import FILES
+    from ..fitting import load_model
+    from ..fitting.export import PROBABILITIES, export_onnx
+    from ..fitting.model import keep_model
+    from ..fitting.report import names_in_text
     from ..reports import Table
     from ..reports.terminal import print_line, print_values
 
-    fitted = load(model)
-    keep_apart(output, *(model / name for name in FILES))
-    inputs = export_model(fitted, output)
-    told = [{"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in inputs]
-    outputs = {"output": PROBABILITIES, "classes": list(fitted.class_names)}
-    if as_json and as_json.write({"file": str(output), "inputs": told, **outputs}):
-        return
-    print_values(Table("Inputs", ["Name", "Type", "Value"], inputs))
-    print_values(f"Output: {PROBABILITIES}, float32 (n, {len(fitted.class_names)}), of {named(fitted.class_names)}")
-    print_line(f"Model: {output}")
+    loaded = load_model(model)
+    keep_model(output, model)
+    inputs = export_onnx(loaded, output)
+    described = [{"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in inputs]
+    classes = {"output": PROBABILITIES, "classes": list(loaded.class_names)}
+    if json is None or not json.write({"file": str(output), "inputs": described, **classes}):
+        print_values(Table("Inputs", ["Name", "Type", "Value"], inputs))
+        named = names_in_text(loaded.class_names)
+        print_values(f"Output: {PROBABILITIES}, float32 (n, {len(loaded.class_names)}), of {named}")
+        print_line(f"Model: {output}")

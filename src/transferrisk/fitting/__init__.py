@@ -1,9 +1,8 @@
-"""From your data to a model: compared in environments that were held out, saved with all it needs, used on new rows."""
+"""From your data to a model: compared in held-out environments, saved with all it needs, used on new rows."""
 
 from .compare import Comparison
 from .fitted import Fitted, Plan, fit
-from .folder import load
-from .model import Model
-from .write import save
+from .model import Model, load_model
+from .report import save_fit
 
-__all__ = ["Comparison", "Fitted", "Model", "Plan", "fit", "load", "save"]
+__all__ = ["Comparison", "Fitted", "Model", "Plan", "fit", "load_model", "save_fit"]

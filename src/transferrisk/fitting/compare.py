@@ -1,72 +1,51 @@
-"""Which algorithm does best in environments it has not seen: each is held out once, and tested on.
+"""Which algorithm does best in environments it has not seen, by scikit-learn's cross-validation over estimators.
 
-With two environments a training without one of them would have a single one, in which there is no transfer to look at.
-Then a fifth of each environment's rows is held out instead, which says nothing about new environments.
+Each environment is held out once and tested on. With two environments a training without one of them would have a
+single one, in which there is no transfer to look at: then a fifth of each environment's rows is held out instead,
+which says nothing about new environments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
-import torch
-from torch import Generator, Tensor
+import numpy as np
+import sklearn
+from joblib import parallel_config
+from numpy.typing import NDArray
+from sklearn.model_selection import cross_validate
 
 from ..data import EnvironmentSet
 from ..data.splits import VALIDATION, hold_out
-from ..experiments.executors import Slot
-from ..experiments.local_executor import run_jobs
-from ..training import OnStep
-from .source import Source
-from .trial import Outcome, Recipe, correct, fit_rows
+from ..errors import listed
+from ..sklearn import LeaveOneEnvironmentOut
+from ..sklearn.classifier import threads_set
 
 Held = Literal["environments", "rows"]
-OnTrials = Callable[[int, int], None]
-"""(steps done, steps in all), of all trainings together"""
+Right = NDArray[np.bool_]
+Shares = NDArray[np.float64]
+Folds = Sequence[tuple[NDArray[np.integer[Any]], NDArray[np.integer[Any]]]]
+"""(rows to train on, rows to test on) of each training"""
+
+ORDER = ("erm", "reweight", "groupdro", "vrex", "irm", "fish", "mldg", "trm-direct", "trm")
+"""From the simplest to the one with the most to it; others, the user's own, come last."""
+EXACT = 1e-9  # difference below which means tie, but for rounding
+POINTS = 100  # of a training curve
+
+Curve = tuple[tuple[int, ...], tuple[float, ...]]
+"""(steps, losses) of a training"""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A training of the comparison. Pickled for another process, so it carries what it needs.
-
-    held_out  the environment that is left out and tested on; None: rows of each environment
-    """
-
-    source: Source
-    recipe: Recipe
-    algorithm: str
-    given: Mapping[str, Any]
-    held_out: str | None
-    seed: int
-
-    def split(self) -> tuple[Tensor, Tensor]:
-        """Positions of the rows to train on and of those to test on."""
-        samples = self.source.samples
-        if self.held_out is None:
-            return hold_out(samples, VALIDATION, self.seed)
-        away = samples.environments == samples.environment_names.index(self.held_out)
-        return (~away).nonzero().flatten(), away.nonzero().flatten()
-
-    def __call__(self, on_step: OnStep) -> Tried:
-        rows, tested = self.split()
-        outcome = fit_rows(self.source, self.algorithm, self.given, rows, self.recipe, self.seed, on_step)
-        right = correct(outcome, self.source, tested)
-        index = self.source.samples.environments[tested]
-        names = self.source.samples.environment_names
-        by_name = {names[e]: right[index == e] for e in index.unique().tolist()}
-        return Tried(self.algorithm, self.seed, by_name, outcome.curve)
-
-
-@dataclass(frozen=True)
-class Tried:
-    """How an algorithm did: by environment, whether each tested row came out right (m,)."""
+    """How one training did: by environment, whether each tested row came out right, (m,)."""
 
     algorithm: str
     seed: int
-    right: Mapping[str, Tensor]
-    curve: tuple[tuple[int, ...], tuple[float, ...]]
+    right: Mapping[str, Right]
+    curve: Curve
 
 
 @dataclass(frozen=True)
@@ -78,8 +57,8 @@ class Comparison:
     accuracy     algorithm -> environment -> share of rows that came out right, over all seeds
     rows         environment -> how many rows were tested on, each seed
     noise        algorithm -> standard error of its difference in mean accuracy to the best, over the rows tested on
-    worst_noise  likewise of its difference in worst accuracy
-    frequent     environment -> accuracy of always saying the most frequent class of the rows trained on; {}: not known
+    worst_noise  algorithm -> standard error of its difference in worst accuracy to the best
+    frequent     environment -> accuracy of the most frequent class of the rows trained on; {}: not known
     """
 
     held: Held
@@ -90,11 +69,11 @@ class Comparison:
     noise: Mapping[str, float]
     worst_noise: Mapping[str, float]
     seeds: tuple[int, ...]
-    curves: Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]
+    curves: Mapping[str, Curve]
     frequent: Mapping[str, float] = field(default_factory=dict)
 
     def mean(self, algorithm: str) -> float:
-        """Over the environments, each counting the same."""
+        """Mean accuracy over the environments, each counting the same."""
         return sum(self.accuracy[algorithm].values()) / len(self.environments)
 
     def worst(self, algorithm: str) -> float:
@@ -102,11 +81,18 @@ class Comparison:
 
     @property
     def best(self) -> str:
-        """Of the highest mean accuracy, the first when they tie."""
+        """The algorithm with the highest mean accuracy, the first when they tie."""
         return max(self.accuracy, key=self.mean)
 
+    def ranked(self) -> list[tuple[str, list[float], float, float]]:
+        """(algorithm, accuracy in each environment, mean, worst), in the order they were compared in."""
+        return [
+            (name, [accuracy[e] for e in self.environments], self.mean(name), self.worst(name))
+            for name, accuracy in self.accuracy.items()
+        ]
+
     def to_dict(self) -> dict[str, Any]:
-        """Of JSON's types alone."""
+        """The comparison in the types of JSON."""
         return {
             "held_out": self.held,
             "environments": list(self.environments),
@@ -128,36 +114,77 @@ class Comparison:
 
 
 def compare(
-    source: Source,
-    recipe: Recipe,
-    algorithms: Mapping[str, Mapping[str, Any]],
+    X: NDArray[Any],
+    samples: EnvironmentSet,
+    candidate: Callable[[str, int], Any],
+    algorithms: Sequence[str],
     seeds: Sequence[int],
-    most: int,
+    folds: int,
     workers: int,
-    on_trials: OnTrials,
+    on_trained: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
-    """The algorithms, with their settings, on each environment; on `most` of them, drawn by the first seed."""
-    names = source.samples.environment_names
-    held: Held = "environments" if len(names) > 2 else "rows"
-    chosen = _drawn(names, most, seeds[0]) if held == "environments" else names
-    places: Sequence[str | None] = chosen if held == "environments" else (None,)
-    trials = [
-        Trial(source, recipe, name, given, place, seed)
-        for seed in seeds
-        for place in places
-        for name, given in algorithms.items()
-    ]
-    tried: dict[int, Tried] = {}
-    steps: dict[int, int] = {}
+    """Cross-validate the estimator `candidate(algorithm, seed)` of each algorithm and seed.
 
-    def on_step(position: int, done: int, total: int) -> None:
-        steps[position] = done
-        on_trials(sum(steps.values()), len(trials) * total)
+    X           rows as the estimators take them, with the labels and environments of `samples`
+    folds       environments to hold out at most, drawn by the first seed
+    workers     processes that train at the same time
+    on_trained  called with (trainings done, trainings in all)
+    """
+    y = samples.labels.numpy()
+    names = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
+    held, by_seed = _folds(samples, folds, seeds)
+    trials: list[Trial] = []
+    total = len(algorithms) * sum(map(len, by_seed.values()))
+    # One thread for each process: numbers then do not depend on how many processes there are.
+    alone = threads_set(None if workers == 1 and samples.inputs[:1].dim() == 4 else 1)
+    processes = parallel_config(backend="loky", inner_max_num_threads=1)
+    with sklearn.config_context(enable_metadata_routing=True), alone, processes:
+        for seed, cut in by_seed.items():
+            for algorithm in algorithms:
+                found = cross_validate(
+                    candidate(algorithm, seed),
+                    X,
+                    y,
+                    cv=cut,
+                    params={"environments": names},
+                    scoring=_keep_right,
+                    n_jobs=workers,
+                    return_estimator=True,
+                    error_score="raise",
+                )
+                for estimator, (_, tested) in zip(found["estimator"], cut, strict=True):
+                    right = {name: estimator.right_[names[tested] == name] for name in np.unique(names[tested])}
+                    trials.append(Trial(algorithm, seed, right, curve_of(estimator)))
+                on_trained(len(trials), total)
+    chosen = tuple(name for name in samples.environment_names if name in {n for trial in trials for n in trial.right})
+    summary = summarise(trials, held, chosen, len(samples.environment_names) - len(chosen))
+    return replace(summary, frequent=most_frequent(samples, chosen)) if held == "environments" else summary
 
-    for position, result in _run(trials, workers, on_step):
-        tried |= {position: result}
-    summary = summarise([tried[i] for i in range(len(trials))], held, chosen, len(names) - len(chosen))
-    return replace(summary, frequent=most_frequent(source.samples, chosen)) if held == "environments" else summary
+
+def _folds(samples: EnvironmentSet, most: int, seeds: Sequence[int]) -> tuple[Held, dict[int, Folds]]:
+    """What is held out, and the rows of each training by seed; an environment that alone has a class stays."""
+    y, environments = samples.labels.numpy(), samples.environments.numpy()
+    if len(samples.environment_names) > 2:
+        cut = list(LeaveOneEnvironmentOut(most, random_state=seeds[0]).split(y, environments=environments))
+        cut = [(train, test) for train, test in cut if len(np.unique(y[train])) > 1]
+        if cut:
+            return "environments", dict.fromkeys(seeds, cut)
+    drawn = {seed: hold_out(samples, VALIDATION, seed) for seed in seeds}
+    return "rows", {seed: [(train.numpy(), test.numpy())] for seed, (train, test) in drawn.items()}
+
+
+def _keep_right(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
+    """Accuracy as a scorer; which rows came out right stays with the estimator, which comes back from its process."""
+    estimator.right_ = estimator.predict(X) == y
+    return float(estimator.right_.mean())
+
+
+def curve_of(estimator: Any) -> Curve:
+    """The losses of a fitted estimator, averaged over as many stretches of its training as a curve shows."""
+    last = estimator[-1] if hasattr(estimator, "steps") else estimator
+    cuts = np.array_split(np.arange(len(last.loss_curve_)), min(POINTS, len(last.loss_curve_)))
+    losses = np.array(last.loss_curve_)
+    return tuple(last.loss_steps_[cut[-1]] for cut in cuts), tuple(float(losses[cut].mean()) for cut in cuts)
 
 
 def most_frequent(samples: EnvironmentSet, held_out: Sequence[str]) -> dict[str, float]:
@@ -167,22 +194,22 @@ def most_frequent(samples: EnvironmentSet, held_out: Sequence[str]) -> dict[str,
     return {name: float(own[(counts.sum(0) - own).argmax()] / own.sum()) for name, own in rows.items()}
 
 
-def summarise(tried: Sequence[Tried], held: Held, environments: tuple[str, ...], left_out: int) -> Comparison:
-    right: dict[str, dict[str, list[Tensor]]] = {}
-    for one in tried:
-        for name, values in one.right.items():
-            right.setdefault(one.algorithm, {}).setdefault(name, []).append(values.double())
-    # Of each row, the share of seeds by which it came out right; where rows are drawn by seed, one after the other.
-    shares = {
+def summarise(trials: Sequence[Trial], held: Held, environments: tuple[str, ...], left_out: int) -> Comparison:
+    right: dict[str, dict[str, list[Right]]] = {}
+    for trial in trials:
+        for name, values in trial.right.items():
+            right.setdefault(trial.algorithm, {}).setdefault(name, []).append(values)
+    # For each row, the share of seeds by which it came out right; rows that are drawn by seed follow each other.
+    shares: dict[str, dict[str, Shares]] = {
         algorithm: {
-            name: torch.stack(found[name]).mean(0) if held == "environments" else torch.cat(found[name])
+            name: np.mean(found[name], axis=0) if held == "environments" else np.concatenate(found[name]).astype(float)
             for name in environments
         }
         for algorithm, found in right.items()
     }
     accuracy = {a: {name: float(share.mean()) for name, share in found.items()} for a, found in shares.items()}
     best = max(accuracy, key=lambda a: sum(accuracy[a].values()))
-    seeds = tuple(dict.fromkeys(one.seed for one in tried))
+    seeds = tuple(dict.fromkeys(trial.seed for trial in trials))
     # Rows that one seed after the other draws are the same again and again: they count as those of one.
     repeats = 1 if held == "environments" else len(seeds)
     rows = {name: len(share) // repeats for name, share in shares[best].items()}
@@ -195,12 +222,12 @@ def summarise(tried: Sequence[Tried], held: Held, environments: tuple[str, ...],
         {algorithm: standard_error(shares[best], found, rows) for algorithm, found in shares.items()},
         {algorithm: worst_standard_error(shares[best], found, rows) for algorithm, found in shares.items()},
         seeds,
-        {one.algorithm: one.curve for one in reversed(tried)},
+        {trial.algorithm: trial.curve for trial in reversed(trials)},
     )
 
 
-def standard_error(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Mapping[str, int]) -> float:
-    """Of the difference in mean accuracy over these environments, in which other rows might have been drawn.
+def standard_error(one: Mapping[str, Shares], other: Mapping[str, Shares], rows: Mapping[str, int]) -> float:
+    """Standard error of the difference in mean accuracy over these environments, had other rows of them been drawn.
 
     Rows are compared in pairs. How the difference varies between environments does not count: an algorithm that gains
     in one alone, which is what it is for, would have a standard error as large as its gain.
@@ -209,48 +236,111 @@ def standard_error(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows:
     return float(sum(variances) ** 0.5 / len(variances))
 
 
-def worst_standard_error(one: Mapping[str, Tensor], other: Mapping[str, Tensor], rows: Mapping[str, int]) -> float:
-    """Of the difference in the accuracy of the worst environment, in pairs of rows where it is the same one."""
+def worst_standard_error(one: Mapping[str, Shares], other: Mapping[str, Shares], rows: Mapping[str, int]) -> float:
+    """Standard error of the difference in the worst accuracy, in pairs of rows where it is the same environment."""
     first, second = (min(shares, key=lambda name: float(shares[name].mean())) for shares in (one, other))
     if first == second:
         return float(_variance(one[first] - other[first], rows[first]) ** 0.5)
     return float((_variance(one[first], rows[first]) + _variance(other[second], rows[second])) ** 0.5)
 
 
-def _variance(values: Tensor, rows: int) -> float:
-    """Of the mean of so many rows."""
-    return float(values.var(correction=0)) / rows
+def _variance(values: Shares, rows: int) -> float:
+    """Variance of the mean of so many rows."""
+    return float(values.var()) / rows
 
 
-def _drawn(names: tuple[str, ...], most: int, seed: int) -> tuple[str, ...]:
-    order = torch.randperm(len(names), generator=Generator().manual_seed(60_000 + seed))[:most]
-    return tuple(names[i] for i in sorted(order.tolist()))
+@dataclass(frozen=True)
+class Choice:
+    algorithm: str
+    why: str
 
 
-def _run(
-    trials: Sequence[Trial], workers: int, on_step: Callable[[int, int, int], None]
-) -> Iterator[tuple[int, Tried]]:
-    """Images in this process with all its threads; vectors, where one is enough, in several processes."""
-    if trials[0].source.kind != "images":
-        yield from run_jobs([partial(_in_slot, trial) for trial in trials], workers, on_step)
-        return
-    for position, trial in enumerate(trials):
-        yield position, trial(partial(on_step, position))
+def choose(comparison: Comparison) -> Choice:
+    """The algorithm to take and why; the sentence says so where the most frequent class alone does as well."""
+    choice = _choose(comparison)
+    return replace(choice, why=choice.why + beside_a_guess(comparison, choice.algorithm))
 
 
-def _in_slot(job: Callable[[OnStep], Any], slot: Slot) -> Any:
-    return job(slot.on_step)
+def beside_a_guess(comparison: Comparison, algorithm: str) -> str:
+    """A clause where the mean accuracy is not better than that of the most frequent class; "" where it is."""
+    if not comparison.frequent:
+        return ""
+    guess = sum(comparison.frequent.values()) / len(comparison.frequent)
+    if comparison.mean(algorithm) > guess + EXACT:
+        return ""
+    return (
+        "; its mean is not better than always saying the most frequent class of the rows trained on, which reaches "
+        f"{100 * guess:.1f} %"
+    )
 
 
-def final(trial: Trial, on_step: Callable[[int, int, int], None]) -> Outcome:
-    """The algorithm on all rows, in this process; none is left to test it on."""
-    rows = torch.arange(len(trial.source.samples))
+def _choose(comparison: Comparison) -> Choice:
+    """The simplest of those within one standard error of the best, in mean accuracy and in the worst environment.
 
-    def job(step: OnStep) -> Outcome:
-        return fit_rows(trial.source, trial.algorithm, trial.given, rows, trial.recipe, trial.seed, step)
+    Where no environment could be held out, TRM if it took part: it is the one that looks at transfer while training.
+    """
+    names = list(comparison.accuracy)
+    simpler = sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), names.index(name)))
+    best = comparison.best
+    if comparison.held == "rows":
+        return _choose_by_rows(comparison, simpler)
+    near = [name for name in simpler if _gap(comparison, name) <= comparison.noise[name]]
+    taken = next(name for name in near if _worst_gap(comparison, name) <= comparison.worst_noise[name])
+    reached = f"mean accuracy of {100 * comparison.mean(taken):.1f} % in environments it was not trained on"
+    if len(names) == 1:
+        return Choice(taken, f"no other was compared; {reached}")
+    top = [name for name in names if _gap(comparison, name) < EXACT]
+    tied = [name for name in top if name != taken] if taken in top else []
+    if taken != best and tied:
+        worst = f"; {best} has {_worst(comparison, taken)}, within {100 * comparison.worst_noise[taken]:.2f}"
+        differs = abs(_worst_gap(comparison, taken)) >= EXACT
+        return Choice(taken, f"{reached}, {_tied(tied)}{worst if differs else ''}; the simpler one is taken")
+    if taken != best:
+        return Choice(
+            taken,
+            f"{reached}; {best} has {100 * _gap(comparison, taken):.2f} points more, within the standard error of "
+            f"{100 * comparison.noise[taken]:.2f}, and {_worst(comparison, taken)}, within "
+            f"{100 * comparison.worst_noise[taken]:.2f}, so the simpler one is taken",
+        )
+    if near[0] == best:
+        return Choice(best, f"{reached}, {_tied(tied)}; the simpler one is taken" if tied else f"highest {reached}")
+    start = f"{reached}, {_tied(tied)}" if tied else f"highest {reached}"
+    return Choice(
+        best,
+        f"{start}; {near[0]} is simpler and within the standard error of it, but {best} has "
+        f"{_worst(comparison, near[0])}, beyond the standard error of {100 * comparison.worst_noise[near[0]]:.2f}",
+    )
 
-    if trial.source.kind == "images":
-        return job(lambda done, total: on_step(0, done, total))
-    outcome: Outcome
-    ((_, outcome),) = run_jobs([partial(_in_slot, job)], 1, on_step)
-    return outcome
+
+def _choose_by_rows(comparison: Comparison, simpler: Sequence[str]) -> Choice:
+    if "trm" in simpler:
+        return Choice(
+            "trm",
+            "no environment could be held out, so how well a model transfers cannot be compared; trm is taken because "
+            "it minimises the risk of transfer between the environments",
+        )
+    first, *tied = [name for name in simpler if _gap(comparison, name) < EXACT]
+    tie = f", {_tied(tied)}; the simpler one is taken" if tied else ""
+    return Choice(
+        first,
+        f"no environment could be held out; {first} is the most accurate on held-out rows, which says nothing about "
+        f"new environments{tie}",
+    )
+
+
+def _tied(names: Sequence[str]) -> str:
+    return f"tied with {listed(names)}"
+
+
+def _gap(comparison: Comparison, name: str) -> float:
+    return comparison.mean(comparison.best) - comparison.mean(name)
+
+
+def _worst_gap(comparison: Comparison, name: str) -> float:
+    return comparison.worst(comparison.best) - comparison.worst(name)
+
+
+def _worst(comparison: Comparison, name: str) -> str:
+    """By how much the worst environment of the best algorithm is ahead of this one's."""
+    gap = _worst_gap(comparison, name)
+    return f"{100 * abs(gap):.2f} points {'more' if gap >= 0 else 'less'} in the worst environment"

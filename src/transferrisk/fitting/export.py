@@ -2,75 +2,70 @@
 
     vectors   input `features` (n, d) float32 as they were in the file: standardised inside
     images    input `images` (n, 3, h, w) uint8, decoded and scaled to that size: normalised inside
-    tables    one input a column, (n,): see `onnx_table`
+    tables    one input for each column, (n,):
+                numeric      float64, NaN where it is missing
+                boolean      float64, 1 or 0, NaN where it is missing
+                date         float64, days since 1970 began in Greenwich, NaN where it is missing
+                categorical  string, as in the table, a whole number without ".0"; "" where it is missing
 
-The output is `probabilities` (n, C), float32; `classes` among the file's properties names its columns, as JSON.
+The output is `probabilities` (n, C), float32; `classes` among the file's properties names its columns, as JSON. The
+arithmetic of a table's encoding is that of `data.columns`, in float64, so that large numbers keep their digits.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
+from math import pi
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.columns import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Scaling
+from ..data.schema import Schema
 from ..errors import InputError
 from ..extras import require
 from ..files import check_target, write_atomically
-from .encoders import ImageEncoder, TableEncoder, VectorEncoder
 from .model import Model
 
 OPSET = 18
 PROBABILITIES = "probabilities"
+TO_MARCH = 719_468  # days from 1 March of year 0 to 1 January 1970
+ERA = 146_097  # days in 400 years
 
 
 class _Deployed(nn.Module):
-    """From what a file holds to probabilities."""
-
-    mean: Tensor
-    factor: Tensor
+    """The network with its inputs as a file holds them, to probabilities."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = model.network
-        encoder = model.encoder
-        self.images = isinstance(encoder, ImageEncoder)
-        self.standardised = isinstance(encoder, VectorEncoder)
-        if isinstance(encoder, VectorEncoder):
-            self.register_buffer("mean", torch.tensor(encoder.mean, dtype=torch.float64))
-            self.register_buffer("factor", encoder.factor)
+        self.images = model.kind == "images"
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.images:
-            inputs = inputs.float() / 255
-        if self.standardised:
-            inputs = ((inputs.double() - self.mean) * self.factor).float()
-        logits: Tensor = self.network(inputs)
-        return logits.softmax(1)
+        logits: Tensor = self.network(inputs.float() / 255 if self.images else inputs)
+        return logits.softmax(1).float()
 
 
-def export(model: Model, path: Path) -> list[tuple[str, str, str]]:
-    """Write the file; (name, type, meaning) of each of its inputs."""
+def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
+    """Write the file; returns (name, type, meaning) of each of its inputs."""
     onnx = require("onnx", "onnx")
     require("onnxscript", "onnx")
     check_target(path)
     if path.suffix.lower() != ".onnx":
-        raise InputError(f"{path} does not end in .onnx: name the output so")
-    encoder = model.encoder
-    name = "images" if isinstance(encoder, ImageEncoder) else "features"
-    kind = torch.uint8 if isinstance(encoder, ImageEncoder) else torch.float32
-    graph = _exported(_Deployed(model).eval(), torch.zeros(2, *encoder.shape, dtype=kind), name)
-    if isinstance(encoder, TableEncoder):
-        from .onnx_table import inputs_of
-
-        inputs = inputs_of(encoder.schema)
-        graph = _with_table(encoder, graph)
+        raise InputError(f"--output must end in .onnx, got {path}")
+    images = model.kind == "images"
+    name, kind = ("images", torch.uint8) if images else ("features", torch.float32)
+    graph = _exported(_Deployed(model).eval(), torch.zeros(2, *model.shape, dtype=kind), name)
+    if model.schema is not None:
+        inputs = _inputs_of(model.schema)
+        graph = _with_table(model.schema, graph)
     else:
-        shape = ", ".join(map(str, encoder.shape))
-        meaning = "decoded and scaled to this size" if isinstance(encoder, ImageEncoder) else "as in the file"
+        shape = ", ".join(map(str, model.shape))
+        meaning = "decoded and scaled to this size" if images else "as in the file"
         inputs = [(name, f"{str(kind).removeprefix('torch.')} (n, {shape})", meaning)]
     graph.producer_name = "transferrisk"
     del graph.metadata_props[:]
@@ -83,15 +78,13 @@ def export(model: Model, path: Path) -> list[tuple[str, str, str]]:
     return inputs
 
 
-def _with_table(encoder: TableEncoder, network: Any) -> Any:
+def _with_table(schema: Schema, network: Any) -> Any:
     """The network behind the encoding of a table's columns."""
-    from .onnx_table import own_prefix, preprocessing
-
     onnx = require("onnx", "onnx")
-    if PROBABILITIES in {column.name for column in encoder.schema.columns}:
+    if PROBABILITIES in {column.name for column in schema.columns}:
         raise InputError(f"a column is named {PROBABILITIES!r}, as the output of the file is: fit with another name")
-    prefix = own_prefix(encoder.schema)
-    before = preprocessing(encoder.schema, OPSET, network.ir_version)
+    prefix = _own_prefix(schema)
+    before = _preprocessing(schema, OPSET, network.ir_version)
     network = onnx.compose.add_prefix(network, f"{prefix}network.")
     joint = [(f"{prefix}features", f"{prefix}network.features")]
     graph = onnx.compose.merge_models(before, network, io_map=joint, name="model")
@@ -119,3 +112,152 @@ def _exported(module: nn.Module, example: Tensor, name: str) -> Any:
         )
     assert program is not None
     return program.model_proto
+
+
+def _inputs_of(schema: Schema) -> list[tuple[str, str, str]]:
+    """(name, type, meaning) of each column's input."""
+    numbers = "float64 (n,)"
+    meanings = {
+        "numeric": (numbers, "NaN where it is missing"),
+        "boolean": (numbers, "1 or 0, NaN where it is missing"),
+        "date": (numbers, "days since 1970 began in Greenwich, NaN where it is missing"),
+        "categorical": ("string (n,)", 'as in the table, "" where it is missing'),
+    }
+    return [(column.name, *meanings[column.kind]) for column in schema.columns]
+
+
+def _preprocessing(schema: Schema, opset: int, ir_version: int) -> Any:
+    """An onnx.ModelProto from columns to features (n, d)."""
+    onnx = require("onnx", "onnx")
+    graph = _Graph(onnx, _own_prefix(schema))
+    features = [feature for column in schema.columns for feature in _features(graph, column)]
+    stacked = graph.node("Concat", *(graph.node("Unsqueeze", name, graph.whole([1])) for name in features), axis=1)
+    graph.node("Cast", stacked, to=onnx.TensorProto.FLOAT, output=f"{graph.prefix}features")
+    kinds = onnx.TensorProto
+    inputs = [
+        onnx.helper.make_tensor_value_info(
+            column.name, kinds.STRING if isinstance(column, Categorical) else kinds.DOUBLE, ["n"]
+        )
+        for column in schema.columns
+    ]
+    output = onnx.helper.make_tensor_value_info(f"{graph.prefix}features", kinds.FLOAT, ["n", len(features)])
+    graph_proto = onnx.helper.make_graph(graph.nodes, "encoding", inputs, [output], graph.constants)
+    operators = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("ai.onnx.ml", 3)]
+    return onnx.helper.make_model(graph_proto, opset_imports=operators, ir_version=ir_version)
+
+
+def _own_prefix(schema: Schema) -> str:
+    """How names inside the file begin, and no column's name does."""
+    prefix = "trm."
+    while any(column.name.startswith(prefix) for column in schema.columns):
+        prefix = f"_{prefix}"
+    return prefix
+
+
+class _Graph:
+    """Nodes and constants of a graph; each gets a name of its own."""
+
+    def __init__(self, onnx: Any, prefix: str) -> None:
+        self.onnx, self.prefix = onnx, prefix
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def node(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any) -> str:
+        """Add a node; returns the name of its output."""
+        output = output or f"{self.prefix}value.{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
+        return output
+
+    def number(self, value: float) -> str:
+        return self._constant(np.array(value, dtype=np.float64))
+
+    def whole(self, value: Any) -> str:
+        return self._constant(np.array(value, dtype=np.int64))
+
+    def _constant(self, value: Any) -> str:
+        name = f"{self.prefix}constant.{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(value, name))
+        return name
+
+    def as_number(self, truth: str) -> str:
+        return self.node("Cast", truth, to=self.onnx.TensorProto.DOUBLE)
+
+    def scaled(self, value: str, scaling: Scaling) -> str:
+        """(x - mean) / scale"""
+        return self.node("Div", self.node("Sub", value, self.number(scaling.mean)), self.number(scaling.scale))
+
+    def floor_of(self, value: str, divisor: float) -> str:
+        """floor(x / divisor)"""
+        return self.node("Floor", self.node("Div", value, self.number(divisor)))
+
+    def without(self, value: str, times: str, factor: float) -> str:
+        """x - factor y"""
+        return self.node("Sub", value, self.node("Mul", times, self.number(factor)))
+
+
+def _features(graph: _Graph, column: Column) -> list[str]:
+    """Names of the column's features, each (n,) float64."""
+    if isinstance(column, Categorical):
+        return _categories(graph, column)
+    absent = graph.node("IsNaN", column.name)
+    stand_in = float(column.usual) if isinstance(column, Boolean) else column.scaling.median
+    value = graph.node("Where", absent, graph.number(stand_in), column.name)
+    if isinstance(column, Boolean):
+        found = [] if column.constant else [value]
+    elif not column.scaling.scale:
+        found = []
+    elif isinstance(column, Date):
+        found = [graph.scaled(value, column.scaling), *_calendar(graph, value)]
+    else:
+        found = [graph.scaled(value, column.scaling)]
+    return [*found, graph.as_number(absent)] if column.missing else found
+
+
+def _categories(graph: _Graph, column: Categorical) -> list[str]:
+    """A category is its place, "" the place after the last, and anything else -1."""
+    count = len(column.categories)
+    place = graph.node(
+        "LabelEncoder",
+        column.name,
+        domain="ai.onnx.ml",
+        keys_strings=[*column.categories, ""],
+        values_int64s=list(range(count + 1)),
+        default_int64=-1,
+    )
+    places = [*range(count), *([-1] if column.other else []), *([count] if column.missing else [])]
+    return [graph.as_number(graph.node("Equal", place, graph.whole(p))) for p in places]
+
+
+def _calendar(graph: _Graph, days: str) -> list[str]:
+    """Sine and cosine of the day's place in the year and in the week.
+
+    Years are counted from March, so that a leap day is the last of its year, in eras of 400 years (E. G. Richards'
+    algorithm); from 1 March on, 1 January is 59 days back, or 60 in leap years.
+    """
+    day = graph.node("Floor", days)
+    shifted = graph.node("Add", day, graph.number(TO_MARCH))
+    in_era = graph.without(shifted, graph.floor_of(shifted, ERA), ERA)
+    rest = graph.node("Sub", in_era, graph.floor_of(in_era, 1460))
+    rest = graph.node("Add", rest, graph.floor_of(in_era, 36_524))
+    rest = graph.node("Sub", rest, graph.floor_of(in_era, ERA - 1))
+    year = graph.floor_of(rest, 365)
+    since_march = graph.without(in_era, year, 365)
+    since_march = graph.node("Sub", since_march, graph.floor_of(year, 4))
+    since_march = graph.node("Add", since_march, graph.floor_of(year, 100))
+    # floor(y/4) - floor((y-1)/4) is 1 in years that 4 divides.
+    before = graph.node("Sub", year, graph.number(1))
+    leap = graph.node("Sub", graph.floor_of(year, 4), graph.floor_of(before, 4))
+    leap = graph.node("Sub", leap, graph.node("Sub", graph.floor_of(year, 100), graph.floor_of(before, 100)))
+    leap = graph.node("Add", leap, graph.node("Sub", graph.floor_of(year, 400), graph.floor_of(before, 400)))
+    same_year = graph.node("Add", graph.node("Add", since_march, graph.number(59)), leap)
+    next_year = graph.node("Sub", since_march, graph.number(306))
+    in_year = graph.node("Where", graph.node("Less", since_march, graph.number(306)), same_year, next_year)
+    since_monday = graph.node("Sub", day, graph.number(MONDAY))
+    in_week = graph.without(since_monday, graph.floor_of(since_monday, WEEK), WEEK)
+    angles = [
+        graph.node("Mul", in_year, graph.number(2 * pi / YEAR)),
+        graph.node("Mul", in_week, graph.number(2 * pi / WEEK)),
+    ]
+    # Runtimes need not have sine and cosine in float64; an angle below 2 pi loses nothing that matters in float32.
+    short = [graph.node("Cast", angle, to=graph.onnx.TensorProto.FLOAT) for angle in angles]
+    return [graph.as_number(graph.node(wave, angle)) for angle in short for wave in ("Sin", "Cos")]

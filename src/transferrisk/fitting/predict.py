@@ -1,4 +1,4 @@
-"""Predictions for new samples, written part by part."""
+"""Predictions for new samples, written part by part, and what is odd about them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..data import Options
-from ..data.columns import Note
+from ..data.columns import Note, Numeric, Scaling
+from ..data.schema import Schema
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
+from ..reports import Table, percent
+from ..reports.values import Entry
 from .model import Model
-from .outside import Outside
-from .stream import ROWS, Part, beginning, parts, path_of
+from .stream import ROWS, Part, beginning, path_of, read_parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +31,8 @@ Write = Callable[["pd.DataFrame"], None]
 PREDICTION = "prediction"
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
 ALL = "all rows"
+FEW = 20  # rows; of no more than these, most may lie a little outside by chance
+MOST_LINES = 5  # columns that have a line each; more share one
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,19 @@ class Predicted:
     rows: int
     right: Mapping[str, tuple[int, int]]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The counts in the types of JSON."""
+        return {
+            "rows": self.rows,
+            "accuracy": {name: right / count for name, (right, count) in self.right.items()},
+            "labelled_rows": {name: count for name, (_, count) in self.right.items()},
+        }
+
+    def sections(self) -> list[Table]:
+        """The accuracy in each environment, where labels are known."""
+        rows: list[list[Entry]] = [[name, count, percent(right / count)] for name, (right, count) in self.right.items()]
+        return [Table("Accuracy by environment", ["Environment", "Rows", "Accuracy, %"], rows)] if rows else []
+
 
 def predict(
     model: Model,
@@ -48,7 +66,7 @@ def predict(
     asked: Options | None = None,
     identity: str | None = None,
     size: int = ROWS,
-    on_rows: Callable[[int], None] | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Predicted:
     """Write label and probabilities of each sample of a file or folder; as CSV to standard output without `output`.
 
@@ -60,10 +78,9 @@ def predict(
     if output is not None:
         check_target(output)
         keep_apart(output, path_of(given))
-    score, outside, rows = _Score(model.class_names), Outside(model.encoder), 0
-    notes: dict[tuple[str, str], Note] = {}
+    score, outside, notes, rows = _Score(model.class_names), _Outside(model.schema), dict[Any, Note](), 0
     with _writer(output) as write:
-        for part in parts(model, given, asked or Options(), identity, size):
+        for part in read_parts(model, given, asked or Options(), identity, size):
             try:
                 chances = model.probabilities(part.inputs)
             except InputError as error:
@@ -74,15 +91,15 @@ def predict(
             for note in part.notes:
                 notes[note.key] = notes[note.key] + note if note.key in notes else note
             rows += len(chances)
-            if on_rows is not None:
-                on_rows(rows)
+            if on_progress is not None:
+                on_progress("rows predicted", rows, 0)
     for line in filter(None, (*map(str, notes.values()), *outside.notes(), score.note())):
         warn(f"{given}: {line}", DataWarning)
     return Predicted(rows, dict(sorted(score.right.items())) if score.known else {})
 
 
 class _Score:
-    """How many predictions came out right, by environment."""
+    """Counts of the predictions that came out right, by environment."""
 
     def __init__(self, class_names: tuple[str, ...]) -> None:
         self.class_names = np.array(class_names, dtype=object)
@@ -91,7 +108,7 @@ class _Score:
         self.known = self.unlabelled = 0  # rows
 
     def note(self) -> str:
-        """What is to be known beside the accuracy; "" where there is nothing."""
+        """A remark on the accuracy; "" where there is none to make."""
         unknown = listed(map(repr, sorted(self.unknown)))
         if not self.known:
             knows = listed(map(repr, self.class_names))
@@ -128,16 +145,75 @@ def _frame(part: Part, chances: NDArray[np.float64], class_names: tuple[str, ...
     return pd.DataFrame(content)
 
 
+class _Outside:
+    """Counts of numbers outside of all that were trained on, as those of a column in other units are.
+
+    A number is outside where it is less than the least or more than the largest of the training rows, and far outside
+    where it is so by more than these two are apart. The counts do not grow with the rows.
+    """
+
+    def __init__(self, schema: Schema | None) -> None:
+        self.columns: list[tuple[str, Scaling]] = []
+        self.places: list[int] = []  # of their features
+        ranges, start = [np.empty((0, 2), np.float32)], 0
+        for column in () if schema is None else schema.columns:
+            if isinstance(column, Numeric) and column.scaling.scale:
+                low, high = column.scaling.low, column.scaling.high
+                if low is not None and high is not None:
+                    self.columns.append((column.name, column.scaling))
+                    self.places.append(start)
+                    ranges.append(column.scaling.apply(np.array([low, high]), column.name)[None])
+            start += len(column.features)
+        self.low, self.high = np.concatenate(ranges).T  # (c,) each, standardised as features are
+        self.rows = 0
+        self.outside, self.far = np.zeros((2, len(self.columns)), np.int64)
+        self.least, self.largest = self.low.copy(), self.high.copy()
+
+    def add(self, inputs: Tensor) -> None:
+        """Count the features (n, d) of a part."""
+        if not self.columns or not len(inputs):
+            return
+        given = inputs[:, self.places].numpy()
+        beyond = np.maximum(self.low - given, given - self.high)
+        self.rows += len(given)
+        self.outside += (beyond > 0).sum(0)
+        self.far += (beyond > self.high - self.low).sum(0)
+        self.least, self.largest = np.minimum(self.least, given.min(0)), np.maximum(self.largest, given.max(0))
+
+    def notes(self) -> list[str]:
+        """Remarks on columns with numbers far outside, or with most of them outside."""
+        most = (self.outside > self.rows / 2) & (self.rows > FEW)
+        told = np.flatnonzero((self.far > 0) | most)
+        if len(told) > MOST_LINES:
+            rows = int(np.where(self.far > 0, self.far, self.outside)[told].max())
+            names = listed(repr(self.columns[i][0]) for i in told)
+            return [
+                f"{len(told)} columns have numbers outside of all that were trained on, in up to {rows} of {self.rows} "
+                f"rows: {names}; check their units"
+            ]
+        return [self._note(int(i)) for i in told]
+
+    def _note(self, i: int) -> str:
+        name, scaling = self.columns[i]
+        rows, how = (self.far[i], "far ") if self.far[i] else (self.outside[i], "")
+        ends = [(self.least[i], self.low[i]), (self.largest[i], self.high[i])]
+        met = " and ".join(f"{scaling.mean + scaling.scale * float(end):g}" for end, known in ends if end != known)
+        return (
+            f"column {name!r} lies {how}outside {scaling.low:g} to {scaling.high:g}, all that was trained on, in "
+            f"{rows} of {self.rows} rows, reaching {met}: check its units"
+        )
+
+
 @contextmanager
 def _writer(output: Path | None) -> Iterator[Write]:
-    """What takes one part after the other; a file is there when all of them are in it."""
+    """A function that takes one part after the other; a file is there when all of them are in it."""
     if output is None:
         with _csv(sys.stdout, ",") as write:
             yield write
         return
     lower = output.name.lower()
     if not lower.endswith(ENDINGS):
-        raise InputError(f"{output} is no table by its name: it has to end in {', '.join(ENDINGS)}, or be -")
+        raise InputError(f"--output must end in {', '.join(ENDINGS)}, or be -, got {output}")
     with whole_file(output) as temporary:
         if lower.endswith(".parquet"):
             with _parquet(temporary) as write:

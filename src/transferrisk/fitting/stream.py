@@ -1,7 +1,8 @@
-"""Samples to predict, in parts that fit into memory, whatever they are kept in."""
+"""Samples to predict, in parts that fit into memory, whatever file or folder holds them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,24 +12,28 @@ import torch
 from torch import Tensor
 
 from ..data import Options
+from ..data.catalogue import SKIP_BAD
 from ..data.checks import require_name
 from ..data.columns import Categorical, Date, Note
+from ..data.containers import Entry, contents, entries, is_archive
+from ..data.images import BadImageError, decode_all, is_image
+from ..data.schema import Schema
 from ..data.sets.embeddings import as_vectors, read_arrays, vectors_of
 from ..data.tabular import PARQUET, parquet_parts, read_frames, read_header
 from ..data.values import as_name, is_blank
-from ..errors import InputError, listed
-from ..files import existing_file, expand_home
-from .encoders import ImageEncoder, TableEncoder, VectorEncoder
+from ..errors import DataWarning, InputError, listed, warn
+from ..files import existing_file, expand_home, readable
 from .model import Model
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = 50_000  # of a table at a time
+BYTES = 1 << 26  # of decoded images at a time
 Names = Sequence[str | None]
-"""Of classes or environments, a sample each; None: not given."""
-Typed = Mapping[str, str]
-"""Option -> the name the user gave with it: unlike the model's own, it has to be there."""
+"""Names of classes or environments, one for each sample; None: not given"""
+Given = Mapping[str, str]
+"""Option -> the name the user gave with it: unlike the model's own, it has to be in the file"""
 
 
 @dataclass(frozen=True)
@@ -37,123 +42,36 @@ class Part:
     inputs        as the network takes them, (n, ...)
     kept          columns that go with the predictions
     labels        where the file has them, likewise the environments
-    notes         what was met that the model's schema had not seen
+    notes         what the model's schema had not seen
     """
 
     inputs: Tensor
     kept: dict[str, Any] = field(default_factory=dict)
     labels: Names | None = None
     environments: Names | None = None
-    notes: tuple[Note, ...] = ()
+    notes: Sequence[Note] = ()
 
 
 def path_of(given: str) -> Path:
-    """Of new.csv as of table:new.csv."""
+    """The path in new.csv as in table:new.csv."""
     base, colon, argument = given.partition(":")
     return expand_home(argument if colon and base in ("table", "npz", "parquet", "folder", "manifest") else given)
 
 
-def parts(model: Model, given: str, asked: Options, identity: str | None, size: int = ROWS) -> Iterator[Part]:
-    """Of a file or folder, `size` rows at a time; `identity` is the column to keep."""
-    path = path_of(given)
-    typed = {option: name for option in ("label", "environment") if (name := getattr(asked, option)) is not None}
-    asked = replace(asked, **({"label": model.origin.label, "environment": model.origin.environment} | typed))
-    encoder = model.encoder
-    if isinstance(encoder, TableEncoder):
-        return _table(encoder, existing_file(path), asked, typed, identity, size)
-    if isinstance(encoder, VectorEncoder):
-        file = existing_file(path)
-        if file.name.lower().endswith(PARQUET):
-            return _parquet(encoder, file, asked, typed, identity, size)
-        return _npz(encoder, file, asked, typed, identity, size)
-    from .pictures import parts_of_images
-
-    assert isinstance(encoder, ImageEncoder)
-    return parts_of_images(model, encoder, path, asked, typed, identity)
-
-
-def _table(
-    encoder: TableEncoder, path: Path, asked: Options, typed: Typed, identity: str | None, size: int
-) -> Iterator[Part]:
-    schema = encoder.schema
-    header = read_header(path)
-    wanted = [column.name for column in schema.columns]
-    if not set(wanted) & set(header):
-        raise InputError(
-            f"{path} has none of the columns the model takes ({listed(map(repr, wanted))}), but "
-            f"{listed(map(repr, header))}: name another file"
-        )
-    all_there(typed, identity, header, path, "column")
-    texts = {column.name for column in schema.columns if isinstance(column, Categorical | Date)}
-    texts |= {name for name in (asked.label, asked.environment, identity) if name and name not in wanted}
-    aside = {name for name in (asked.label, asked.environment, identity) if name and name not in wanted}
-    first = 1
-    for frame in read_frames(path, size, texts & set(header)):
-        try:
-            encoded = encoder.encode(frame[[name for name in header if name not in aside]])
-        except InputError as error:
-            raise InputError(f"{beginning(path, first)}: {error}") from None
-        kept = _kept(frame, identity)
-        yield Part(encoded.features, kept, *_known(frame, asked), encoded.notes)
-        first += len(frame)
-
-
-def all_there(typed: Typed, identity: str | None, known: Sequence[str], path: Path, noun: str) -> None:
-    """Refuses what the user named and a file does not have."""
-    for option, name in (dict(typed) | ({} if identity is None else {"id": identity})).items():
-        require_name(name, known, path, noun, option)
-
-
-def _parquet(
-    encoder: VectorEncoder, path: Path, asked: Options, typed: Typed, identity: str | None, size: int
-) -> Iterator[Part]:
-    header = read_header(path)
-    features = encoder.columns if asked.features is None else tuple(asked.features.split(","))
-    for name in features:
-        require_name(name, header, path, "column", "features")
-    all_there(typed, identity, header, path, "column")
-    others = [name for name in (asked.label, asked.environment, identity) if name in header and name not in features]
-    first = 1
-    for table in parquet_parts(path, [*features, *dict.fromkeys(map(str, others))], size):
-        vectors = torch.from_numpy(vectors_of(table, features, path))
-        _refuse_odd(vectors, path, first)
-        frame = table.select(list(dict.fromkeys(map(str, others)))).to_pandas(ignore_metadata=True)
-        kept = _kept(frame, identity)
-        yield Part(_encoded(encoder, vectors, path, first), kept, *_known(frame, asked))
-        first += len(vectors)
-
-
-def _npz(
-    encoder: VectorEncoder, path: Path, asked: Options, typed: Typed, identity: str | None, size: int
-) -> Iterator[Part]:
-    import pandas as pd
-
-    features = asked.features or (encoder.columns[0] if len(encoder.columns) == 1 else "features")
-    keys = {"features": features} | dict(typed) | ({} if identity is None else {"id": identity})
-    arrays = read_arrays(path, keys, [name for name in (asked.label, asked.environment) if name])
-    vectors = arrays[features]
-    others = {name: values for name, values in arrays.items() if name in (asked.label, asked.environment, identity)}
-    for name, values in others.items():
-        if values.shape != vectors.shape[:1]:
-            raise InputError(f"{path}: array {name!r} has shape {values.shape}, {features!r} {vectors.shape}")
-    for start in range(0, max(len(vectors), 1), size):
-        part = torch.from_numpy(as_vectors(vectors[start : start + size], features, path))
-        _refuse_odd(part, path, start + 1)
-        frame = pd.DataFrame({name: values[start : start + size] for name, values in others.items()})
-        kept = _kept(frame, identity)
-        yield Part(_encoded(encoder, part, path, start + 1), kept, *_known(frame, asked))
-
-
-def _kept(frame: pd.DataFrame, identity: str | None) -> dict[str, Any]:
-    """The column to keep, by position; whole numbers stay so beside missing ones."""
-    return {} if identity is None else {identity: frame[identity].reset_index(drop=True).convert_dtypes()}
-
-
-def _encoded(encoder: VectorEncoder, vectors: Tensor, path: Path, first: int) -> Tensor:
-    try:
-        return encoder.encode(vectors)
-    except InputError as error:
-        raise InputError(f"{beginning(path, first)}: {error}") from None
+def read_parts(model: Model, given: str, asked: Options, identity: str | None, size: int = ROWS) -> Iterator[Part]:
+    """The samples of a file or folder, `size` rows at a time; `identity` is the column to keep."""
+    path, origin = path_of(given), model.origin
+    named = {option: name for option in ("label", "environment") if (name := getattr(asked, option)) is not None}
+    known = {"label": origin.label, "environment": origin.environment, "path": asked.path or origin.names.get("path")}
+    asked = replace(asked, **(known | named))
+    if model.schema is not None:
+        return _table_parts(model.schema, existing_file(path), asked, named, identity, size)
+    if model.kind == "images":
+        return _image_parts(model, path, asked, named, identity)
+    file = existing_file(path)
+    if file.name.lower().endswith(PARQUET):
+        return _parquet_vectors(origin.columns, file, asked, named, identity, size)
+    return _npz_vectors(origin.columns, file, asked, named, identity, size)
 
 
 def beginning(path: Path | str, first: int) -> str:
@@ -161,14 +79,87 @@ def beginning(path: Path | str, first: int) -> str:
     return f"{path}, from row {first} on" if first > 1 else str(path)
 
 
+def _table_parts(
+    schema: Schema, path: Path, asked: Options, named: Given, identity: str | None, size: int
+) -> Iterator[Part]:
+    header = read_header(path)
+    wanted = [column.name for column in schema.columns]
+    if not set(wanted) & set(header):
+        raise InputError(
+            f"{path} must have columns of the model ({listed(map(repr, wanted))}), got {listed(map(repr, header))}: "
+            "name another file"
+        )
+    _check_given(named, identity, header, path, "column")
+    aside = {name for name in (asked.label, asked.environment, identity) if name and name not in wanted}
+    texts = {column.name for column in schema.columns if isinstance(column, Categorical | Date)} | aside
+    first = 1
+    for frame in read_frames(path, size, texts & set(header)):
+        try:
+            encoded = schema.encode(frame[[name for name in header if name not in aside]])
+        except InputError as error:
+            raise InputError(f"{beginning(path, first)}: {error}") from None
+        yield Part(encoded.features, _kept(frame, identity), *_names(frame, asked), encoded.notes)
+        first += len(frame)
+
+
+def _check_given(named: Given, identity: str | None, known: Sequence[str], path: Path, noun: str) -> None:
+    """Refuse a name that the user gave and a file does not have."""
+    for option, name in (dict(named) | ({} if identity is None else {"id": identity})).items():
+        require_name(name, known, path, noun, option)
+
+
+def _parquet_vectors(
+    columns: Sequence[str], path: Path, asked: Options, named: Given, identity: str | None, size: int
+) -> Iterator[Part]:
+    header = read_header(path)
+    features = columns if asked.features is None else tuple(asked.features.split(","))
+    for name in features:
+        require_name(name, header, path, "column", "features")
+    _check_given(named, identity, header, path, "column")
+    wanted = (asked.label, asked.environment, identity)
+    others = list(dict.fromkeys(str(name) for name in wanted if name in header and name not in features))
+    first = 1
+    for table in parquet_parts(path, [*features, *others], size):
+        vectors = torch.from_numpy(vectors_of(table, features, path))
+        _refuse_odd(vectors, path, first)
+        frame = table.select(others).to_pandas(ignore_metadata=True)
+        yield Part(vectors, _kept(frame, identity), *_names(frame, asked))
+        first += len(vectors)
+
+
+def _npz_vectors(
+    columns: Sequence[str], path: Path, asked: Options, named: Given, identity: str | None, size: int
+) -> Iterator[Part]:
+    import pandas as pd
+
+    features = asked.features or (columns[0] if len(columns) == 1 else "features")
+    required = {"features": features, **named, **({} if identity is None else {"id": identity})}
+    optional = [str(name) for name in (asked.label, asked.environment) if name not in required.values()]
+    others = read_arrays(path, required, optional)
+    vectors = torch.from_numpy(as_vectors(others.pop(features), features, path))
+    for name, values in others.items():
+        if values.shape != vectors.shape[:1]:
+            raise InputError(f"{path}: array {name!r} must have shape ({len(vectors)},), got {values.shape}")
+    for start in range(0, len(vectors), size):
+        part = vectors[start : start + size]
+        _refuse_odd(part, path, start + 1)
+        frame = pd.DataFrame({name: values[start : start + size] for name, values in others.items()})
+        yield Part(part, _kept(frame, identity), *_names(frame, asked))
+
+
+def _kept(frame: pd.DataFrame, identity: str | None) -> dict[str, Any]:
+    """The column to keep, by position; whole numbers stay so beside missing ones."""
+    return {} if identity is None else {identity: frame[identity].reset_index(drop=True).convert_dtypes()}
+
+
 def _refuse_odd(vectors: Tensor, path: Path, first: int) -> None:
-    whole = vectors.isfinite().all(1)
-    if not whole.all():
-        row = first + int(whole.int().argmin())
-        raise InputError(f"{path}: a feature in row {row} is missing, infinite or too large for float32: correct it")
+    finite = vectors.isfinite().all(1)
+    if not finite.all():
+        row = first + int(finite.int().argmin())
+        raise InputError(f"{path}: features must be finite numbers of float32, got another in row {row}: correct it")
 
 
-def _known(frame: pd.DataFrame, asked: Options) -> tuple[Names | None, Names | None]:
+def _names(frame: pd.DataFrame, asked: Options) -> tuple[Names | None, Names | None]:
     """Labels and environments by name, where there are such columns."""
     found: list[Names | None] = []
     for name in (asked.label, asked.environment):
@@ -179,3 +170,113 @@ def _known(frame: pd.DataFrame, asked: Options) -> tuple[Names | None, Names | N
         values = frame[name].astype(object)
         found.append([None if m else as_name(v) for v, m in zip(values, missing, strict=True)])
     return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file, and the class and environment it is known to have."""
+
+    file: Entry
+    name: str
+    label: str | None
+    environment: str | None
+
+
+def _image_parts(model: Model, path: Path, asked: Options, named: Given, identity: str | None) -> Iterator[Part]:
+    """All images of a folder or archive, or those a manifest lists; the column `path` goes with the predictions."""
+    if identity not in (None, "path"):
+        raise InputError(f"identity (--id) must be 'path' for images, got {identity!r}: leave it out")
+    in_folders = path.is_dir() or is_archive(path)
+    if in_folders and named:
+        option, name = next(iter(named.items()))
+        raise InputError(f"{option}={name!r} (--{option}): {path} has folders and no columns; leave it out")
+    pictures = _in_folder(path, model.class_names) if in_folders else list(_in_manifest(path, asked, named))
+    side = model.shape[-1]
+    size = max(1, BYTES // (3 * side * side))
+    for start in range(0, len(pictures), size):
+        yield _decoded(pictures[start : start + size], side, path, asked.skip_bad)
+
+
+def _in_folder(path: Path, classes: Sequence[str]) -> list[Picture]:
+    """Folders are classes, and those above them environments, where those of all images could be."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist: check the path")
+    files = [entry for entry in entries(path) if is_image(entry.name)]
+    if not files:
+        raise InputError(f"{path} holds no images: name another folder")
+    labelled = all(file.folders and readable(file.folders[-1]) in classes for file in files)
+    return [
+        Picture(
+            file,
+            readable(file.name),
+            readable(file.folders[-1]) if labelled else None,
+            readable(file.folders[-2]) if labelled and len(file.folders) > 1 else None,
+        )
+        for file in files
+    ]
+
+
+def _in_manifest(path: Path, asked: Options, named: Given) -> Iterator[Picture]:
+    """The images of a table or of JSON lines, whose column of paths has to be there."""
+    column = asked.path or "path"
+    known: dict[str, None] = {}  # a JSON line may lack what others have
+    for row, record in enumerate(_manifest_rows(path, column), start=1):
+        known |= dict.fromkeys(record)
+        name = record.get(column)
+        if not name:
+            raise InputError(f"{path}: row {row} has no {column}: write one")
+        file = path.parent / name
+        try:
+            status = file.stat()
+        except (OSError, ValueError):
+            raise InputError(f"{path}: row {row}: {name[:100]} does not exist: correct the path") from None
+        entry = Entry(path.parent, name, status.st_size, status.st_mtime_ns)
+        yield Picture(entry, name, record.get(str(asked.label)), record.get(str(asked.environment)))
+    _check_given(named, None, list(known), path, "column")
+
+
+def _manifest_rows(path: Path, column: str) -> Iterator[dict[str, str | None]]:
+    """Rows with what is given in them, as texts."""
+    if path.name.lower().endswith((".jsonl", ".ndjson")):
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    record = json.loads(line) if line.strip() else None
+                except ValueError:
+                    record = 0
+                if record is not None and not isinstance(record, dict):
+                    raise InputError(f"{path}, line {number}, must be a JSON object: write one object a line")
+                if record is not None:
+                    yield {key: None if value is None else as_name(value) for key, value in record.items()}
+        return
+    known = read_header(path)
+    require_name(column, known, path, "column", "path")
+    for frame in read_frames(path, ROWS, known):
+        missing = {name: is_blank(frame[name]) for name in known}
+        for i, values in enumerate(frame.astype(object).itertuples(index=False)):
+            pairs = zip(known, values, strict=True)
+            yield {name: None if missing[name][i] else as_name(value) for name, value in pairs}
+
+
+def _decoded(pictures: Sequence[Picture], side: int, where: Path, skip_bad: bool) -> Part:
+    images, good = torch.empty(len(pictures), 3, side, side, dtype=torch.uint8), []
+    for i, image in decode_all(contents([picture.file for picture in pictures]), side):
+        if not isinstance(image, BadImageError):
+            images[i] = torch.from_numpy(image)
+            good.append(i)
+        elif skip_bad:
+            warn(f"{where}: {pictures[i].name} is left out ({image})", DataWarning)
+        else:
+            raise InputError(
+                f"{where}: {pictures[i].name} cannot be used ({image}): correct or remove it, or go on without it with "
+                f"{SKIP_BAD}"
+            )
+    good.sort()
+    chosen = [pictures[i] for i in good]
+    labels, environments = [picture.label for picture in chosen], [picture.environment for picture in chosen]
+    return Part(
+        images[good],
+        {"path": [picture.name for picture in chosen]},
+        labels if any(labels) else None,
+        environments if any(labels) and any(environments) else None,
+    )

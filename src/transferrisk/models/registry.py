@@ -1,6 +1,7 @@
 """Networks by name: ours, the user's own, those of installed packages, and every backbone of timm.
 
-A name may carry an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64.
+A name may carry an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64, `linear:16` a
+linear map to 16 features.
 """
 
 from __future__ import annotations
@@ -167,9 +168,8 @@ def build_wide_resnet(shape: Shape, argument: str) -> nn.Module:
 
 @register("linear")
 def build_linear(shape: Shape, argument: str) -> nn.Module:
-    _refuse_argument("linear", argument)
-    _components("linear", shape)
-    return Linear()
+    width = _components("linear", shape)
+    return nn.Linear(width, _width_in("linear", argument, 16)) if argument else Linear()
 
 
 @register("mlp")

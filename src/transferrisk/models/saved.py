@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import platform
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,10 +104,10 @@ def save_model(folder: Path, saved: SavedModel) -> None:
     write_atomically(folder / DESCRIPTION, dumps({"versions": versions(), **header}, indent=2) + "\n")
 
 
-def load_model_folder(folder: Path | str, build: Callable[[Mapping[str, Any]], Classifier] | None = None) -> SavedModel:
+def load_model_folder(folder: Path | str, network: Classifier | None = None) -> SavedModel:
     """The model in a folder, on the CPU and in evaluation mode.
 
-    `build` makes a network from the description, for weights that are not those of a backbone by its name.
+    `network` is to hold the weights where they are not those of a backbone by its name.
     """
     tensors, header = read_tensors(_weights_of(folder))
     try:
@@ -116,9 +116,9 @@ def load_model_folder(folder: Path | str, build: Callable[[Mapping[str, Any]], C
         environments, about = tuple(map(str, header["environments"])), dict(header["about"])
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder} does not describe a model ({error!r}): train it again, or use a copy") from None
-    if build is None and not backbone:
+    if network is None and not backbone:
         raise InputError(f"{folder} holds a network that was built in Python: build it there, for load_saved_weights")
-    network = build_model(backbone, len(classes), shape, "none") if build is None else build(header)
+    network = network or build_model(backbone, len(classes), shape, "none")
     _fill(network, tensors, folder, header)
     return SavedModel(network.eval(), backbone, shape, classes, environments, about)
 

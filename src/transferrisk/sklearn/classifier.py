@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from threading import Lock
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_consistent_length
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from ..algorithms import get_algorithm
+from ..algorithms import configure, create, get_algorithm
+from ..data import EnvironmentSet
+from ..data.standardise import Standardise
 from ..errors import EnvironmentWarning, InputError, warn
-from .parameters import check_algorithm, check_options, choose_held_out
+from ..models import Classifier, build_model, features_of, on_frozen
+from ..results import Record, mean_score
+from ..settings import Count, NonNegative, Positive, Settings
+from ..training import EarlyStopping, Engine, LossCurve, TrainConfig, Trained, Watch, setting_of, train
+from ..training.defaults import (
+    VECTORS,
+    WARM_UP,
+    balanced,
+    default_backbone,
+    environment_sizes,
+    settings_for,
+    vector_config,
+)
 from .saving import load_classifier, save_classifier
 from .splitter import encode_environments
-from .table import Table, as_tensor
-from .training import Plan, fit
-
-_CHUNK = 2**16  # rows that are classified at a time
 
 Array = NDArray[Any]
+EVALUATIONS = 50  # looks at the environments held out
+SMALL_STEP = 1 << 20  # numbers in a step up to which one thread is as fast as several, which wait for each other
+_ALONE = Lock()
+
+
+@dataclass(frozen=True)
+class _Parameters(Settings):
+    """The constructor's parameters, checked when the classifier is fitted, as scikit-learn wants it."""
+
+    algorithm: str
+    algorithm_params: Mapping[str, Any] | None
+    representation: str
+    max_epochs: Count | Literal["auto"]
+    batch_size: Count | Literal["auto"] | None
+    learning_rate: Positive
+    weight_decay: NonNegative | Literal["auto"]
+    early_stopping: bool
+    n_iter_no_change: Count
+    standardise: bool
+    device: str
+    verbose: int | bool
 
 
 class TransferRiskClassifier(
@@ -34,12 +68,12 @@ class TransferRiskClassifier(
     ClassifierMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
-    """A classifier for places it has not been trained for, from a table with rows of several environments.
+    """A classifier for environments that it was not trained in, from a table with rows of several environments.
 
     It learns a representation of the rows and a linear predictor on it. Each environment (a site, a year, a device)
     counts the same, however many rows it has. Without `environments`, or with one only, there is nothing to transfer
-    between: it then minimises the empirical risk, `algorithm_` is "erm", and an `EnvironmentWarning` says so unless
-    that was asked for.
+    between: the empirical risk is minimised, `algorithm_` is "erm", and an `EnvironmentWarning` says so unless that
+    was asked for.
 
     >>> TransferRiskClassifier(random_state=0).fit(X, y, environments=site).predict(X_new)
 
@@ -48,45 +82,49 @@ class TransferRiskClassifier(
     algorithm : str, default="trm"
         Any of `transferrisk.algorithms.available()`.
     algorithm_params : dict or None, default=None
-        Settings of the algorithm, such as {"ridge": 1e-2}. Where they are not given: `start_epoch` is a tenth of the
-        epochs and, for TRM, `ridge` is 1e-2 and `weights` is "worst" where a step sees all rows.
-    representation : {"linear", "mlp"}, default="linear"
-        What is learnt of a row x: A x + b, with a linear predictor on top, so that decisions stay linear in x and the
-        algorithm decides which directions they may use; or relu(A x + b).
-    width : int, default=16
-        Length of the representation.
+        Settings of the algorithm, such as {"ridge": 1e-2}. Where they are not given, `start_epoch` is 0.4 of the
+        epochs, and TRM's `weights` are "worst".
+    representation : str, default="auto"
+        The network below the predictor: "linear:16" learns A x + b of length 16 of a row x, so that decisions stay
+        linear in x and the algorithm decides which directions they may use; "mlp:64" learns relu(A x + b); "linear"
+        takes the rows as they are; or the name of any network for vectors, see `transferrisk.models.available()`.
+        "auto": "linear:16" up to 500 rows, "mlp:64" beyond.
     max_epochs : int or "auto", default="auto"
-        Passes over as many rows as there are. "auto": 100 where a step sees all rows; otherwise as many as make 1000
-        steps, at least 2.
+        Passes over as many rows as there are. "auto": 100 where a step sees all rows; otherwise as many as make 300 to
+        1000 steps, by the number of rows.
     batch_size : int, "auto" or None, default="auto"
-        Rows of each environment in a step; None: all rows. "auto": all up to 2000 rows, otherwise 128 of each
-        environment, fewer, down to 16, where there are more than 16 of those.
-    learning_rate : float, default=0.1
-        Of SGD with momentum 0.9; a tenth of it for the last fifth of the steps.
-    weight_decay : float, default=1e-4
+        Rows of each environment in a step; None: all rows. "auto": all up to 500 rows, otherwise 128 of each
+        environment, fewer, down to 16, where there are more than 16 environments.
+    learning_rate : float, default=0.05
+        Learning rate of SGD with momentum 0.9; a tenth of it for the last fifth of the steps.
+    weight_decay : float or "auto", default="auto"
+        "auto": 0.01, or 0.001 from 5000 rows on.
     early_stopping : bool, default=False
         Hold environments out, look at the accuracy there 50 times, stop when it has not improved for
         `n_iter_no_change` looks, counted from a while after `start_epoch`, and keep the weights of the best. Needs
         three environments; with fewer it trains to the end on all of them, and warns.
     validation_environments : int, float or list, default=1
-        Which are held out: so many or this share of them, drawn at random, or those listed.
+        Which environments to hold out: so many or this share of them, drawn at random, or those listed.
     n_iter_no_change : int, default=10
     standardise : bool, default=True
         Subtract the mean of each column and divide by its standard deviation; both are kept with the model.
     random_state : int, RandomState, Generator or None, default=None
     device : str, default="cpu"
         Where to train: "cpu", "cuda", "cuda:1", or "auto", a GPU where there is one. The fitted model is on the CPU.
+    watch : sequence of `transferrisk.training.Watch`, default=()
+        Objects that follow the training, such as a progress bar. They are not saved.
     verbose : int, default=0
 
     Attributes
     ----------
     classes_ : (C,) the labels
     environments_ : (E,) the environments, sorted; None where none were given
-    validation_environments_ : those that were held out; None: none
-    algorithm_ : the algorithm that was used
+    validation_environments_ : environments that were held out; None: none
+    algorithm_, representation_ : the algorithm and the network that were used
+    settings_, config_ : its settings, and how it was trained
     model_ : the fitted `transferrisk.models.Classifier`; takes float tensors of rows
     n_iter_ : epochs that were trained
-    loss_curve_ : the loss of each step; on a GPU of every fiftieth
+    loss_curve_, loss_steps_ : the loss of each step and the number of the step; on a GPU of every fiftieth
     validation_scores_ : accuracy in the held-out environments at each look; None: none were held out
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
 
@@ -100,24 +138,23 @@ class TransferRiskClassifier(
         algorithm: str = "trm",
         *,
         algorithm_params: Mapping[str, Any] | None = None,
-        representation: str = "linear",
-        width: int = 16,
+        representation: str = "auto",
         max_epochs: int | str = "auto",
         batch_size: int | str | None = "auto",
-        learning_rate: float = 0.1,
-        weight_decay: float = 1e-4,
+        learning_rate: float = VECTORS.lr,
+        weight_decay: float | str = "auto",
         early_stopping: bool = False,
         validation_environments: Any = 1,
         n_iter_no_change: int = 10,
         standardise: bool = True,
         random_state: Any = None,
         device: str = "cpu",
+        watch: Sequence[Watch] = (),
         verbose: int = 0,
     ) -> None:
         self.algorithm = algorithm
         self.algorithm_params = algorithm_params
         self.representation = representation
-        self.width = width
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -128,6 +165,7 @@ class TransferRiskClassifier(
         self.standardise = standardise
         self.random_state = random_state
         self.device = device
+        self.watch = watch
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, environments: Any = None, sample_weight: Any = None) -> Self:
@@ -135,66 +173,58 @@ class TransferRiskClassifier(
 
         `sample_weight` (n,) says how much a row counts within its environment; 0 is as if it were not there.
         """
-        algorithm = check_algorithm(self.algorithm)
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), order="C")
+        parameters = self._checked()
+        with np.errstate(invalid="ignore"):  # sums of large numbers, by which scikit-learn looks for infinite ones
+            X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise InputError(f"y holds one class only, {classes[:1].tolist()[0]!r}: a classifier needs two or more")
+            raise InputError(f"y must hold two or more classes, got one class only, {classes[:1].tolist()[0]!r}")
         names, index = encode_environments(["all"] * len(X) if environments is None else environments)
         check_consistent_length(X, index)
         weights = None
         if sample_weight is not None:
-            if not get_algorithm(algorithm).weighted:
-                raise InputError(f"algorithm {algorithm!r} does not heed sample_weight: leave it out")
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             kept = weights > 0
             if not kept.any():
-                raise InputError("sample_weight is zero everywhere: give some row a weight")
+                raise InputError("sample_weight must be above zero in some row, got zero everywhere")
             X, labels, index, weights = X[kept], labels[kept], index[kept], weights[kept]
-        present, index = np.unique(index, return_inverse=True)  # those without weight are gone
+        present, index = np.unique(index, return_inverse=True)  # environments without weight are gone
         names = names[present]
-        if len(names) < 2 and algorithm != "erm":
-            said = (
-                "no environments were given"
-                if environments is None
-                else f"{names[:1].tolist()[0]!r} is the only environment"
-            )
-            warn(
-                f"{said}: {algorithm} needs two or more, so the empirical risk is minimised; give environments, or "
-                'ask for algorithm="erm"',
-                EnvironmentWarning,
-            )
-            algorithm = "erm"
-        options = check_options(self.get_params(deep=False), algorithm)
-        table = Table(X, labels.astype(np.int64), index.astype(np.int64), weights, _told(names), len(classes))
-        chosen = self._held_out(names, options.seed)
+        algorithm = self._usable_algorithm(parameters, names, environments is None, weights is not None)
+        told = tuple(map(str, names.tolist()))
+        data = EnvironmentSet(
+            _as_tensor(X),
+            torch.from_numpy(labels.astype(np.int64)),
+            torch.from_numpy(index.astype(np.int64)),
+            told if len(set(told)) == len(told) else tuple(f"{name} ({i})" for i, name in enumerate(told)),
+            tuple(map(str, range(len(classes)))),
+            weights=None if weights is None else torch.from_numpy(weights),
+        )
+        seed = _draw_seed(self.random_state)
+        chosen = self._held_out(names, seed)
         held_out = None
         if chosen is not None:
-            held_out = table.only(chosen)
-            table = table.only(np.setdiff1d(np.arange(len(names)), chosen))
-        found = fit(table, held_out, Plan.of(table, self.batch_size, self.max_epochs), options)
+            held_out = balanced(data.only([data.environment_names[e] for e in chosen]), None)
+            data = data.only([name for e, name in enumerate(data.environment_names) if e not in chosen])
+        self._train(parameters, algorithm, data, held_out, seed)
         self.classes_ = classes
         self.environments_ = None if environments is None else names
         self.validation_environments_ = None if chosen is None else names[chosen]
         self.algorithm_ = algorithm
-        self.model_ = found.model
-        self.n_iter_ = max(1, round(found.epochs))
-        self.loss_curve_ = found.loss_curve
-        self.validation_scores_ = None if chosen is None else found.scores
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Logits, (n, C); of two classes, how much the second one's is larger, (n,)."""
+        """Logits, (n, C); with two classes, how much the second one's is larger, (n,)."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> Array:
-        """(n, C), in the order of `classes_`."""
+        """Probabilities (n, C), in the order of `classes_`."""
         return np.asarray(softmax(self._logits(X), axis=1))
 
     def predict_log_proba(self, X: Any) -> Array:
-        """(n, C)"""
+        """Logarithms of the probabilities, (n, C)."""
         return np.asarray(log_softmax(self._logits(X), axis=1))
 
     def predict(self, X: Any) -> Array:
@@ -203,8 +233,8 @@ class TransferRiskClassifier(
         return np.asarray(self.classes_[best])
 
     def transform(self, X: Any) -> Array:
-        """The representation, (n, width)."""
-        return self._featurise(X).numpy()
+        """The representation, (n, length)."""
+        return self._featurise(X).double().numpy()
 
     def save(self, folder: Path | str) -> None:
         """Write the fitted classifier to a folder that holds nothing else, without pickle; `load` reads it."""
@@ -220,32 +250,219 @@ class TransferRiskClassifier(
     def _n_features_out(self) -> int:
         return self.model_.head.in_features
 
+    def _checked(self) -> _Parameters:
+        named = {name: getattr(self, name) for name in _Parameters.__dataclass_fields__}
+        parameters = _Parameters(**named)
+        get_algorithm(parameters.algorithm)
+        configure(parameters.algorithm, **(parameters.algorithm_params or {}))
+        return parameters
+
+    def _usable_algorithm(self, parameters: _Parameters, names: Array, absent: bool, weighted: bool) -> str:
+        """The algorithm asked for, or ERM where there are not environments enough."""
+        name = parameters.algorithm
+        if weighted and not get_algorithm(name).weighted:
+            raise InputError(f"sample_weight must be left out: algorithm {name!r} does not heed it")
+        if len(names) > 1 or name == "erm":
+            return name
+        got = "none were given" if absent else f"{names[:1].tolist()[0]!r} is the only one"
+        warn(
+            f"{name} needs two or more environments, and {got}: the empirical risk is minimised instead; give "
+            'environments, or ask for algorithm="erm"',
+            EnvironmentWarning,
+        )
+        return "erm"
+
     def _held_out(self, names: Array, seed: int) -> Any:
         if not self.early_stopping:
             return None
         if len(names) < 3:
             warn(
-                f"early stopping holds environments out and needs three or more, not {len(names)}: trained to the end",
+                f"early stopping holds environments out and needs three or more, got {len(names)}: trained to the end",
                 EnvironmentWarning,
             )
             return None
         return choose_held_out(self.validation_environments, names, seed)
 
+    def _train(
+        self,
+        parameters: _Parameters,
+        algorithm: str,
+        data: EnvironmentSet,
+        held_out: EnvironmentSet | None,
+        seed: int,
+    ) -> None:
+        config = self._config(parameters, data, held_out is not None)
+        on_cpu = Engine.of(parameters.device).device.type == "cpu"
+        # Differences between rows that are weighted and rows that are repeated are of rounding only; in float64 a
+        # hundred steps on all rows leave them below what anybody sees, and small tables can afford it.
+        dtype = torch.float64 if config.batch_size is None and on_cpu else torch.float32
+        shape = tuple(data.inputs[:1].shape[1:])
+        own = parameters.representation
+        self.representation_ = default_backbone(shape, len(data)) if own == "auto" else own
+        make = self._builder(data, dtype)
+        given = (parameters.algorithm_params or {}) if algorithm == parameters.algorithm else {}
+        with _ALONE, torch.random.fork_rng([]):
+            head = make().predictor.numel() if on_cpu else None
+        settings = settings_for(algorithm, given, config, len(data.environment_names), vectors=True, head=head)
+        curve = LossCurve()
+        watch: list[Watch] = [curve, *self.watch]
+        stopping = None
+        if held_out is not None:
+            # A penalty shows its effect a while after it is switched on.
+            after = settings.get("start_epoch", WARM_UP * config.epochs) + 0.1 * config.epochs
+            stopping = EarlyStopping("test", parameters.n_iter_no_change, after)
+            watch.append(stopping)
+        if parameters.verbose:
+            watch.append(_Printed(config.epochs))
+        data = balanced(data, config.batch_size)
+        if data.weights is not None:
+            data = replace(data, weights=data.weights.to(dtype))
+        trained = fit_network(
+            make, data, algorithm, settings, config, seed=seed, device=parameters.device, precision="fp32",
+            evaluate={} if held_out is None else {"test": held_out}, watch=watch,
+        )  # fmt: skip
+        self.model_ = trained.model
+        self.config_, self.settings_ = config, settings
+        self.n_iter_ = max(1, round(trained.state.epoch))
+        self.loss_curve_, self.loss_steps_ = curve.losses, curve.steps
+        self.validation_scores_ = None if stopping is None else stopping.scores
+
+    def _config(self, parameters: _Parameters, data: EnvironmentSet, held_out: bool) -> TrainConfig:
+        batch, epochs, decay = parameters.batch_size, parameters.max_epochs, parameters.weight_decay
+        config = vector_config(
+            environment_sizes(data),
+            None if isinstance(epochs, str) else epochs,
+            None if isinstance(batch, str) else batch,
+            all_rows=True if batch is None else None,
+        )
+        return replace(
+            config,
+            lr=parameters.learning_rate,
+            weight_decay=config.weight_decay if isinstance(decay, str) else decay,
+            evaluations=EVALUATIONS if held_out else 10 if parameters.verbose else 1,
+        )
+
+    def _builder(self, data: EnvironmentSet, dtype: torch.dtype) -> Callable[[], Classifier]:
+        """A function that builds the network: standardisation, the representation, a head."""
+        rows, classes, name = data.inputs[:], len(data.class_names), self.representation_
+        shape = (rows.shape[1],)
+        weights = None if data.weights is None else data.weights.numpy()
+        fitted = Standardise.fit(rows.numpy(), weights, dtype) if self.standardise else None
+
+        def make() -> Classifier:
+            top = build_model(name, classes, shape).to(dtype)
+            return on_frozen(build_model("linear", classes, shape), top, fitted or Standardise.identity(*shape, dtype))
+
+        return make
+
     def _featurise(self, X: Any) -> torch.Tensor:
-        """(n, width), in float64."""
         check_is_fitted(self)
-        rows = as_tensor(validate_data(self, X, reset=False, dtype=(np.float64, np.float32), order="C"))
-        with torch.inference_mode():
-            return torch.cat([self.model_.featurise(part) for part in rows.split(_CHUNK)]).double()
+        with np.errstate(invalid="ignore"):  # as in `fit`
+            rows = _as_tensor(validate_data(self, X, reset=False, dtype=(np.float64, np.float32), order="C"))
+        return features_of(self.model_, rows.__getitem__, len(rows))
 
     def _logits(self, X: Any) -> Array:
         features = self._featurise(X)
         with torch.inference_mode():
-            logits = self.model_.head(features.to(self.model_.head.weight.dtype))
-        return np.asarray(logits.double().numpy())
+            return np.asarray(self.model_.head(features).double().numpy())
 
 
-def _told(names: Array) -> tuple[str, ...]:
-    """Of each environment a name of its own."""
-    told = tuple(map(str, names.tolist()))
-    return told if len(set(told)) == len(told) else tuple(f"{name} ({i})" for i, name in enumerate(told))
+class _Printed(Watch):
+    """Prints a line at each evaluation."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        scores = [f", {r['environment']} {r['accuracy']:.1%}" for r in records if r["part"] == "test"]
+        loss = mean_score(records, "batch", "loss")
+        print(f"epoch {records[0]['epoch']:g} of {self.epochs}: loss {loss:.4f}{''.join(scores)}")
+
+
+def fit_network(
+    make: Callable[[], Classifier],
+    data: EnvironmentSet,
+    algorithm: str,
+    settings: Mapping[str, Any],
+    config: TrainConfig,
+    *,
+    seed: int,
+    device: str,
+    precision: str | None = None,
+    evaluate: Mapping[str, EnvironmentSet] | None = None,
+    watch: Sequence[Watch] = (),
+) -> Trained:
+    """Train the network that `make` builds; it ends on the CPU, in evaluation mode.
+
+    Torch's own generators are left as they were. Algorithms draw from them, so that threads fit one after another:
+    the same seed then gives the same model, whatever else is fitted meanwhile.
+    """
+    engine = Engine.of(device, precision=precision)
+    rows = len(data) if config.batch_size is None else config.batch_size * len(data.environment_names)
+    small = rows * data.inputs[:1].numel() <= SMALL_STEP
+    devices = range(torch.cuda.device_count()) if engine.on_gpu else []
+    with _ALONE, torch.random.fork_rng(devices), threads_set(1 if small else None):
+        torch.manual_seed(seed)
+        trained = train(
+            make(),
+            data,
+            create(algorithm, setting_of(data), **settings),
+            config,
+            evaluate=evaluate or {},
+            watch=watch,
+            seed=seed,
+            engine=engine,
+        )
+    trained.model.autocast = None
+    trained.model.cpu().eval()
+    return trained
+
+
+@contextmanager
+def threads_set(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads meanwhile; None: as many as now."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose_held_out(asked: Any, names: Array, seed: int) -> NDArray[np.integer[Any]]:
+    """Numbers of the environments to hold out: so many, a share of them, or those that are named."""
+    E = len(names)
+    asked = asked.tolist() if isinstance(asked, np.ndarray | np.generic) else asked
+    if isinstance(asked, int | float) and not isinstance(asked, bool):
+        count = max(1, round(asked * E)) if 0 < asked < 1 else asked
+        if count not in range(1, E - 1):
+            most = "1" if E == 3 else f"1 to {E - 2}"
+            raise InputError(
+                f"validation_environments must hold out {most} of {E} environments, so that two are left to train on, "
+                f"got {asked!r}"
+            )
+        return np.sort(np.random.default_rng(seed).permutation(E)[: int(count)])
+    if isinstance(asked, str) or not isinstance(asked, Sequence) or not len(asked):
+        raise InputError(f"validation_environments must be a number, a share or a list of environments, got {asked!r}")
+    values = names.tolist()
+    asked = [value.item() if isinstance(value, np.generic) else value for value in asked]
+    unknown = [value for value in asked if value not in values]
+    if unknown:
+        raise InputError(f"validation_environments must be among environments ({values[:10]}), got {unknown[0]!r}")
+    chosen = np.unique([values.index(value) for value in asked])
+    if len(chosen) > E - 2:
+        raise InputError(f"validation_environments must leave two of {E} environments to train on, got {asked!r}")
+    return chosen
+
+
+def _draw_seed(random_state: Any) -> int:
+    """A seed from whatever scikit-learn takes, and from NumPy's newer generators."""
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31 - 1))
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _as_tensor(rows: Array) -> torch.Tensor:
+    """The rows, shared where torch allows it."""
+    rows = np.ascontiguousarray(rows)
+    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())

@@ -1,9 +1,4 @@
-"""A fitted classifier in a folder: one file of tensors, with the rest as JSON in its header, nothing pickled.
-
-    classifier.safetensors    as `models.saved` writes and checks it
-
-It is written beside its target and renamed, so there is an old one or a new one, never half of one.
-"""
+"""A fitted classifier as a model's folder: what `models.saved` keeps of every model, and its own values."""
 
 from __future__ import annotations
 
@@ -13,105 +8,113 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from ..data.standardise import Standardise
 from ..errors import InputError
-from ..files import prepare_folder, write_atomically
-from ..models import MLP, Classifier
-from ..models.saved import encode_tensors, read_tensors
+from ..files import prepare_folder
+from ..models import Classifier, build_model, on_frozen
+from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
+from ..settings import as_json, from_mapping
+from ..training import TrainConfig
 
 if TYPE_CHECKING:
     from .classifier import TransferRiskClassifier
 
-FILE = "classifier.safetensors"
-KIND, VERSION = "TransferRiskClassifier", 1
-PLAIN = ("algorithm_", "n_iter_", "n_features_in_", "loss_curve_", "validation_scores_")
+KIND = "TransferRiskClassifier"
+VALUES = (
+    "algorithm_",
+    "representation_",
+    "n_iter_",
+    "n_features_in_",
+    "loss_curve_",
+    "loss_steps_",
+    "validation_scores_",
+    "settings_",
+)
 ARRAYS = ("classes_", "environments_", "validation_environments_", "feature_names_in_")
-KINDS = "biufUO"  # of arrays that JSON can hold; objects must be strings, numbers or bools
+TYPES = "biufUO"  # of arrays that JSON can hold; objects must be strings, numbers or bools
 
 C = TypeVar("C", bound="TransferRiskClassifier")
 
 
 def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
-    values = {
-        "params": {name: _plain(name, value) for name, value in classifier.get_params(deep=False).items()},
-        "plain": {name: getattr(classifier, name) for name in PLAIN},
+    parameters = classifier.get_params(deep=False) | {"watch": ()}
+    about = {
+        "kind": KIND,
+        **describe_top(classifier.model_, classifier.representation_),
+        "params": {name: _to_json(name, value) for name, value in parameters.items()},
+        "values": {name: _to_json(name, getattr(classifier, name)) for name in VALUES},
         "arrays": {name: _from_array(name, getattr(classifier, name, None)) for name in ARRAYS},
+        "config": as_json(classifier.config_),
     }
-    header = {"values": values, "kind": KIND, "version": VERSION}
-    content = encode_tensors(classifier.model_.state_dict(), header)
-    _refuse_foreign(folder)
-    prepare_folder(folder, FILE)
-    write_atomically(folder / FILE, content)
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """A folder with other things than a classifier, and what a killed `save` left of one."""
-    if not folder.is_dir():
-        return
-    others = sorted(
-        path.name for path in folder.iterdir() if path.name != FILE and not path.name.startswith(f".{FILE}.")
-    )
+    others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in others if name not in (WEIGHTS, DESCRIPTION) and not name.startswith(f".{WEIGHTS}.")]
     if others:
-        raise InputError(f"{folder} holds other things than a classifier, such as {others[0]}: choose another folder")
+        raise InputError(f"{folder} must hold a classifier or nothing, got {others[0]}: choose another folder")
+    prepare_folder(folder, WEIGHTS, DESCRIPTION)
+    environments = () if classifier.environments_ is None else tuple(map(str, classifier.environments_))
+    classes = tuple(map(str, classifier.classes_))
+    shape = (classifier.n_features_in_,)
+    save_model(folder, SavedModel(classifier.model_, "linear", shape, classes, environments, about))
 
 
 def load_classifier(cls: type[C], folder: Path) -> C:
-    path = folder / FILE
-    if not path.is_file():
-        raise InputError(f"{folder} holds no classifier ({FILE} is not there): name a folder that `save` wrote")
-    part, made = read_tensors(path)
-    if made.get("kind") != KIND:
-        raise InputError(f"{path} is no {KIND}: name a folder that `save` wrote")
-    if made.get("version") != VERSION:
-        raise InputError(
-            f"{path} is of version {made.get('version')}, written by transferrisk "
-            f"{made['versions'].get('transferrisk')}, and this one reads {VERSION}: use that release, or fit anew"
-        )
+    saved = load_model_folder(folder, build_saved(describe_folder(folder)))
+    about = saved.about
+    if about.get("kind") != KIND:
+        raise InputError(f"{folder} must hold a {KIND}, got another model: name a folder that `save` wrote")
     try:
-        values = made["values"]
-        classifier = cls(**values["params"])
-        for name in PLAIN:
-            setattr(classifier, name, values["plain"][name])
+        classifier = cls(**about["params"] | {"watch": ()})
+        for name in VALUES:
+            setattr(classifier, name, about["values"][name])
         for name in ARRAYS:
-            array = _to_array(values["arrays"][name])
+            array = _to_array(about["arrays"][name])
             if array is not None or name != "feature_names_in_":
                 setattr(classifier, name, array)
-        weight = next(v for k, v in part.items() if k.startswith("featuriser.1") and v.dim() == 2)
-        width, d = weight.shape
-        layer = nn.Linear(d, width) if classifier.representation == "linear" else MLP(d, width)
-        model = Classifier(layer, width, len(classifier.classes_)).to(weight.dtype)
-        model.featuriser = nn.Sequential(Standardise.identity(d, weight.dtype), layer)
-    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        classifier.config_ = from_mapping(TrainConfig, about["config"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         cause = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path} is damaged or foreign ({cause}): save the classifier again") from None
-    try:
-        model.load_state_dict(part)
-    except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        raise InputError(f"{path} is damaged or foreign ({first}): save the classifier again") from None
-    classifier.model_ = model.eval()
+        raise InputError(f"{folder} is damaged or foreign ({cause}): save the classifier again") from None
+    classifier.model_ = saved.network
     return classifier
 
 
-def _plain(name: str, value: Any) -> Any:
-    """As JSON has it. A generator is what later fits would draw from, and is not kept: they draw afresh."""
+def describe_top(network: Classifier, on_top: str) -> dict[str, Any]:
+    """What `SavedModel.about` says of a network on standardised features, for `build_saved`; "": there is none."""
+    return {"on_top": on_top, "dtype": str(network.head.weight.dtype).removeprefix("torch.")}
+
+
+def build_saved(header: Mapping[str, Any]) -> Classifier:
+    """The network that the header of a saved model describes, with weights that mean nothing yet.
+
+    It is a backbone by its name or, where there is a network on top of it, that network on its standardised features.
+    The backbone "linear" gives the rows themselves.
+    """
+    classes, on_top = len(header["classes"]), header["about"].get("on_top")
+    network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
+    if not on_top:
+        return network
+    dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
+    top = build_model(on_top, classes, (width,), "none").to(dtype)
+    return on_frozen(network, top, Standardise.identity(width, dtype))
+
+
+def _to_json(name: str, value: Any) -> Any:
+    """The value in the types of JSON. A generator, which later fits would draw from, is not kept: they draw afresh."""
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(f"{name}[{key!r}]", held) for key, held in value.items()}
+        return {str(key): _to_json(f"{name}[{key!r}]", held) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(name, held) for held in value]
+        return [_to_json(name, held) for held in value]
     try:
         json.dumps(value)
     except TypeError:
-        raise InputError(
-            f"{name}={value!r} cannot be written as JSON: use a name or a number, or pickle the classifier"
-        ) from None
+        raise InputError(f"{name} must be a name or a number to be saved as JSON, got {value!r}") from None
     return value
 
 
@@ -119,8 +122,8 @@ def _from_array(name: str, array: NDArray[Any] | None) -> dict[str, Any] | None:
     if array is None:
         return None
     values = array.tolist()
-    if array.dtype.kind not in KINDS or not all(isinstance(v, str | int | float) for v in values):
-        raise InputError(f"{name} of type {array.dtype} cannot be written as JSON: use strings, numbers or bools")
+    if array.dtype.kind not in TYPES or not all(isinstance(v, str | int | float) for v in values):
+        raise InputError(f"{name} must hold strings, numbers or bools to be saved as JSON, got {array.dtype}")
     return {"dtype": array.dtype.str, "values": values}
 
 

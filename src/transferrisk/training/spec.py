@@ -24,11 +24,11 @@ from ..models.backbones import WORDS
 from ..models.saved import WEIGHTS, describe_folder
 from ..settings import Bound, Seed, Settings, Share, as_json, digest, from_mapping
 from .config import Precision, TrainConfig
+from .defaults import PROTOCOLS, balanced, default_backbone, is_own_vectors, protocol, settings_for, side_of
 from .digests import LENGTH, file_digest
 from .engine import Engine
 from .finetune import few_samples, finetuning
 from .loop import Trained, train
-from .protocols import PROTOCOLS, default_backbone, protocol, side_of
 from .state import setting_of
 from .watches import Watch
 
@@ -117,10 +117,11 @@ class TrainSpec(Settings):
         found = shift_of(self.data, self.shift, *asked)
         biases = () if found is None else found.biases
         two = len(biases) == 2
+        own = PROTOCOLS.get(self.data.partition(":")[0])
         resolved = replace(
             self,
-            settings=asdict(configure(self.algorithm, **self.settings)),
-            training=self._training(PROTOCOLS.get(self.data.partition(":")[0])),
+            settings=self.settings if is_own_vectors(self.data) else asdict(configure(self.algorithm, **self.settings)),
+            training=self._training(own),
             shift=None if found is None else found.kind,
             first_bias=biases[0] if two else None,
             bias=biases[1] if two else None,
@@ -131,10 +132,10 @@ class TrainSpec(Settings):
         facts = facts_of(self.data)
         return resolved if facts is None else resolved._with_network(shape_of(facts, self.size))
 
-    def _with_network(self, shape: Sequence[int]) -> TrainSpec:
-        """The same for inputs of this shape."""
+    def _with_network(self, shape: Sequence[int], rows: int | None = None) -> TrainSpec:
+        """The same for inputs of this shape, of which there are so many."""
         before = {} if self.init is None else describe_folder(self.init)
-        backbone = self.backbone or before.get("backbone") or default_backbone(shape)
+        backbone = self.backbone or before.get("backbone") or default_backbone(shape, rows)
         ours = is_registered(backbone)
         if self.init is not None:
             weights, first = None, before.get("about", {}).get("spec", {}).get("weights")
@@ -212,8 +213,12 @@ def run_spec(
         del sets["training_domain"]  # it would be of environments that this training does not see
     data = sets["train"]
     shape = tuple(data.inputs[:1].shape[1:])
-    spec = replace(spec, training=spec._training(own))._with_network(shape)
+    spec = replace(spec, training=spec._training(own))._with_network(shape, len(data))
     config = TrainConfig(**spec.training, augment=bool(spec.augment))
+    if is_own_vectors(spec.data):
+        settings = settings_for(spec.algorithm, spec.settings, config, len(data.environment_names), vectors=True)
+        spec = replace(spec, settings=asdict(configure(spec.algorithm, **settings)))
+        data = balanced(data, config.batch_size)
     if "transfer" in config.record and len(data.environment_names) < 2:
         raise InputError("record must not hold 'transfer': it needs two training environments, and there is one")
     engine = Engine.of(device, devices, spec.precision, loaders, batch_size=config.batch_size)

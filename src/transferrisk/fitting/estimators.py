@@ -1,0 +1,182 @@
+"""What `trm fit` compares, as scikit-learn estimators: an encoder for tables and a network for images.
+
+    table     TableEncoder, then TransferRiskClassifier
+    vectors   TransferRiskClassifier; also on the features of a frozen backbone
+    images    ImageClassifier, where the whole network is trained
+
+Rows of a table and images are given by their numbers, (n, 1), which is all that scikit-learn cuts into training and
+test rows and sends to other processes. The table lies in a file that each process reads once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import joblib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+
+from ..data import EnvironmentSet, filled
+from ..data.schema import Schema
+from ..models import build_model
+from ..sklearn.classifier import fit_network
+from ..sklearn.splitter import encode_environments
+from ..training import LossCurve, TrainConfig, Watch
+from ..training.defaults import batch_of, image_config, settings_for
+from .model import class_probabilities
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Integers = NDArray[np.integer[Any]]
+
+
+def numbered(count: int) -> Integers:
+    """Numbers of so many rows, (n, 1)."""
+    return np.arange(count)[:, None]
+
+
+@contextmanager
+def stored_table(frame: pd.DataFrame) -> Iterator[Path]:
+    """A folder that holds the table as `TableEncoder` reads it, and in which a pipeline may cache what it encodes."""
+    with TemporaryDirectory(prefix="transferrisk-") as folder:
+        joblib.dump(frame, Path(folder) / "table")
+        try:
+            yield Path(folder)
+        finally:
+            _read_table.cache_clear()  # of a file that is about to go
+
+
+@lru_cache(maxsize=1)
+def _read_table(path: Path) -> pd.DataFrame:
+    """A table of this process or its parent's; its numbers stay on the disk until they are looked at."""
+    table: pd.DataFrame = joblib.load(path, mmap_mode="r")
+    return table
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Rows of a stored table, by number (n, 1), to features (n, d).
+
+    The schema, with all its statistics, comes from the rows it is fitted to and from no others.
+
+    Parameters
+    ----------
+    folder : the folder of `stored_table`
+    label, environment : names of the columns that are not features
+
+    Attributes
+    ----------
+    schema_ : the `Schema`
+    """
+
+    def __init__(self, folder: Path, label: str, environment: str) -> None:
+        self.folder = folder
+        self.label = label
+        self.environment = environment
+
+    def fit(self, X: Integers, y: Any = None) -> Self:
+        self.schema_ = Schema.infer(self._rows(X), self.label, self.environment)
+        return self
+
+    def transform(self, X: Integers) -> NDArray[np.float32]:
+        return self.schema_.encode(self._rows(X)).features.numpy()
+
+    def _rows(self, X: Integers) -> pd.DataFrame:
+        return _read_table(self.folder / "table").iloc[X[:, 0]]
+
+
+class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network that is trained on images, which are given by their numbers in a set, (n, 1).
+
+    Parameters
+    ----------
+    images : the `EnvironmentSet`; its labels and environments are not used
+    algorithm, algorithm_params, device, watch : see `TransferRiskClassifier`
+    backbone, weights : see `transferrisk.models.build`
+    epochs : passes over the images; None: the defaults' number
+    augment : whether images are varied
+    random_state : int
+
+    Attributes
+    ----------
+    classes_, model_, loss_curve_, loss_steps_ : see `TransferRiskClassifier`
+    config_, settings_ : what the network was trained with
+    """
+
+    __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
+
+    def __init__(
+        self,
+        images: EnvironmentSet,
+        algorithm: str = "trm",
+        *,
+        algorithm_params: Mapping[str, Any] | None = None,
+        backbone: str = "resnet18",
+        weights: str | None = None,
+        epochs: int | None = None,
+        augment: bool = False,
+        random_state: int = 0,
+        device: str = "cpu",
+        watch: Sequence[Watch] = (),
+    ) -> None:
+        self.images = images
+        self.algorithm = algorithm
+        self.algorithm_params = algorithm_params
+        self.backbone = backbone
+        self.weights = weights
+        self.epochs = epochs
+        self.augment = augment
+        self.random_state = random_state
+        self.device = device
+        self.watch = watch
+
+    def __sklearn_clone__(self) -> Self:
+        """The parameters as they are: scikit-learn would copy every image."""
+        return type(self)(**self.get_params(deep=False))
+
+    def fit(self, X: Integers, y: Any, environments: Any) -> Self:
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        names, index = encode_environments(environments)
+        data = replace(
+            self._chosen(X),
+            labels=torch.from_numpy(labels),
+            environments=torch.from_numpy(index),
+            environment_names=tuple(map(str, names)),
+            class_names=tuple(map(str, self.classes_)),
+        )
+        self.config_: TrainConfig = image_config(data, self.epochs, self.augment)
+        given = self.algorithm_params or {}
+        self.settings_ = settings_for(self.algorithm, given, self.config_, len(names), vectors=False)
+        shape = tuple(data.inputs[:1].shape[1:])
+        curve = LossCurve()
+        trained = fit_network(
+            lambda: build_model(self.backbone, len(self.classes_), shape, self.weights),
+            filled(data, batch_of(self.config_)),
+            self.algorithm,
+            self.settings_,
+            self.config_,
+            seed=self.random_state,
+            device=self.device,
+            watch=(curve, *self.watch),
+        )
+        self.model_ = trained.model
+        self.loss_steps_, self.loss_curve_ = curve.steps, curve.losses
+        return self
+
+    def predict_proba(self, X: Integers) -> NDArray[np.float64]:
+        return class_probabilities(self.model_, self._chosen(X)).numpy()
+
+    def predict(self, X: Integers) -> NDArray[Any]:
+        found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        return found
+
+    def _chosen(self, X: Integers) -> EnvironmentSet:
+        return self.images.select(torch.from_numpy(X[:, 0]))

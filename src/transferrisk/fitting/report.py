@@ -1,0 +1,290 @@
+"""What there is to say of a fit: tables, the model card, the page, and the folder that keeps them with the model.
+
+The page shows no transfer matrix of the final features: they were trained on all rows, to which any labels can be
+fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import describe_algorithm
+from ..errors import counted, listed
+from ..files import write_atomically
+from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
+from ..reports.text import markdown, markdown_text
+from ..settings import dumps
+from .compare import Comparison
+from .fitted import Fitted, Plan
+from .model import CARD, COMPARISON, REPORT, write_folder
+from .source import Source
+
+Z = 1.96  # of a 95 % interval
+MOST = 20  # columns that a terminal shows
+COLUMNS = ("Column", "Taken as", "Features", "Remark")
+
+
+def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool = False) -> None:
+    """Write the model's folder; `command` is what the card and the page say to produce it with."""
+    compared = None if fitted.comparison is None else fitted.comparison.to_dict()
+    content = {"chosen": fitted.choice.algorithm, "why": fitted.choice.why, "comparison": compared}
+
+    def write_rest(place: Path) -> None:
+        write_atomically(place / COMPARISON, dumps(content, indent=2) + "\n")
+        write_atomically(place / CARD, model_card(fitted, command))
+        write_page(place / REPORT, fit_page(fitted, command))
+
+    write_folder(Path(folder), fitted.model.saved, write_rest, force)
+
+
+def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
+    """The fit in the types of JSON, with where everything lies."""
+    return {
+        "algorithm": fitted.choice.algorithm,
+        "why": fitted.choice.why,
+        "comparison": None if fitted.comparison is None else fitted.comparison.to_dict(),
+        "rows": len(fitted.source.samples),
+        "environments": fitted.source.sizes,
+        "network": {
+            "backbone": fitted.plan.backbone,
+            "weights": fitted.plan.weights,
+            "frozen": bool(fitted.plan.frozen),
+            "on_top": fitted.plan.on_top,
+        },
+        "classes": list(fitted.source.samples.class_names),
+        "features": [
+            {"column": name, "taken_as": kind, "features": number, "remark": remark}
+            for name, kind, number, remark in columns_of(fitted.source)
+        ],
+        "model": str(folder),
+        "card": str(folder / CARD),
+        "report": str(folder / REPORT),
+        "comparison_file": str(folder / COMPARISON),
+    }
+
+
+def columns_of(source: Source) -> list[tuple[str, str, int, str]]:
+    """(column, taken as, number of features, remark) of what a model is given."""
+    if source.schema is not None:
+        schema = source.schema
+        used = [(c.name, c.kind, len(c.features), schema.remarks.get(c.name, "")) for c in schema.columns]
+        return used + [(name, "not used", 0, why) for name, why in schema.dropped.items()]
+    if source.kind == "images":
+        channels, height, width = source.shape
+        return [("images", f"images of {width} x {height} pixels", channels, "")]
+    return [(listed(source.columns) or "features", "vectors, standardised", source.shape[0], "")]
+
+
+def columns_table(source: Source, folder: Path) -> Table:
+    """How each column is taken; of many, those first that there is something to say about."""
+    samples, sizes = source.samples, source.sizes
+    found = columns_of(source)
+    if len(found) > MOST:
+        found.sort(key=lambda column: not column[-1])
+    rows = [
+        (source.label, "label", "", f"{len(samples.class_names)} classes"),
+        (source.environment, "environment", "", f"{min(sizes.values())} to {max(sizes.values())} rows"),
+        *((name, kind, str(number), remark) for name, kind, number, remark in found[:MOST]),
+    ]
+    more = f"and {len(found) - MOST} more columns: see {folder / CARD}" if len(found) > MOST else ""
+    title = f"{source.name}: {counted(len(samples), 'row')}, {len(sizes)} environments"
+    return Table(title, COLUMNS, rows, note=more)
+
+
+def comparison_table(fitted: Fitted) -> Table:
+    """Accuracy of each algorithm in each environment; the chosen one is emphasised."""
+    comparison = fitted.comparison
+    assert comparison is not None
+    where = "in environments not trained on" if comparison.held == "environments" else "on held-out rows"
+    rows = comparison.ranked()
+    return Table(
+        f"Accuracy, %, {where}",
+        ["Algorithm", *comparison.environments, "Mean", "Worst"],
+        [[name, *map(percent, (*values, mean, worst))] for name, values, mean, worst in rows],
+        emphasised=[i for i, row in enumerate(rows) if row[0] == fitted.choice.algorithm],
+    )
+
+
+def fit_sections(fitted: Fitted) -> list[Section | str]:
+    """What a terminal shows of a fit."""
+    chosen = f"Chosen: {fitted.choice.algorithm}, {fitted.choice.why}."
+    if fitted.comparison is None:
+        return [chosen]
+    return [comparison_table(fitted), how_compared(fitted.comparison), chosen]
+
+
+def frozen_note(source: Source, plan: Plan) -> str:
+    """Whether a pretrained backbone is trained, and how to have it otherwise; "" where there is none."""
+    if plan.frozen:
+        return (
+            f"{plan.backbone} is taken as it is (frozen), and {plan.on_top} trained on its features; --tuned trains "
+            "all of it, which takes far longer."
+        )
+    if source.kind != "images" or plan.weights in (None, "none"):
+        return ""
+    return f"All of {plan.backbone} is trained; --frozen takes it as it is and trains a small network on its features."
+
+
+def how_compared(comparison: Comparison) -> str:
+    """One sentence on what the numbers of a comparison are."""
+    seeds = f", {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
+    if comparison.held == "rows":
+        return (
+            "No environment could be held out: the accuracies are on a fifth of each environment's rows, of "
+            f"environments that were trained on, and say nothing about new ones{seeds}."
+        )
+    drawn = f" {len(comparison.environments)} of {len(comparison.environments) + comparison.left_out}, drawn by seed,"
+    which = drawn if comparison.left_out else ""
+    return (
+        f"Each environment{which} was held out once: trained on the others, accuracy on all its rows, which neither "
+        f"the model nor the encoding had seen{seeds}."
+    )
+
+
+def settings_of(fitted: Fitted) -> Mapping[str, str | Sequence[str]]:
+    """How the final model was trained."""
+    samples, config = fitted.source.samples, fitted.config
+    steps = counted(fitted.curve[0][-1], "step")
+    drawn = f"{config.batch_size} samples of each environment" if config.batch_size else "all samples"
+    return {
+        "Data": f"{fitted.source.name}: {counted(len(samples), 'row')}, label {fitted.source.label!r}, environment "
+        f"{fitted.source.environment!r}",
+        "Environments": [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()],
+        "Classes": [
+            f"{name}: {counted(count, 'row')}"
+            for name, count in zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
+        ],
+        "Algorithm": describe_algorithm(fitted.choice.algorithm, **fitted.settings),
+        "Network": network_of(fitted),
+        "Training": f"{steps} on {drawn}, SGD with rate {config.lr:g}, momentum {config.momentum:g} and weight decay "
+        f"{config.weight_decay:g}, the rate times {config.decay_factor:g} after {config.decay_at:.0%} of the steps"
+        + (", images varied" if config.augment else ""),
+        "Seed": str(fitted.plan.seed),
+    }
+
+
+def network_of(fitted: Fitted) -> str:
+    """Which network it is, and what of it was trained."""
+    plan = fitted.plan
+    network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
+    if not plan.frozen:
+        return network
+    width = len(fitted.model.network.featuriser.standardise.mean)  # type: ignore[arg-type]  # an OnFrozen
+    return f"{network}, frozen: only {plan.on_top} on its {width} features, standardised, was trained"
+
+
+def names_in_text(names: Sequence[str]) -> str:
+    """All names; those with a comma are quoted, so that one can tell where each ends."""
+    return ", ".join(repr(name) if "," in name else name for name in names)
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of so many."""
+    centre = share + Z * Z / (2 * count)
+    half = Z * sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+    scale = 1 + Z * Z / count
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def model_card(fitted: Fitted, command: str = "") -> str:
+    """The model card: what the model is, how it was chosen and what it is not for, in Markdown."""
+    from .. import __version__
+
+    samples, source = fitted.source.samples, fitted.source
+    classes = markdown_text(names_in_text(samples.class_names))
+    counts = samples.group_counts().tolist()
+    environments = Table(
+        "",
+        ["Environment", "Rows", *samples.class_names],
+        [[name, sum(row), *row] for name, row in zip(samples.environment_names, counts, strict=True)],
+    )
+    paragraphs = [
+        f"# Model of {markdown_text(source.label)}",
+        f"Fitted on {date.today().isoformat()} by transferrisk {__version__}"
+        + (f" with `{command}`." if command else "."),
+        "## Data",
+        f"{markdown_text(source.name)}: {len(samples)} rows, {len(samples.environment_names)} environments (column "
+        f"{markdown_text(source.environment)}), classes {classes}.",
+        markdown(environments).strip("\n"),
+        "## What the model is given",
+        "Neither the label nor the environment is a feature.",
+        markdown(Table("", COLUMNS, columns_of(source))).strip("\n"),
+        "## Comparison",
+        _card_comparison(fitted),
+        f"**Chosen: {fitted.choice.algorithm}**, {markdown_text(fitted.choice.why)}.",
+        "## Settings",
+        "\n".join(
+            f"- {name}: {markdown_text(value if isinstance(value, str) else '; '.join(value))}"
+            for name, value in settings_of(fitted).items()
+        ),
+        "The model of the last step is kept; nothing was selected by its accuracy on the way.",
+        "## Intended use and limits",
+        f"For telling {classes} apart in places like the environments above, also new ones. {_expectation(fitted)} "
+        "Probabilities were not calibrated. It was not examined for fairness between groups other than the "
+        "environments and classes above.",
+        "## How to predict",
+        "```bash\ntrm predict MODEL new.parquet --output predictions.parquet\n```",
+        "```python\nfrom transferrisk.fitting import load_model\n\nmodel = load_model('MODEL')\n"
+        f"probabilities = model.predict_proba({'frame' if source.kind == 'table' else 'array'})\n```",
+        "MODEL is the folder this card lies in.",
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _card_comparison(fitted: Fitted) -> str:
+    if fitted.comparison is None:
+        return "No algorithms were compared, so nothing is known about environments that were not trained on."
+    return f"{how_compared(fitted.comparison)}\n\n{markdown(comparison_table(fitted)).strip()}"
+
+
+def _expectation(fitted: Fitted) -> str:
+    if fitted.comparison is None or fitted.comparison.held == "rows":
+        return "How it does in a new environment was not measured."
+    return (
+        "The comparison is what is known about new environments: expect an accuracy between the worst and the best of "
+        "the held-out ones, and less where a new one differs more than they do from each other. Where the algorithm "
+        "was chosen by these numbers, its own are a little too good."
+    )
+
+
+def fit_page(fitted: Fitted, command: str = "") -> Page:
+    lead = [f"{fitted.choice.algorithm} was trained on all {len(fitted.source.samples)} rows: {fitted.choice.why}."]
+    if fitted.plan.frozen:
+        lead.append(f"The network is {network_of(fitted)}.")
+    sections: list[Section] = []
+    if fitted.comparison is not None:
+        lead.append(how_compared(fitted.comparison))
+        sections += [comparison_table(fitted), _bars(fitted.comparison)]
+    sections += [_curves(fitted), Table("What the model is given", COLUMNS, columns_of(fitted.source))]
+    title = f"{fitted.source.label}: a model for new environments"
+    return Page(title, tuple(lead), tuple(sections), settings_of(fitted), command)
+
+
+def _bars(comparison: Comparison) -> Bars:
+    groups: dict[str, Sequence[Bar]] = {
+        f"{environment} ({comparison.rows[environment]} rows)": [
+            Bar(name, accuracy[environment], *wilson(accuracy[environment], comparison.rows[environment]))
+            for name, accuracy in comparison.accuracy.items()
+        ]
+        for environment in comparison.environments
+    }
+    kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
+    return Bars(f"Accuracy in {kind}", groups, note="Lines are 95 % intervals over the rows of an environment.")
+
+
+def _curves(fitted: Fitted) -> Curves:
+    series = {f"{fitted.choice.algorithm}, all rows": fitted.curve}
+    if fitted.comparison is not None:
+        series = dict(fitted.comparison.curves) | series
+    return Curves(
+        "Training",
+        series,
+        "step",
+        "loss",
+        note="The algorithms minimise different things, so the heights of their curves do not compare. Of each "
+        "compared algorithm, the first training is shown.",
+    )
