@@ -52,6 +52,13 @@ class Recipe(Settings):
             for rule in rules:
                 if rule not in RULES:
                     raise InputError(f"{key} must name rules of selection, got {rule!r}{choices(rule, RULES)}")
+        for rule, lines in self.published.items():
+            for line, columns in lines.items():
+                for column, given in columns.items():
+                    found = given if isinstance(given, list | tuple) else [given]
+                    if not 1 <= len(found) <= 2 or not {int, float} >= set(map(type, found)):
+                        where = f"published.{rule}.{line}.{column}"
+                        raise InputError(f"{where} must be [mean] or [mean, deviation], got {given!r}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,19 @@ class View(Settings):
                 if value not in VALUES:
                     raise InputError(f"{name} must name values of a training, got {value!r}{choices(value, VALUES)}")
 
+    @property
+    def axis(self) -> str:
+        """The axis that is not a panel, "" where there is none."""
+        return ""
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise InputError where the plan of an experiment has nothing that this view could show."""
+        if experiment.methods == [""]:
+            raise InputError("there are no methods to compare: use kind rows or xy")
+        for name in filter(None, [*self.panels, self.axis]):
+            if name not in experiment.axes:
+                raise InputError(f"there is no axis {name!r}{choices(name, experiment.axes)}")
+
     def part(self, experiment: Experiment, rule: str) -> Part:
         """The tables and drawings of an experiment under a rule."""
         raise NotImplementedError
@@ -78,6 +91,10 @@ class TableView(View):
     average: bool = False
     value: tuple[str, ...] = ("accuracy",)
 
+    @property
+    def axis(self) -> str:
+        return self.columns
+
     def part(self, experiment: Experiment, rule: str) -> Part:
         results = MethodResults.of(experiment, rule, self.value)
         if not self.columns:
@@ -86,7 +103,7 @@ class TableView(View):
         several = len(self.value) > 1
         grids = [
             results.grid(panel, value, self.columns, self.average, several)
-            for panel in _panels(experiment, self, self.columns)
+            for panel in _panels(experiment, self)
             for value in self.value
         ]
         by = f" by {column_label(self.columns)}"
@@ -107,11 +124,15 @@ class LinesView(View):
     y_scale: Scale = "linear"
     x_label: str = ""
 
+    @property
+    def axis(self) -> str:
+        return self.x
+
     def part(self, experiment: Experiment, rule: str) -> Part:
         results = MethodResults.of(experiment, rule, self.value)
         several = len(self.value) > 1
         grids, drawn = [], []
-        for panel in _panels(experiment, self, self.x):
+        for panel in _panels(experiment, self):
             for value in self.value:
                 grid = results.grid(panel, value, self.x, False, several)
                 grids.append(grid)
@@ -182,14 +203,10 @@ def _words(value: str) -> str:
     return VALUES[value].label.replace(", %", " in %").capitalize()
 
 
-def _panels(experiment: Experiment, view: View, *used: str) -> Iterator[dict[str, Any]]:
+def _panels(experiment: Experiment, view: View) -> Iterator[dict[str, Any]]:
     """Every combination of the panels' axes; an axis of several values that the view does not name is a panel too."""
-    for name in (*view.panels, *used):
-        if name not in experiment.axes:
-            raise InputError(f"there is no axis {name!r}{choices(name, experiment.axes)}")
     names = dict.fromkeys([*view.panels, *(axis for axis, values in experiment.axes.items() if len(values) > 1)])
-    for name in used:
-        names.pop(name, None)
+    names.pop(view.axis, None)
     for values in itertools.product(*map(experiment.axes.__getitem__, names)):
         yield dict(zip(names, values, strict=True))
 
@@ -240,8 +257,6 @@ class MethodResults:
 
     @classmethod
     def of(cls, experiment: Experiment, rule: str, values: Sequence[str]) -> MethodResults:
-        if experiment.methods == [""]:
-            raise InputError("there are no methods to compare: use kind rows or xy")
         selected = values_at_selected(experiment.records, rule, values).set_index(RUN_COLUMN).add_prefix(SELECTED)
         places = experiment.places.merge(selected, "left", left_on=RUN_COLUMN, right_index=True)
         keys = [*experiment.axes, "method"]

@@ -83,13 +83,24 @@ def file_stem(*names: str) -> str:
 def parts_of(experiment: Experiment) -> dict[str, Part]:
     """The stem of its files -> what each view gives, under every rule that applies to it."""
     found = {}
-    for name, view in read_views(experiment.recipe.show, f"recipe {experiment.name}").items():
+    for name, view in checked_views(experiment).items():
         for rule in experiment.recipe.select if view.selects else ("",):
             try:
                 found[file_stem(name, rule)] = view.part(experiment, rule)
             except InputError as error:
                 raise InputError(f"recipe {experiment.name}: {error}") from None
     return found
+
+
+def checked_views(experiment: Experiment) -> dict[str, View]:
+    """The views of the experiment's recipe, each of which has something to show of it."""
+    views = read_views(experiment.recipe.show, f"recipe {experiment.name}")
+    for view in views.values():
+        try:
+            view.check(experiment)
+        except InputError as error:
+            raise InputError(f"recipe {experiment.name}: {error}") from None
+    return views
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +180,7 @@ def check_recipe(
 ) -> None:
     """Raise the errors that a report on such results would raise, such as a view of an axis that does not exist."""
     found = {"recipe": recipe, "cells": [[run, dict(columns)] for run, columns in cells]}
-    parts_of(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
+    checked_views(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
 
 
 def _page(report: Report, command: str, root: str) -> Page:

@@ -32,6 +32,9 @@ class RowView(View):
     selects: ClassVar[bool] = False
     where: Mapping[str, Any] = field(default_factory=dict)
 
+    def check(self, experiment: Experiment) -> None:
+        """Nothing can be told of columns before there are records."""
+
     def found(self, experiment: Experiment, used: Iterable[str]) -> pd.DataFrame:
         """Records with the columns of their places, one copy for each place; an unknown column is an error."""
         planned = experiment.planned if "seed" in experiment.planned else experiment.planned.assign(seed=None)

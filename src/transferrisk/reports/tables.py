@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
 from .values import NOTHING, Cell, Curves, Entry, Table, number
 
 CONFIDENCE = 0.95
@@ -103,8 +102,6 @@ def find_published(table: Mapping[str, Any], rule: str, line: str, keys: Sequenc
         if key in of_line:
             given = of_line[key]
             found = given if isinstance(given, list | tuple) else [given]
-            if not 1 <= len(found) <= 2 or not all(type(value) in (int, float) for value in found):
-                raise InputError(f"published.{rule}.{line}.{key} must be [mean] or [mean, deviation], got {given!r}")
             return Published(*map(float, found))
     return None
 
