@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from transferrisk.experiments import estimate as module
-from transferrisk.experiments.estimate import estimate, seconds_by_kind, steps_of
+from transferrisk.experiments.estimate import estimate, seconds_by_kind
 from transferrisk.experiments.plan import make_plan
 from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.tasks import get_task, plan_run
 from transferrisk.training import run_spec
+
+
+def steps_of(run):
+    task = get_task(run.task)
+    cost = task.cost(task.read(run.settings))
+    return None if cost is None else cost.steps
+
 
 SETTINGS = {"algorithm": "erm", "backbone": "cnn:4"}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
+from transferrisk.algorithms import ALGORITHMS, Algorithm, Config
 from transferrisk.errors import InputError
 from transferrisk.experiments.tasks import Place, get_task, plan_run
-from transferrisk.training import run_spec
+from transferrisk.training import TrainSpec, run_spec
 
 GAUSSIAN = {
     "data": "gaussian",
@@ -37,6 +38,39 @@ def test_a_training_gives_a_row_for_each_evaluation_and_environment(tmp_path):
         assert row["irm_loss"] == row["loss"] + row["irm"]
         assert row["transfer_risk"] == max(v for name, v in row["transfer"].items() if name != row["environment"])
     assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_settings_of_a_packages_algorithm_reach_it_as_values(tmp_path):
+    """A list stays a list, and "none" stays text where the setting is text."""
+
+    @dataclass(frozen=True)
+    class Listed(Config):
+        rates: tuple[float, ...] = ()
+        mode: str = "mean"
+        cap: float | None = 1.0
+
+    seen = []
+
+    class Noting(Algorithm[Listed]):
+        config_type = Listed
+
+        def objective(self, out, penalised):
+            seen.append(self.config)
+            return {"loss": out.empirical_risk}
+
+    with ALGORITHMS.temporary():
+        ALGORITHMS.add("noting", Noting)
+        run = plan_run("train", {**GAUSSIAN, "algorithm": "noting", "settings": {"rates": [1, 2.5], "mode": "none"}})
+        assert run.settings["settings"] == {"rates": [1.0, 2.5], "mode": "none", "cap": 1.0}
+        carried_out(run, Place(tmp_path, device="cpu"))
+        with pytest.raises(InputError, match=r"rates\[0\] must be a finite number, got 'x'"):
+            plan_run("train", {**GAUSSIAN, "algorithm": "noting", "settings": {"rates": ["x"]}})
+    assert set(seen) == {Listed((1.0, 2.5), "none", 1.0)}
+
+
+def test_a_run_of_a_training_is_named_by_its_spec():
+    run = plan_run("train", GAUSSIAN)
+    assert run.name == TrainSpec(**run.settings).digest
 
 
 def test_a_training_that_was_cut_off_after_its_last_step_gives_its_rows_again(tmp_path):

@@ -93,8 +93,8 @@ def test_the_tails_that_the_bounds_use():
     built = construct(SETTINGS, "separated", 9)
     points = torch.tensor([[0.0, 0.0], [-1.0, 7.0]], dtype=torch.float64)
     squares = torch.cdist(points, built.centres).square().amin(1)
-    assert built.outside(points).tolist() == pytest.approx(chi2.sf((18 - squares).clamp(min=0).numpy(), 7).tolist())
-    torch.testing.assert_close(built.inside(points), 1 - built.outside(points))
+    assert built.beyond(points).tolist() == pytest.approx(chi2.sf((18 - squares).clamp(min=0).numpy(), 7).tolist())
+    torch.testing.assert_close(built.inside(points), 1 - built.beyond(points))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""What a training step costs, for each algorithm on the paper's settings, as a ratio to ERM in the same run.
+"""Cost of a training step of each algorithm on the paper's workloads, as a ratio to ERM in the same run.
 
-A step is forward, backward and optimiser on one batch that lies on the device: reading data is left out. Labels are
-random, as hard for the head's solvers as labels can be.
+A step is forward, backward and optimiser on one batch that is on the device; reading data is not measured. Labels are
+random, which is the hardest case for the solvers of the head.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Workload:
     """The sizes of a step."""
 
     environments: int
-    batch_size: int  # of each environment
+    batch_size: int  # samples of each environment
     shape: tuple[int, ...]
     backbone: str
     classes: int
@@ -73,8 +73,8 @@ class Measurement:
     device: str
     precision: str
     ms: float  # median of a step
-    ratio: float  # to ERM: median over steps of the ratio to ERM's step of the same turn
-    peak_mib: float | None  # of the device's memory; None where that is not counted
+    ratio: float  # median over steps of the ratio to ERM's step of the same turn
+    peak_mib: float | None  # peak of the device's memory; None on a CPU
 
 
 def measure_all(
@@ -163,14 +163,14 @@ def _measure(
 def step_seconds(
     workload: Workload, algorithm: str, precision: Precision | None, *, settings: Mapping[str, Any], device: str
 ) -> float:
-    """The median of as many steps as take `BRIEF` seconds, without the first; where one takes longer, of that one."""
+    """Median seconds of the steps that fit into `BRIEF` seconds, without the first; at least one step is timed."""
     engine = Engine.of(device, precision=precision)
     with engine.arithmetic():
         return _median(_step(workload, algorithm, engine, settings), engine)
 
 
 def forward_seconds(workload: Workload, precision: Precision | None, *, device: str) -> float:
-    """The same of a forward pass on the samples of a step, as in an evaluation."""
+    """Median seconds of a forward pass on the samples of a step, as in an evaluation."""
     engine = Engine.of(device, precision=precision)
     with engine.arithmetic():
         state, data = _start(workload, "erm", engine, {})
@@ -213,7 +213,7 @@ def _start(
 
 
 def _inputs(shape: tuple[int, ...], generator: Generator) -> Tensor:
-    """Images, or vectors."""
+    """Random images or vectors."""
     if len(shape) == 4:
         return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
     return torch.randn(shape, generator=generator)
@@ -235,7 +235,7 @@ def _step(
 
 
 def _timed(act: Callable[[], object], engine: Engine) -> float:
-    """Seconds until the device has done it."""
+    """Seconds until the device has finished."""
     engine.wait()
     began = time.perf_counter()
     act()

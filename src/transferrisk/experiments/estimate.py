@@ -1,6 +1,6 @@
-"""How long runs will take: from those that are done, else from steps measured here and now on random samples.
+"""How long runs will take: from finished runs of the same kind, else from steps measured now on random samples.
 
-Reading data and the start of a process are left out of what is measured, so short runs take longer.
+Reading data and the start of a process are not measured, so short runs take longer than estimated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BUDGET = 25.0  # seconds after which no further kind of step is measured
 @dataclass(frozen=True)
 class Estimate:
     """
-    seconds  of all runs that could be estimated, one after the other
+    seconds  total of all runs that could be estimated, one after the other
     unknown  how many could not: those of tasks that take no steps, of data that is known only when it is read, or of
              steps that were not measured in time
     """
@@ -64,9 +64,9 @@ def estimate(
         if time.monotonic() < end:
             measured.add(cost)
     progress("", len(kinds), len(kinds))
-    known = [cost for cost in missing if _step(cost) in measured.steps]
-    total = sum(done[kind] for kind, _ in costs if kind in done) + sum(map(measured.seconds, known))
-    return Estimate(total, sum(kind not in done for kind, _ in costs) - len(known))
+    timed = [cost for cost in missing if _step(cost) in measured.steps]
+    total = sum(done[kind] for kind, _ in costs if kind in done) + sum(map(measured.seconds, timed))
+    return Estimate(total, sum(kind not in done for kind, _ in costs) - len(timed))
 
 
 class _Measured:
@@ -96,10 +96,10 @@ class _Measured:
         return cost.steps * self.steps[_step(cost)] + cost.evaluated * self.samples[_network(cost)]
 
     def _scale(self, workload: Workload, precision: Precision | None) -> tuple[Workload, float]:
-        """What is measured in place of a step, and how many times as long the step takes.
+        """The step that is measured in place of one of this workload, and how many times as long that one takes.
 
-        Itself, where that is quick. Otherwise a step of a few samples, with which all algorithms are compared, and the
-        largest of ERM that does not take long, beyond which time is taken to grow with samples.
+        A quick step is measured itself. For a slow one, algorithms are compared on a step of a few samples; the largest
+        step of ERM that does not take long tells how time grows, beyond which it is taken to grow with the samples.
         """
         few = replace(workload, batch_size=min(FEW, workload.batch_size))
         if self.device != "cpu" or few == workload:
@@ -118,21 +118,15 @@ class _Measured:
 
 
 def seconds_by_kind(runs: Iterable[tuple[PlannedRun, float]]) -> dict[Kind, float]:
-    """The median of each kind."""
+    """The median seconds of the runs of each kind."""
     found: dict[Kind, list[float]] = {}
     for run, seconds in runs:
         found.setdefault(_kind_and_cost(run)[0], []).append(seconds)
     return {kind: statistics.median(values) for kind, values in found.items()}
 
 
-def steps_of(run: PlannedRun) -> int | None:
-    """How many it trains for; None where that is not known beforehand."""
-    cost = _kind_and_cost(run)[1]
-    return None if cost is None else cost.steps
-
-
 def _step(cost: Cost) -> Step:
-    """What decides how long a step takes, about: not the settings."""
+    """What decides about how long a step takes; the settings of the algorithm do not."""
     return cost.workload, cost.algorithm, cost.precision
 
 
@@ -142,7 +136,7 @@ def _network(cost: Cost) -> Kind:
 
 
 def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
-    """Runs of a kind take about as long: so many steps of one kind, evaluated as often."""
+    """The kind and cost of a run; runs of a kind take as many steps of one kind and are evaluated as often."""
     task = get_task(run.task)
     cost = task.cost(task.read(run.settings))
     if cost is None:

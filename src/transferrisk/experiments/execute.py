@@ -1,4 +1,4 @@
-"""One run, from its settings to its records, and with what it was made."""
+"""One run, from its settings to its records, and its provenance: commit, versions and hardware."""
 
 from __future__ import annotations
 

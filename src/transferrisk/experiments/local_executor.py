@@ -71,8 +71,8 @@ class LocalExecutor(Settings):
 def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: OnJobStep) -> Iterator[tuple[int, T]]:
     """(position, result) of each job as it finishes, on the CPU; one worker is this process.
 
-    A job gets one thread wherever it runs: small networks gain little from more, threads that wait by spinning bring
-    each other to a halt where cores are shared, and so the numbers do not depend on how many processes there are.
+    A job gets one thread wherever it runs: small networks gain little from more, threads that wait by spinning stop
+    each other where cores are shared, and so the numbers do not depend on how many processes there are.
     """
     if workers < 1:
         raise InputError(f"workers must be an integer >= 1, got {workers}")

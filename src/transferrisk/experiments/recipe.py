@@ -50,7 +50,7 @@ MOST_SEEDS = 100_000
 class Recipe(Settings):
     """
     given   words of `trm experiment` that ask for it: its name or file, --defaults, --fast; not a part of what it is
-    others  as above
+    others  as the module says
     """
 
     name: str
@@ -216,7 +216,7 @@ def _inherited(
 
 
 def _read(name: str, folder: Traversable) -> dict[str, Any]:
-    """The recipe's own table; its keys are known ones, and its tables are tables."""
+    """The recipe's own table; an unknown key is an error, and so is a table that is not one."""
     try:
         content = folder.joinpath(Path(name).name.removesuffix(SUFFIX) + SUFFIX).read_text(encoding="utf-8")
         table = tomllib.loads(content)
@@ -233,10 +233,10 @@ def _read(name: str, folder: Traversable) -> dict[str, Any]:
     return table
 
 
-def _check_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...], may_drop: bool = False) -> None:
+def _check_keys(where: str, table: Mapping[str, Any], keys: tuple[str, ...], may_drop: bool = False) -> None:
     for key, value in table.items():
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{choices(key, known)}")
+        if key not in keys:
+            raise InputError(f"{where}: unknown key {key!r}{choices(key, keys)}")
         if key in _TABLES and not isinstance(value, Mapping) and not (may_drop and value is False):
             raise InputError(f"{where}: {key} must be a table, got {dumps(value)}: write [{key}]")
 

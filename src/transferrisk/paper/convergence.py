@@ -61,7 +61,7 @@ class ConvergenceSettings(Settings):
     factors  q, of the rate that the bound is for
     queries  "all" environments Q each step, or a "random" one
     repeats  runs over which the regret is averaged
-    samples  of each environment; batch_size of these each step
+    samples  samples of each environment; batch_size of these each step
     radius   B
     """
 

@@ -16,7 +16,7 @@ against any batch, at the same ridge:
     error      sqrt(bias^2 + deviation^2)
 
 The paper names the variance of H^-1 v on small batches as its limitation. Records "part" compare the two parts of the
-exact gradient, each with its own pool's norm. The bias is no fault of the solver: a batch of n samples has another
+exact gradient, each with its own pool's norm. The bias is not the solver's fault: a batch of n samples has another
 optimal predictor than the population, and the smaller the ridge the more so, as small batches are separable.
 
 Batches are solved together, as environments of one problem of which only those of the same batch are paired. Where the
@@ -56,7 +56,7 @@ class ImplicitGradientSettings(Settings):
     batch_sizes  samples of each environment
     terms        k of each Neumann series
     batches      from which bias and deviation are estimated
-    checked      of these, how many are compared with finite differences, along `directions`
+    checked      how many of these are compared with finite differences, along `directions`
     pool         samples of each environment that stand for the population
     causal       mu_c in each of its `causal_width` coordinates
     spread       the mu_e are N(0, spread^2) in each of their `environment_width` coordinates, drawn by the seed
@@ -227,11 +227,11 @@ def implicit_gradient_records(settings: ImplicitGradientSettings, on_step: OnSte
                 which = {**place, "method": name, "diverged": float(diverged[name].double().mean())}
                 found.append({"what": "error", **which, "error": float(error.mean())})
                 found.append({"what": "variance", **which, **_spread(g, truth["exact"])})
-            parts = {
+            halves = {
                 "direct": (given["none"], truth["none"]),
                 "implicit": (given["exact"] - given["none"], truth["exact"] - truth["none"]),
             }
-            for name, (g, own) in parts.items():
+            for name, (g, own) in halves.items():
                 found.append({"what": "part", **place, "part": name, "pool_norm": float(own.norm()), **_spread(g, own)})
             done += 1
             on_step(done, total)

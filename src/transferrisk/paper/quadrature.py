@@ -50,9 +50,9 @@ def expected_loss(mean: Tensor, scale: Tensor) -> Tensor:
 def expected_slope(mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """E sigmoid(-X) and E X sigmoid(-X)."""
     above, below = _remainders(lambda x: torch.sigmoid(-x), mean, scale)
-    plain = normal_cdf(-mean / scale) + above - below
+    slope = normal_cdf(-mean / scale) + above - below
     above, below = _remainders(lambda x: x * torch.sigmoid(-x), mean, scale)
-    return plain, _negative_part(mean, scale) + above + below
+    return slope, _negative_part(mean, scale) + above + below
 
 
 def _negative_part(mean: Tensor, scale: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def _remainders(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> t
 
 
 def _remainder(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> Tensor:
-    """Where c < 0 the bump is highest at 0, and falls by e^-72 on the way to c + sqrt(c^2 + 144 s^2)."""
+    """E [f(X); X > 0]. Where c < 0 the bump is highest at 0, and falls by e^-72 up to c + sqrt(c^2 + 144 s^2)."""
     centre, reach = mean - scale.square(), _REACH * scale
     low = (centre - reach).clamp(min=0)
     far = torch.hypot(centre, reach)

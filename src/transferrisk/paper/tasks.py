@@ -60,7 +60,7 @@ class Convergence(Task[ConvergenceSettings]):
 class PicturesSettings(Settings):
     """
     per_class  pictures of each class in each environment
-    others     as those of a training
+    others     as in a `TrainSpec`
     """
 
     data: str

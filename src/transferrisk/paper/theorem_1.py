@@ -62,7 +62,7 @@ class Theorem1Settings(Settings):
     means        mu_k / sqrt(d) in their plane, two numbers each, |.| <= 8: i first, j second, then the others
     deltas       how far test environments are: (sqrt 2 + delta) sqrt(d) beyond -mu_i, or from mu_j in that direction
     penalty      lambda of IRMv1
-    samples      of each environment, for the transfer risk that a sample shows, at `ridge` and d up to `sampled`
+    samples      samples of each environment, whose transfer risk is computed at `ridge` for d up to `sampled`
     """
 
     dimensions: Annotated[tuple[Annotated[int, Bound(least=3)], ...], Length(1)] = (4, 8, 16, 32, 64, 128, 256, 512)

@@ -56,7 +56,7 @@ class Construction:
         squares = (plane.unsqueeze(-2) - self.centres).square().sum(-1)
         return (2 * self.dimension - squares.amin(-1)).clamp(min=0)
 
-    def outside(self, plane: Tensor) -> Tensor:
+    def beyond(self, plane: Tensor) -> Tensor:
         """o(p) for p (..., 2)."""
         half = torch.full(plane.shape[:-1], (self.dimension - 2) / 2, dtype=plane.dtype)
         found: Tensor = torch.special.gammaincc(half, self._room(plane) / 2)
@@ -104,7 +104,7 @@ class Construction:
 
     def _transfer(self, own: Tensor, mean: Tensor) -> float:
         plane, weights = self._plane(mean, own)
-        tail = (weights * self.outside(plane)).sum(1)  # (N,)
+        tail = (weights * self.beyond(plane)).sum(1)  # (N,)
         inside = (weights * self.inside(plane)).sum()
         return float((tail * self._loss(2 * plane[:, 0] @ own)).sum() + inside * self.invariant_loss)
 
@@ -117,7 +117,7 @@ class Construction:
             score = 2 * plane[:, 0] @ own  # (N,)
             slope, moment = expected_slope(2 * n + score, torch.full_like(score, 2 * math.sqrt(n)))
             along = (moment - score * slope) * self.sigma_c**2 / (2 * self.causal)  # E sigmoid(-X) t
-            mass = weights * self.outside(plane)
+            mass = weights * self.beyond(plane)
             by_plane = (slope[:, None, None] * mass.unsqueeze(-1) * plane).sum((0, 1))
             found.append(-torch.cat([(mass.sum(1) * along).sum()[None], by_plane]))
         return torch.stack(found)
@@ -143,10 +143,10 @@ class Construction:
         """Accuracies in an environment of this mean: the classifier's, those of w_i on (z_c, z_e), and of z_c alone."""
         plane, weights = self._plane(mean, self.means[0])
         root = math.sqrt(self.information)
-        outside = self.outside(plane)
+        free = self.beyond(plane)
         alone = float(normal_cdf(torch.tensor(root, dtype=torch.float64)))
         both = normal_cdf(root + plane @ self.means[0] / root)
-        own = float((weights * (outside * both + (1 - outside) * alone)).sum())
+        own = float((weights * (free * both + (1 - free) * alone)).sum())
         return own, float((weights * both).sum()), alone
 
     def features(self, inputs: Tensor) -> Tensor:

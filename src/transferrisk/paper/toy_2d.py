@@ -71,12 +71,12 @@ class Toy2DSettings(Settings):
     """The example's numbers, which the paper does not give.
 
     causal      mu_c
-    deviations  of the mu_i from their mean, times each of `spreads`; they sum to 0
+    deviations  deviations of the mu_i from their mean, times each of `spreads`; they sum to 0
     offsets     the means of the mu_i
     start       the angle of Phi_1, in degrees from the invariant feature (1, 0)
-    rate        of the descent on the angle, divided by the root of the step's number so that it settles at a kink; a
+    rate        rate of the descent on the angle, over the root of the step's number so that it settles at a kink; a
                 step is of at most ten degrees
-    seed        changes nothing: there is no chance in this experiment
+    seed        changes nothing: this experiment draws nothing
     """
 
     causal: Positive = 1.0
