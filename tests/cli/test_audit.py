@@ -139,8 +139,8 @@ def test_bad_rows_can_be_left_out(trm, tmp_path):
         (("embeddings.npz", *NAMED, "--confidence", "2"), "got 2.0"),
         (("embeddings.npz", *NAMED, "--model", "none.safetensors"), "does not exist"),
         (("embeddings.npz", *NAMED, "--folds", "1"), "--folds"),
-        (("10c-digits",), "add --model with a checkpoint or a folder of trm fit"),
-        (("pictures",), "folder:pictures holds images, not features: add --model with a checkpoint or a folder of"),
+        (("10c-digits",), "10c-digits must hold features, got images"),
+        (("pictures",), "folder:pictures must hold features, got images"),
         (("embedings",), "unknown data set 'embedings'"),
     ],
 )
@@ -205,7 +205,7 @@ def test_rows_that_a_model_was_trained_on_are_left_out(trm, embeddings, tmp_path
     np.savez(embeddings, **held | {"features": held["features"] + 1})
     code, out, err = trm("audit", "embeddings.npz", *NAMED, *through)
     assert (code, out) == (2, "")
-    assert "was trained on npz:embeddings.npz, and what of it cannot be told" in err
+    assert "npz:embeddings.npz must be the data that run was trained on" in err
 
 
 def test_a_model_is_audited_on_the_draw_that_it_was_trained_on(trm):
@@ -255,7 +255,7 @@ def test_a_fitted_models_features_of_new_rows(trm, tmp_path):
     for name, message in (
         ("old.csv", "all rows of table:old.csv"),
         ("copy.csv", "all rows of table:copy.csv"),
-        ("vectors.npz", "takes tables"),
+        ("vectors.npz", "must hold a table, which model takes, got vectors"),
     ):
         code, out, err = trm("audit", name, "--model", "model", *FAST)
         assert (code, out, err.count("\n")) == (2, "", 1)

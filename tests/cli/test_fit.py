@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from transferrisk.cli import _run
-from transferrisk.fitting.source import set_name
+from transferrisk.data.catalogue import set_name
 
 
 @pytest.fixture

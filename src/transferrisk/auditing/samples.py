@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from ..errors import InputError, listed
 from ..settings import Bound, convert
+
+if TYPE_CHECKING:
+    from ..data import EnvironmentSet, Options, Splits
 
 Codes = NDArray[np.int64]
 Folds = int | Sequence[int] | Codes
@@ -66,6 +69,46 @@ class Samples:
                 self.moments[e] = second_moments(self.rows[self.environment(e)])
             total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
+
+
+class Audited(NamedTuple):
+    """The arguments of `audit`, as data sets and models give them."""
+
+    features: Tensor  # (n, d)
+    labels: NDArray[np.object_]  # (n,) names
+    environments: NDArray[np.object_]
+
+
+def read_features(given: str, options: Options) -> Audited:
+    """The features of a file or a data set as they are."""
+    from ..data.catalogue import load_data, set_name
+
+    name = set_name(given, options)
+    if name.startswith("folder:"):
+        options = replace(options, lazy=True)  # images are refused below, for which one is enough to decode
+    sets = unseen_sets(load_data(name, options))
+    if sets[0].inputs[:1].dim() != 2:
+        raise InputError(
+            f"{name} must hold features, got images: add --model with a folder of trm train or trm fit, whose features "
+            "of them are audited"
+        )
+    return join_sets(sets, [one.inputs[:] for one in sets])
+
+
+def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
+    """The whole of a set; where it is divided, the splits that are not trained on."""
+    from ..data import Splits
+
+    return [data.training_domain, data.test] if isinstance(data, Splits) else [data]
+
+
+def join_sets(sets: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Audited:
+    """One set after the other, each with its features."""
+    labels, environments = [], []
+    for one in sets:
+        labels.append(np.array(one.class_names, dtype=object)[one.labels.numpy()])
+        environments.append(np.array(one.environment_names, dtype=object)[one.environments.numpy()])
+    return Audited(torch.cat(list(features)), np.concatenate(labels), np.concatenate(environments))
 
 
 def arrange_samples(

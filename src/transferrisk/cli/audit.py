@@ -21,16 +21,17 @@ Data = Annotated[
         "images.",
     ),
 ]
+Output = Annotated[Path, typer.Option(metavar="FILE", help="Page to write, .html.")]
 Model = Annotated[
     Path | None,
     typer.Option(
-        help="A checkpoint of trm train or a folder of trm fit, whose features to audit in place of the data's own, on "
-        "rows that it was not trained on. Images need one."
+        metavar="FOLDER",
+        help="A folder of trm train or trm fit, whose features are audited in place of the data's own, on rows that "
+        "the model was not trained on. Images need one.",
     ),
 ]
-Output = Annotated[Path, typer.Option(metavar="FILE", help="The page to write, .html.")]
-Ridge = Annotated[float | None, typer.Option(help="Of every predictor; by cross-validation when not given.")]
-Folds = Annotated[int, typer.Option(min=2, max=100, help="Parts, of which each is held out once.")]
+Ridge = Annotated[float | None, typer.Option(help="Ridge of every predictor. Default: by cross-validation.")]
+Folds = Annotated[int, typer.Option(min=2, max=100, help="Folds, of which each is held out once.")]
 Draws = Annotated[int, typer.Option("--bootstrap", min=1, max=100_000, help="Draws behind each interval.")]
 Confidence = Annotated[float, typer.Option(help="Share of the draws that an interval holds.")]
 Standardise = Annotated[bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and deviation 1.")]
@@ -55,22 +56,26 @@ def audit(
     """
     from ..auditing import audit as audit_features
     from ..auditing.page import accuracy_table
+    from ..auditing.samples import read_features
     from ..errors import InputError
     from ..files import check_target, expand_home, readable
     from ..reports.progress import task_progress
     from ..reports.terminal import print_line, print_values
-    from .audit_data import data_name, read
 
     target = expand_home(output)
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--output must end in .html, got {target}")
     check_target(target)
     with task_progress() as advance:
-        data = read(data_name(name, options), replace(options, progress=advance), model)
+        options = replace(options, progress=advance)
+        if model is None:
+            rows = read_features(name, options)
+        else:
+            from ..fitting.audited import read_model_features
+
+            rows = read_model_features(expand_home(model), name, options)
         found = audit_features(
-            data.features,
-            data.labels,
-            data.environments,
+            *rows,
             ridge=ridge,
             folds=folds,
             bootstrap=bootstrap,

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import torch
 
 from ..errors import InputError, listed
-from ..files import expand_home
+from ..files import existing_file, expand_home
 from ..registry import Registry
 from ..settings import Bound, Seed, Settings
 from .environments import EnvironmentSet, Splits
@@ -245,6 +245,33 @@ def find_set(name: str) -> tuple[DataSet, str]:
         why = "lacks its argument after the colon" if data_set.argument else "takes no argument after a colon"
         raise InputError(f"data set {name!r} {why}: write {data_set.usage}")
     return data_set, argument
+
+
+def set_name(given: str, options: Options) -> str:
+    """The data set that is meant: a file or a folder is taken by its kind, another word must be the name of a set."""
+    from .containers import is_archive
+    from .sets.embeddings import has_lists
+    from .tabular import PARQUET, SEPARATORS
+
+    base, colon, _ = given.partition(":")
+    path = expand_home(given)
+    a_word = "/" not in given and not path.suffix
+    if (base in DATA_SETS and (colon or not path.exists())) or (a_word and not path.exists()):
+        find_set(given)
+        return given
+    lower = path.name.lower()
+    if options.path is not None or lower.endswith((".jsonl", ".ndjson")):
+        return f"manifest:{given}"
+    if lower.endswith(".npz"):
+        return f"npz:{given}"
+    if lower.endswith(PARQUET):
+        return f"{'parquet' if has_lists(existing_file(given), options.features) else 'table'}:{given}"
+    if lower.endswith(tuple(SEPARATORS)):
+        return f"table:{given}"
+    if path.is_dir() or is_archive(path):
+        return f"folder:{given}"
+    existing_file(given)
+    raise InputError(f"FILE must be .csv, .tsv, .parquet, .npz, .jsonl or a folder of images, got {given}")
 
 
 def load_data(name: str, options: Options | None = None) -> EnvironmentSet | Splits:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ..data import EnvironmentSet, Options, Splits, load_data
-from ..data.catalogue import DATA_SETS, find_set
+from ..data.catalogue import find_set, set_name
 from ..data.checks import review_vectors
-from ..data.containers import is_archive
 from ..data.environments import concatenate, retyped
 from ..data.schema import Schema
-from ..data.sets.embeddings import find_columns, has_lists
+from ..data.sets.embeddings import find_columns
 from ..data.sets.tables import read_table
-from ..data.tabular import PARQUET, SEPARATORS
 from ..errors import DataWarning, InputError, counted, listed, warn
 from ..files import existing_file, expand_home
 
@@ -56,28 +54,6 @@ class Source:
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""
         return tuple(self.samples.inputs[:1].shape[1:])
-
-
-def set_name(given: str, options: Options) -> str:
-    """The data set that is meant: a bare path is taken by its kind."""
-    base, colon, _ = given.partition(":")
-    path = expand_home(given)
-    if base in DATA_SETS and (colon or not path.exists()):
-        find_set(given)
-        return given
-    lower = path.name.lower()
-    if options.path is not None or lower.endswith((".jsonl", ".ndjson")):
-        return f"manifest:{given}"
-    if lower.endswith(".npz"):
-        return f"npz:{given}"
-    if lower.endswith(PARQUET):
-        return f"{'parquet' if has_lists(existing_file(given), options.features) else 'table'}:{given}"
-    if lower.endswith(tuple(SEPARATORS)):
-        return f"table:{given}"
-    if path.is_dir() or is_archive(path):
-        return f"folder:{given}"
-    existing_file(given)
-    raise InputError(f"FILE must be .csv, .tsv, .parquet, .npz, .jsonl or a folder of images, got {given}")
 
 
 def read_source(given: str, options: Options, drop_small: bool = False) -> Source:

@@ -1,0 +1,123 @@
+"""Features of a trained model for an audit, of samples that it was not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..auditing.samples import Audited, join_sets, unseen_sets
+from ..data import EnvironmentSet, Options, Splits, leave_out, load_data
+from ..data.catalogue import set_name
+from ..errors import InputError
+from ..files import expand_home
+from ..models import features_of
+from ..training.digests import content_digests, inputs_digest
+from ..training.finetune import few_samples
+from .model import Model, load_model
+from .source import read_source
+
+_KINDS = {"table": "a table", "vectors": "vectors", "images": "images"}
+_UNSEEN = ("training_domain", "test")  # splits that are not trained on
+
+
+def read_model_features(folder: Path, given: str, options: Options) -> Audited:
+    """The features that the model in a folder has of a file's or a data set's samples, but for those it was trained on.
+
+    A model of `trm train` says how its data was divided; a model of `trm fit` was trained on every row of its data.
+    """
+    model = load_model(folder)
+    spec: Mapping[str, Any] | None = model.saved.about.get("spec")
+    if spec is None:
+        sets = [_unseen_by_fit(folder, model, given, options)]
+    else:
+        sets = _unseen_by_training(folder, spec, model.saved.about.get("digests", {}), given, options)
+    return join_sets(sets, [features_of(model.network, one.batch, len(one)) for one in sets])
+
+
+def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> EnvironmentSet:
+    """All samples as the model takes them; its own are refused, also under another name."""
+    origin = model.origin
+    if origin.data.startswith("parquet:") and options.features is None:
+        options = replace(options, features=origin.names.get("features"))
+    name = set_name(given, options)
+    trained = f"{folder} was fitted on all rows of {name}: audit rows that are new to it, in another file"
+    if _is_same_set(name, origin.data):
+        raise InputError(trained)
+    if origin.kind == "images":
+        options = replace(options, size=options.size or model.shape[-1])
+    elif name.partition(":")[0] == origin.data.partition(":")[0]:
+        own = {"label": origin.label, "environment": origin.environment, **origin.names}
+        asked: dict[str, Any] = {key: getattr(options, key) or value for key, value in own.items()}
+        options = replace(options, **asked)
+    source = read_source(name, options, drop_small=True)
+    if source.kind != origin.kind:
+        raise InputError(f"{name} must hold {_KINDS[origin.kind]}, which {folder} takes, got {_KINDS[source.kind]}")
+    rows = model.encode(source)
+    shape = tuple(rows.inputs[:1].shape[1:])
+    if shape != model.shape:
+        raise InputError(f"{name} must hold inputs of shape {tuple(model.shape)}, which {folder} takes, got {shape}")
+    if inputs_digest(rows) == origin.digest:
+        raise InputError(trained)
+    return rows
+
+
+def _unseen_by_training(
+    folder: Path, spec: Mapping[str, Any], digests: Mapping[str, Any], given: str, options: Options
+) -> list[EnvironmentSet]:
+    """The splits that were not trained on, where this is the data of the training; all samples of other data."""
+    name = set_name(given, options)
+    same = _is_same_set(name, str(spec.get("data") or ""))
+    if options.size is None:
+        options = replace(options, size=spec.get("size"))
+    if same:
+        options = replace(options, seed=spec.get("seed", options.seed))
+    data = load_data(name, options)
+    splits = _splits_of(data, spec, digests, same)
+    if splits is None and same:
+        raise InputError(
+            f"{name} must be the data that {folder} was trained on, or new to it, got a changed one: give the options "
+            "of its training, or another file"
+        )
+    return unseen_sets(data if splits is None else splits)
+
+
+def _is_same_set(name: str, other: str) -> bool:
+    """Tell whether two names of data sets mean one: their files may be written in several ways."""
+    (base, _, argument), (other_base, _, other_argument) = name.partition(":"), other.partition(":")
+    if base != other_base:
+        return False
+    return argument == other_argument or expand_home(argument).resolve() == expand_home(other_argument).resolve()
+
+
+def _splits_of(
+    data: EnvironmentSet | Splits, spec: Mapping[str, Any], digests: Mapping[str, Any], same: bool
+) -> Splits | None:
+    """The data divided as `trm train` divided it; None where it is other data.
+
+    Digests of the samples that were not trained on decide, so that a file is recognised under another name. A model
+    without any is believed where the name is the `same`.
+    """
+    own = {split: digests[split] for split in _UNSEEN if split in digests}
+    if not own and not same:
+        return None
+    try:
+        splits = data if isinstance(data, Splits) else _divided(data, spec)
+        if spec.get("finetune_samples") is not None:
+            test = few_samples(splits.test, int(spec["finetune_samples"]), int(spec["seed"]))[1]
+            splits = replace(splits, test=test)
+    except InputError:  # environments or samples that are missing: it is not what was trained on
+        return None
+    if any(content_digests(getattr(splits, split)) != digest for split, digest in own.items()):
+        return None
+    return splits
+
+
+def _divided(data: EnvironmentSet, spec: Mapping[str, Any]) -> Splits:
+    test, held_out = spec["test_env"], spec["hold_out"]
+    if test not in data.environment_names:
+        raise InputError(f"environments must hold {test!r}, got {data.environment_names}")
+    if held_out is not None:
+        data, test = data.only([name for name in data.environment_names if name != test]), held_out
+    return leave_out(data, test, int(spec["seed"]))
