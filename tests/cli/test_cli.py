@@ -12,7 +12,7 @@ import pytest
 from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.execute import commit, provenance
 from transferrisk.reports.comparison import summarise
-from transferrisk.reports.progress import run_progress
+from transferrisk.reports.terminal import run_progress
 
 
 def in_a_process(*arguments, cwd=None):

@@ -59,8 +59,7 @@ def audit(
     from ..auditing.samples import read_features
     from ..errors import InputError
     from ..files import check_target, expand_home, readable
-    from ..reports.progress import task_progress
-    from ..reports.terminal import print_line, print_values
+    from ..reports.terminal import print_line, print_values, task_progress
 
     target = expand_home(output)
     if target.suffix.lower() not in (".html", ".htm"):

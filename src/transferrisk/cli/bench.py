@@ -29,8 +29,7 @@ def bench(
     from ..experiments.bench import HeadCost, Measurement, head_costs, measure_all
     from ..experiments.execute import provenance
     from ..reports import Cell, Table
-    from ..reports.progress import task_progress
-    from ..reports.terminal import print_values
+    from ..reports.terminal import print_values, task_progress
 
     asked = {"--setting": setting, "--algorithms": algorithms, "--precision": precision, "--eager": not captured}
     useless = [option for option, value in asked.items() if value not in (None, False)]

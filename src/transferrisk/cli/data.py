@@ -64,7 +64,7 @@ def fetch(
     from ..data import catalogue
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
-    from ..reports.progress import byte_progress
+    from ..reports.terminal import byte_progress
 
     with byte_progress(quiet=as_json is not None) as advance:
         came = fetch_files(name, data_root, given, lambda what, *done: advance(escape(what), *done))
@@ -92,8 +92,7 @@ def check(name: DataName, options: Options, as_json: Json = None) -> None:
     Example: trm data check pacs
     """
     from ..data.summary import check_data, count_by_class, count_distinct, sets_by_title
-    from ..reports.progress import task_progress
-    from ..reports.terminal import print_values, width
+    from ..reports.terminal import print_values, task_progress, width
 
     with task_progress() as advance:
         files, data = check_data(name, replace(options, progress=advance))
@@ -127,7 +126,7 @@ def show(
     from ..errors import InputError, cause_of
     from ..files import check_target, expand_home, readable, write_atomically
     from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
-    from ..reports.progress import task_progress
+    from ..reports.terminal import task_progress
 
     target = expand_home(output) if output else Path(f"{_file_name(name)}.png")
     if target.suffix.lower() != ".png":

@@ -31,8 +31,7 @@ def demo(
     from ..files import prepare_folder
     from ..reports import write_page
     from ..reports.comparison import comparison_page, comparison_table, summarise, verdict
-    from ..reports.progress import run_progress
-    from ..reports.terminal import print_line, print_values
+    from ..reports.terminal import print_line, print_values, run_progress
     from ..results.records import RECORDS
 
     prepare_folder(output, RECORDS, REPORT, SAMPLES)

@@ -69,9 +69,8 @@ def experiment(
     from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
     from ..experiments.sweep import Sweep
-    from ..reports.progress import run_progress, task_progress
     from ..reports.report import check_recipe
-    from ..reports.terminal import print_line
+    from ..reports.terminal import print_line, run_progress, task_progress
     from ..settings import as_json
 
     if listed:

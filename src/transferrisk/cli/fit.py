@@ -11,55 +11,43 @@ from typing import Annotated
 import typer
 
 from ..data import Options
-from .options import IMAGES, MACHINE, MODEL, TRAINING, Device, Force, Json, data_options, parse_folder
+from .options import (
+    Device,
+    Force,
+    Json,
+    data_options,
+    image_option,
+    machine_option,
+    model_option,
+    parse_folder,
+    training_option,
+)
 
 Name = Annotated[
     str, typer.Argument(metavar="FILE", help="A table, embeddings, a folder of images, or a name of trm data list.")
 ]
 Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder to write the model to.")]
-Algorithms = Annotated[str, typer.Option(help="Algorithms to compare, separated by commas.", rich_help_panel=MODEL)]
-Algorithm = Annotated[
-    str | None, typer.Option(help="Algorithm to take, whatever the comparison says.", rich_help_panel=MODEL)
-]
-Compare = Annotated[
-    bool, typer.Option("--compare/--no-compare", help="Compare in held-out environments first.", rich_help_panel=MODEL)
-]
+DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
+Algorithms = Annotated[str, model_option(help="Algorithms to compare, separated by commas.")]
+Algorithm = Annotated[str | None, model_option(help="Algorithm to take, whatever the comparison says.")]
+Compare = Annotated[bool, model_option("--compare/--no-compare", help="Compare in held-out environments first.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Setting of an algorithm, such as ridge=1e-2 or trm.ridge=1e-2.",
-        rich_help_panel=MODEL,
-    ),
+    model_option("--set", metavar="NAME=VALUE", help="Setting of an algorithm: ridge=1e-2, or trm.ridge=1e-2 for one."),
 ]
-Backbone = Annotated[
-    str | None, typer.Option(help="Network. Default: mlp:64 for vectors, by size for images.", rich_help_panel=MODEL)
-]
-Weights = Annotated[
-    str | None, typer.Option(help="imagenet, none, or a file of weights for the backbone.", rich_help_panel=IMAGES)
-]
+Backbone = Annotated[str | None, model_option(help="Network. Default: mlp:64 for vectors, by size for images.")]
+Weights = Annotated[str | None, image_option(help="imagenet, none, or a file of weights for the backbone.")]
 Frozen = Annotated[
     bool | None,
-    typer.Option(
-        "--frozen/--tuned",
-        help="Take a pretrained backbone as it is, or train all of it. Default: frozen on a CPU.",
-        rich_help_panel=IMAGES,
+    image_option(
+        "--frozen/--tuned", help="Take a pretrained backbone as it is, or train all of it. Default: frozen on a CPU."
     ),
 ]
-OnTop = Annotated[
-    str | None, typer.Option(help="Network on a frozen backbone. Default: mlp:64.", rich_help_panel=IMAGES)
-]
-Epochs = Annotated[
-    int | None, typer.Option(min=1, help="Passes over all rows. Default: by their number.", rich_help_panel=TRAINING)
-]
-Repeats = Annotated[int, typer.Option(min=1, max=100, help="Seeds of the comparison.", rich_help_panel=TRAINING)]
-Folds = Annotated[int, typer.Option(min=1, help="Environments to hold out at most.", rich_help_panel=TRAINING)]
-DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Processes that compare at once. Default: by the data.", rich_help_panel=MACHINE),
-]
+OnTop = Annotated[str | None, image_option(help="Network on a frozen backbone. Default: mlp:64.")]
+Epochs = Annotated[int | None, training_option(min=1, help="Passes over all rows. Default: by their number.")]
+Repeats = Annotated[int, training_option(min=1, max=100, help="Seeds of the comparison.")]
+Folds = Annotated[int, training_option(min=1, help="Environments to hold out at most.")]
+Workers = Annotated[int | None, machine_option(min=1, help="Processes that compare at once. Default: by the data.")]
 
 
 @data_options()
@@ -92,8 +80,7 @@ def fit(
     from ..fitting.model import check_output
     from ..fitting.report import columns_table, fit_sections, frozen_note, save_fit, summarise_fit
     from ..fitting.source import read_source
-    from ..reports.progress import task_progress
-    from ..reports.terminal import print_line, print_values
+    from ..reports.terminal import print_line, print_values, task_progress
 
     names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
     plan = Plan(

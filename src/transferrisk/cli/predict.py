@@ -7,29 +7,16 @@ from typing import Annotated
 
 import typer
 
-from .options import COLUMNS, IMAGES, Json, parse_folder
+from .options import Json, PathColumn, SkipBad, column_option, parse_folder
 
 ModelFolder = Annotated[Path, typer.Argument(parser=parse_folder, metavar="MODEL", help="The folder of a model.")]
 New = Annotated[str, typer.Argument(metavar="FILE", help="A table, embeddings, a manifest, or a folder of images.")]
 Output = Annotated[str, typer.Option(help="File to write: .parquet, .csv or .tsv; - for CSV on standard output.")]
 Identity = Annotated[str | None, typer.Option("--id", help="Column to keep beside the predictions.")]
 Size = Annotated[int, typer.Option("--chunk-rows", min=1, help="Rows to read and predict at a time.")]
-Label = Annotated[
-    str | None, typer.Option(help="Column with the true labels. Default: the model's.", rich_help_panel=COLUMNS)
-]
-Environment = Annotated[
-    str | None, typer.Option(help="Column with the environments. Default: the model's.", rich_help_panel=COLUMNS)
-]
-Features = Annotated[
-    str | None, typer.Option(help="Array or columns with embeddings. Default: the model's.", rich_help_panel=COLUMNS)
-]
-PathColumn = Annotated[
-    str | None, typer.Option("--path", help="Column of a manifest with the paths of images.", rich_help_panel=COLUMNS)
-]
-SkipBad = Annotated[
-    bool,
-    typer.Option("--skip-bad", help="Leave out images that cannot be read, and list them.", rich_help_panel=IMAGES),
-]
+Label = Annotated[str | None, column_option(help="Column with the true labels. Default: the model's.")]
+Environment = Annotated[str | None, column_option(help="Column with the environments. Default: the model's.")]
+Features = Annotated[str | None, column_option(help="Array or columns with embeddings. Default: the model's.")]
 
 
 def predict(
@@ -54,8 +41,7 @@ def predict(
     from ..fitting import load_model
     from ..fitting.model import keep_model
     from ..fitting.predict import predict as predict_samples
-    from ..reports.progress import task_progress
-    from ..reports.terminal import print_line, print_values
+    from ..reports.terminal import print_line, print_values, task_progress
 
     to_stdout = output == "-"
     if to_stdout and json is not None and json.path is None:

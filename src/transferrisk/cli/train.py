@@ -110,8 +110,7 @@ def train(
     from ..algorithms import parse_settings
     from ..models.saved import WEIGHTS
     from ..reports.comparison import run_summary, run_table
-    from ..reports.progress import task_progress
-    from ..reports.terminal import print_line, print_values
+    from ..reports.terminal import print_line, print_values, task_progress
     from ..results.records import RECORDS
     from ..training import Progress, RunFolder, TrainSpec, run_spec
     from ..training.processes import first_process_speaks
