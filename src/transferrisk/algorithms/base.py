@@ -1,4 +1,4 @@
-"""What an algorithm is: an objective on one forward pass, or a step of its own.
+"""The base of algorithms: an objective on one forward pass, or a step of its own.
 
 Most algorithms are a function from the outputs of one forward pass to a scalar: they override `objective`.
 Those that need several passes (MLDG, Fish) override `plan` and `act`; a `step` of one's own works too, but cannot be
@@ -37,17 +37,17 @@ class Batch(NamedTuple):
     inputs: Tensor  # (n, ...) what the model's featuriser takes
     labels: Tensor  # (n,) 0..C-1
     environments: Tensor  # (n,) 0..E-1
-    block: int | None = None  # samples of each environment, where they come one environment after the other
+    block: int | None = None  # samples of each environment, where these come one after the other
     weights: Tensor | None = None  # (n,) how much each sample counts, about 1 on average; None: all the same
 
     def present(self, num_environments: int) -> list[int]:
-        """The environments that are in it; known without a look at the device where the batch is in blocks."""
+        """The environments in the batch; known without a look at the device where the batch is in blocks."""
         if self.block is not None:
             return list(range(num_environments))
         return [int(e) for e in self.environments.unique()]
 
     def members(self, environment: int) -> slice | Tensor:
-        """Where the samples of an environment are."""
+        """The places of the samples of an environment."""
         if self.block is not None:
             return slice(environment * self.block, (environment + 1) * self.block)
         return self.environments == environment
@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What an algorithm must know of the data before the first batch.
+    """The facts about the data that an algorithm needs before the first batch.
 
     num_environments  E, of training; a batch's environments are numbered 0..E-1
     num_classes       C; its labels are numbered 0..C-1
@@ -150,11 +150,11 @@ class Algorithm(nn.Module, Generic[C]):
         return epoch >= getattr(self.config, "start_epoch", 0.0)
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
-        """What is minimised, under "loss", and whatever else is worth recording."""
+        """The quantity to minimise, under "loss", and whatever else is worth recording."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor act")
 
     def plan(self, batch: Batch, epoch: float) -> Hashable:
-        """What a step decides before it starts; steps with equal plans do the same operations on other numbers."""
+        """The choices that a step makes before it starts; steps with equal plans do the same operations."""
         return self.penalised(epoch)
 
     def capture(self, block: int) -> None:

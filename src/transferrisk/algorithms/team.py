@@ -58,14 +58,15 @@ class Team:
         return gathered
 
     def sum_gradients(self, module: nn.Module) -> None:
-        """Of the module's weights, over the processes."""
+        """Sum the gradients of the module's weights over the processes."""
         self._reduce([p.grad for p in module.parameters() if p.grad is not None], 1.0)
 
     def average_gradients(self, module: nn.Module) -> None:
+        """Average the gradients of the module's weights over the processes."""
         self._reduce([p.grad for p in module.parameters() if p.grad is not None], 1 / self.size)
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The means over the processes."""
+        """The means of tensors over the processes."""
         if self.size == 1:
             return list(tensors)
         means = [tensor.detach().clone() for tensor in tensors]
@@ -73,7 +74,7 @@ class Team:
         return means
 
     def _reduce(self, tensors: Sequence[Tensor], factor: float) -> None:
-        """In place, all in one message a type."""
+        """Sum over the processes in place, times a factor, in one message for each type."""
         if self.size == 1:
             return
         for kind in {tensor.dtype for tensor in tensors}:

@@ -1,4 +1,4 @@
-"""How a model is trained, whatever it is and whatever on."""
+"""The settings of a training that are the same for every model and data set."""
 
 from __future__ import annotations
 

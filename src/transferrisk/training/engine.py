@@ -1,4 +1,4 @@
-"""How a training computes: the device, the precision, and its place among the processes that share the work."""
+"""The engine of a training: device, precision, and the processes that share the work."""
 
 from __future__ import annotations
 

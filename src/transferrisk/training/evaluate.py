@@ -1,4 +1,4 @@
-"""How good a model is, in each environment. Evaluation data is never augmented."""
+"""Evaluation of a model, in each environment. Evaluation data is never augmented."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
-from ..settings import as_json
 from .config import TrainConfig
 
 
 def measure(model: Classifier, sets: Mapping[str, EnvironmentSet], config: TrainConfig) -> list[Record]:
     """One record for each part of the data and environment, without the step; see `results.records`.
 
-    What `config.record` asks for besides is measured on training-domain validation data, where that is among the parts.
+    Extras that `config.record` names are measured on training-domain validation data, where that is among the parts.
     """
     records: list[Record] = []
     for part, data in sets.items():
@@ -27,8 +26,9 @@ def measure(model: Classifier, sets: Mapping[str, EnvironmentSet], config: Train
         scores = evaluate(model, data, features)
         if part == "training_domain":
             _add_extras(scores, model, data, config, features)
-        records += [{"part": part, "environment": name, **values} for name, values in scores.items()]
-    return [as_json(record) for record in records]
+        for name, values in scores.items():
+            records.append({"part": part, "environment": name, **values})
+    return records
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:

@@ -31,7 +31,7 @@ class Feed:
     """
     data          the training set; where its inputs are not on the device, they are sent there batch by batch
     sampler       the state's own
-    augmentation  what images are augmented with; None: not at all
+    augmentation  generator that images are augmented with; None: they are not
     loaders       processes that read ahead, where inputs must be decoded or do not fit the GPU's memory
     """
 
@@ -71,7 +71,7 @@ class Feed:
         self._end()
 
     def _inputs(self, stored: Tensor) -> Tensor:
-        """As a network takes them: images as floats in 0..1, with channels last on a GPU."""
+        """Inputs in the form that a network takes: images as floats in 0..1, with channels last on a GPU."""
         stored = stored.to(self.device, non_blocking=True)
         inputs = stored.float() / 255 if stored.dtype == torch.uint8 else stored
         if inputs.dim() != 4:
@@ -88,7 +88,7 @@ class Feed:
                 yield draw(sampler, team)
 
         with warnings.catch_warnings():
-            # The user has said how many, and the loader's advice cannot know what the files wait for.
+            # The user has chosen how many, and the loader's advice cannot know what the files wait for.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             loader: DataLoader[Tensor | TransferRiskError] = DataLoader(
                 _Stored(self.data),
@@ -129,7 +129,7 @@ def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
 
 
 class _Stored(Dataset[Tensor | TransferRiskError]):
-    """Inputs as they are stored, by positions, (n,) to (n, ...); what a user can mend comes back as a value."""
+    """Stored inputs by positions, (n,) to (n, ...); an error that a user can mend comes back as a value."""
 
     def __init__(self, data: EnvironmentSet) -> None:
         self.data = data
@@ -142,7 +142,7 @@ class _Stored(Dataset[Tensor | TransferRiskError]):
 
 
 class _Endless:
-    """Draws as the loader wants them: something to iterate over that has no length."""
+    """Draws in the form that the loader takes: an iterable without a length."""
 
     def __init__(self, draws: Iterator[Tensor]) -> None:
         self.draws = draws

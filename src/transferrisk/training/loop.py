@@ -196,11 +196,12 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
 
 
 def _records(run: Run, evaluated: Mapping[str, EnvironmentSet], logs: Logs) -> list[Record]:
-    """One evaluation on all parts of the data, and what the step before it logged."""
+    """One evaluation on all parts of the data, and the values that the step before it logged."""
     state = run.state
     when = {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
     batch = {"part": BATCH, **{name: float(value) for name, value in logs.items()}}
-    return [as_json({**when, **record}) for record in (*measure(state.model, evaluated, run.config), batch)]
+    records: list[Record] = as_json([when | record for record in (*measure(state.model, evaluated, run.config), batch)])
+    return records
 
 
 def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:

@@ -63,7 +63,7 @@ class CaughtSignals:
                 signal.signal(number, self._note)
 
     def release(self) -> None:
-        """Hand signals back to whoever had them."""
+        """Restore the handlers of before."""
         while self._before:
             signal.signal(*self._before.popitem())
 

@@ -64,7 +64,7 @@ class RunFolder(Watch):
     every    steps between two checkpoints, besides those at evaluations; None: none besides
     seconds  and no longer than this between two of them
     say      told in a few words where the run stands when it begins; None: nobody is
-    again    how to go on, in the words of whoever asked for the run
+    again    how to go on, in the words of the caller, for messages
 
     The model is that of the evaluation that validation data like training's selects, where it is evaluated; else
     validation data like the test's; else it is the last one.
@@ -206,7 +206,7 @@ class RunFolder(Watch):
             ) from None
 
     def _held(self) -> list[str]:
-        """What would be lost if a run began here; run.json alone is of one that never came to a checkpoint."""
+        """Files that would be lost if a run began here; run.json alone is from a run without a checkpoint."""
         names = (RECORDS, LAST, WEIGHTS)
         return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
 
@@ -265,7 +265,7 @@ class RunFolder(Watch):
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """What differs between two descriptions: "training.lr: 0.1 there, 0.05 here; ..."; "" where nothing does.
+    """The differences between two descriptions: "training.lr: 0.1 there, 0.05 here; ..."; "" where they are equal.
 
     A digest is not shown: "train.labels: changed since".
     """

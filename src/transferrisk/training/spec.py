@@ -250,7 +250,7 @@ def shift_of(
     first_bias: float | None = None,
     biases: tuple[float, ...] | None = None,
 ) -> Shift | None:
-    """What differs between the environments of a synthetic set; what is not stated is the set's own."""
+    """The shift between the environments of a synthetic set; values that are not stated are the set's own."""
     if (kind, bias, first_bias, biases) == (None, None, None, None):
         return None
     known = find_set(data)[0]

@@ -56,7 +56,7 @@ class TrainState:
 
     @property
     def finite(self) -> bool:
-        """Whether all weights are numbers, and running statistics and what the algorithm keeps as well."""
+        """Whether all weights, running statistics and buffers of the algorithm are finite numbers."""
         kept = (
             *self.model.parameters(),
             *self.model.buffers(),
@@ -77,18 +77,22 @@ class TrainState:
                 group["lr"] = rate
 
     def snapshot(self) -> Snapshot:
-        moving, fixed = _optimiser_state(self.optimiser)
         random = {"cpu": torch.get_rng_state(), "augmentation": self.augmentation.get_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
-        parts = {
+        moving, fixed = _optimiser_state(self.optimiser)
+        kept = {
             "model": self.model.state_dict(),
             "optimiser": moving,
             "algorithm": self.algorithm.state_dict(),
             "sampler": self.sampler.state_dict(),
             "random": random,
         }
-        tensors = {f"{part}.{key}": _copied(value) for part, held in parts.items() for key, value in held.items()}
+        tensors: dict[str, Tensor] = {}
+        for part, held in kept.items():
+            for name, value in held.items():
+                copied = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+                tensors[f"{part}.{name}"] = copied
         return Snapshot(tensors, {"optimiser": fixed} | {name: getattr(self, name) for name in COUNTERS})
 
     def restore(self, saved: Snapshot) -> None:
@@ -113,7 +117,7 @@ def group_priors(data: EnvironmentSet) -> Tensor:
 
 
 def setting_of(data: EnvironmentSet) -> Setting:
-    """What an algorithm must know of its training data."""
+    """The `Setting` of an algorithm for this training data."""
     return Setting(len(data.environment_names), len(data.class_names), group_priors(data))
 
 
@@ -150,27 +154,23 @@ def start_state(
     return TrainState(built, optimiser, algorithm, sampler, augmentation)
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
 def _optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors as "0.momentum_buffer", by the number of the parameter; and what else there is."""
+    """Tensors as "0.momentum_buffer", by the number of the parameter, and the other values."""
+    held = optimiser.state_dict()
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
-    for number, parameter in enumerate(_parameters(optimiser)):
-        for name, value in optimiser.state.get(parameter, {}).items():
+    for number, state in held["state"].items():
+        for name, value in state.items():
             (tensors if isinstance(value, Tensor) else values)[f"{number}.{name}"] = value
-    groups = [
-        {k: float(v) if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
-        for group in optimiser.param_groups
-    ]
-    return tensors, {"state": values, "groups": groups}
+    for group in held["param_groups"]:
+        del group["params"]
+        group["lr"] = float(group["lr"])  # a tensor where steps are captured
+    return tensors, {"state": values, "groups": held["param_groups"]}
 
 
 def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """In place where there is something, so that what has captured the optimiser's tensors goes on with them."""
-    parameters = _parameters(optimiser)
+    """Restore in place where there is a tensor already, so that a captured step goes on with the same ones."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for key, value in {**tensors, **values["state"]}.items():
         number, _, name = key.partition(".")
         state = optimiser.state[parameters[int(number)]]
@@ -187,7 +187,3 @@ def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], valu
                 group[name].fill_(value)
             elif name not in ("fused", "foreach", "capturable", "differentiable"):  # how it computes, on this device
                 group[name] = value
-
-
-def _parameters(optimiser: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimiser.param_groups for parameter in group["params"]]

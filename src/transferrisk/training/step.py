@@ -102,7 +102,7 @@ class CapturedStep:
 
 
 class aside:
-    """What is done inside runs on another stream, as it will when it is recorded."""
+    """Run the block on another stream, as it will run when it is recorded."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.stream = stream

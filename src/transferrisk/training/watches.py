@@ -156,15 +156,14 @@ class Progress(Watch):
         self._print_settings()
         if loss is not None:
             self._loss = f"loss {loss:.3f}"
-        self._bars.update(self._task, completed=step, description=self._description())
+        self._bars.update(self._task, completed=step, description=f"{self._run.name}  {self._loss}{self._scores}")
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
         self._print_settings()
-        batch = mean_score(records, "batch", "loss")
-        self._loss = "" if math.isnan(batch) else f"loss {batch:.3f}"
-        parts = {"training_domain": "validation", "test": "test"}
-        found = {name: mean_score(records, part) for part, name in parts.items()}
-        self._scores = "".join(f"  {name} {100 * x:.1f} %" for name, x in found.items() if not math.isnan(x))
+        self._loss, self._scores = f"loss {mean_score(records, 'batch', 'loss'):.3f}", ""
+        for name, part in (("validation", "training_domain"), ("test", "test")):
+            if not math.isnan(accuracy := mean_score(records, part)):
+                self._scores += f"  {name} {100 * accuracy:.1f} %"
         if not self._console.is_terminal:
             state = self._run.state
             print(f"step {state.step}, epoch {state.epoch:.3g}: {self._loss}{self._scores}", file=sys.stderr)
@@ -177,12 +176,9 @@ class Progress(Watch):
             self._console.print(f"trm: {self._settings}", highlight=False, markup=False, soft_wrap=True)
         self._settings = ""
 
-    def _description(self) -> str:
-        return f"{self._run.name}  {self._loss}{self._scores}"
-
 
 def _settings_line(run: Run) -> str:
-    """What is trained and how, in one line."""
+    """The algorithm and its settings, the backbone, and the settings of the training, in one line."""
     config, settings = run.config, as_json(run.state.algorithm.config)
     smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())
     own = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items())
