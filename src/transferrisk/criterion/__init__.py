@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .errors import DivergedError, InputError
-from .functional import fused
-from .functional.checks import (
+from ..errors import DivergedError, InputError
+from ..functional import fused
+from ..functional.checks import (
     as_integer,
     check_count,
     check_environments,
@@ -22,13 +22,13 @@ from .functional.checks import (
     check_start,
     working_dtype,
 )
-from .functional.grouping import group
-from .functional.penalties import exponentiated_gradient
-from .functional.precision import INVERSE, PREDICTOR, attempts, warn_unless_converged
-from .functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
-from .settings import NonNegative, Positive, convert
-from .solvers import LinearSolver, Minimiser, Solution
-from .solvers.named import chosen_solvers
+from ..functional.grouping import group
+from ..functional.penalties import exponentiated_gradient
+from ..functional.precision import INVERSE, PREDICTOR, attempts, warn_unless_converged
+from ..functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
+from ..settings import NonNegative, Positive, convert
+from ..solvers import LinearSolver, Minimiser, Solution
+from ..solvers.named import chosen_solvers
 
 Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
