@@ -47,7 +47,7 @@ def report(
     if as_json and as_json.write(written.to_json()):
         return
     print_values(*written.chapters())
-    print_line(f"\nReport: {written.files[0]}; {len(written.files) - 1} files of tables and figures beside it")
+    print_line(f"Report: {written.files[0]}; {len(written.files) - 1} files of tables and figures beside it")
 
 
 @contextmanager
