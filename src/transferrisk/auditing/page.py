@@ -16,7 +16,8 @@ _CORNER = "fitted on ↓ tested on →"
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     """The page of an audit of this data by this command."""
     sentences = audit.sentences
-    sections: list[Section] = [_maps(audit), _bars(audit), _pairs(audit), _environments(audit)]
+    star = "" if audit.judged.all() else f" {NOT_JUDGED}."
+    sections: list[Section] = [_maps(audit, star), _bars(audit, star), _pairs(audit), _environments(audit)]
     if sentences[2:]:
         sections.insert(0, Text("Findings", sentences[2:]))
     settings = {}
@@ -55,11 +56,11 @@ def accuracy_table(audit: Audit) -> Table:
     return Table(title, columns, rows, note=note)
 
 
-def _maps(audit: Audit) -> Group:
+def _maps(audit: Audit, star: str) -> Group:
     names, loss, right = audit.marked_names, audit.loss, audit.accuracy
     note = (
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
-        f"outside of one fold, and tested in the environment in the column, on that fold.{_star(audit)}"
+        f"outside of one fold, and tested in the environment in the column, on that fold.{star}"
     )
     maps = [
         Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
@@ -71,11 +72,7 @@ def _maps(audit: Audit) -> Group:
     return Group("Transfer matrices", maps, note)
 
 
-def _star(audit: Audit) -> str:
-    return "" if audit.judged.all() else f" {NOT_JUDGED}."
-
-
-def _bars(audit: Audit) -> Bars:
+def _bars(audit: Audit, star: str) -> Bars:
     groups: dict[str, list[Bar]] = {}
     for p, place in enumerate(audit.marked_names):
         fits = (
@@ -88,7 +85,7 @@ def _bars(audit: Audit) -> Bars:
             if np.isfinite(right.value):
                 groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{_star(audit)}"
+    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{star}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 

@@ -138,14 +138,15 @@ def block_loss(
     for i, e in enumerate(environments):
         for k in range(F):
             included[k if left_out == "fold" else i, len(blocks)] = False
-            blocks.append(samples.block(e, k))
+            blocks.append(samples.span(e, k))
     return BlockLoss(samples.rows, samples.labels, blocks, included, C, ridge, samples.gram(environments))
 
 
 def fit(loss: BlockLoss, start: Tensor | None = None) -> Solution:
     """Minimise every problem of the loss, from a start (K, C, D) or from zero; nan answers one that has no row."""
     there = loss.sizes > 0
-    begin = loss.zero if start is None else start.nan_to_num(0)
+    begin = loss.rows.new_zeros(len(there), loss.num_classes, loss.rows.shape[1])
+    begin = begin if start is None else start.nan_to_num(0)
     value = torch.full_like(begin, torch.nan)
     if not bool(there.any()):
         return Solution(value, ~there, 0, value[:, 0, 0])
@@ -174,7 +175,7 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     for candidate in GRID:
         start = fit(block_loss(samples, [environment], candidate), start).value
         everywhere = start.expand(1, len(samples.environments), -1, -1, -1)
-        own = scores(samples, everywhere, [environment]).loss[0, samples.environment(environment)]
+        own = scores(samples, everywhere, [environment]).loss[0, samples.span(environment)]
         mean = float(own.nanmean())
         if mean < best:
             best, chosen = mean, (start, candidate)
@@ -206,7 +207,7 @@ def scores(samples: Samples, predictors: Tensor, environments: Sequence[int] | N
     step = max(1, _TESTED // samples.rows.shape[1])
     for e in range(len(samples.environments)) if environments is None else environments:
         for k in range(samples.folds):
-            block = samples.block(e, k)
+            block = samples.span(e, k)
             for begin in range(block.start, block.stop, step):
                 part = slice(begin, min(begin + step, block.stop))
                 logits = logits_of(predictors[:, e, k], samples.rows[part])  # (R, m, C)
@@ -261,8 +262,10 @@ class _Judge:
     def means(self, values: Tensor) -> Floats:
         """Means of values (R, n) by environment, (1 + B, R, E); draws are the same in every call."""
         generator = torch.Generator().manual_seed(self.seed)
-        places = map(self.samples.environment, range(len(self.samples.environments)))
-        return np.stack([draw_means(values[:, place], self.bootstrap, generator) for place in places], -1)
+        found = np.empty((1 + self.bootstrap, len(values), len(self.samples.environments)))
+        for e in range(found.shape[-1]):
+            found[..., e] = draw_means(values[:, self.samples.span(e)], self.bootstrap, generator)
+        return found
 
     def estimate(self, draws: Floats) -> Estimate:
         """A value and the middle share of its draws."""
@@ -321,9 +324,11 @@ class _Judge:
         """
         if not len(others):
             return None, None
-        together = [fit(block_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value for r in others.tolist()]
-        predictors = torch.stack([*together, own[q]]).unsqueeze(1).expand(-1, len(own), -1, -1, -1)
-        right = self.means(scores(self.samples, predictors, [p]).correct)[..., p]  # (1 + B, R + 1)
+        together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last is without another environment
+        for i, r in enumerate(others.tolist()):
+            together[i] = fit(block_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value
+        tested = scores(self.samples, together.unsqueeze(1).expand(-1, len(own), -1, -1, -1), [p])
+        right = self.means(tested.correct)[..., p]  # (1 + B, R + 1)
         brought = right[:, :-1] - right[:, -1:]
         best = int(brought[0].argmax())
         deviations = np.maximum(deviations, largest_deviations(brought))

@@ -28,11 +28,11 @@ _LARGEST_GRAM = 4096  # columns; above, only the diagonal of second moments is u
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Rows in the order of environment and fold; block (e, k) holds environment e's samples of fold k.
+    """Rows in the order of environment and fold.
 
     rows    (n, D), the constant last
     labels  (n,) index into classes
-    bounds  (E * folds + 1,) where blocks begin and end
+    bounds  (E * folds + 1,) where the folds of the environments begin and end
     """
 
     rows: Tensor
@@ -43,12 +43,10 @@ class Samples:
     classes: tuple[Any, ...]
     moments: dict[int, Tensor] = field(default_factory=dict)  # kept by `gram`
 
-    def block(self, environment: int, fold: int) -> slice:
-        place = environment * self.folds + fold
-        return slice(self.bounds[place], self.bounds[place + 1])
-
-    def environment(self, environment: int) -> slice:
-        return slice(self.bounds[environment * self.folds], self.bounds[(environment + 1) * self.folds])
+    def span(self, environment: int, fold: int | None = None) -> slice:
+        """The rows of an environment: those of a fold, or all."""
+        first, count = environment * self.folds + (fold or 0), self.folds if fold is None else 1
+        return slice(self.bounds[first], self.bounds[first + count])
 
     def listed_classes(self, places: Codes) -> str:
         """The names of these classes, the first few."""
@@ -66,7 +64,7 @@ class Samples:
         total = torch.zeros(())
         for e in environments:
             if e not in self.moments:
-                self.moments[e] = second_moments(self.rows[self.environment(e)])
+                self.moments[e] = second_moments(self.rows[self.span(e)])
             total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
 

@@ -319,27 +319,18 @@ class BlockLoss:
     chunk: int = 1 << 20
 
     @cached_property
-    def lengths(self) -> Tensor:
-        """Rows of each block that a problem includes, (K, blocks) float64."""
-        return self.included * torch.tensor([block.stop - block.start for block in self.blocks], dtype=torch.float64)
-
-    @cached_property
     def sizes(self) -> Tensor:
         """Rows of each problem, (K,) float64."""
-        return self.lengths.sum(1)
-
-    @property
-    def zero(self) -> Tensor:
-        """The predictors that are zero, (K, C, D)."""
-        return self.rows.new_zeros(len(self.included), self.num_classes, self.rows.shape[-1])
+        lengths = torch.tensor([block.stop - block.start for block in self.blocks], dtype=torch.float64)
+        return self.included.double() @ lengths
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if bool(x.any()):
             return self._sum(x)
         # At zero, where fits begin, problems differ in the blocks they include only: each block is read for one.
         alone = replace(self, included=torch.eye(len(self.blocks), dtype=torch.bool))
-        value, gradient = alone._sum(alone.zero)
-        shares = self.lengths / self.sizes.unsqueeze(1)
+        value, gradient = alone._sum(x.new_zeros(len(self.blocks), *x.shape[1:]))
+        shares = self.included * alone.sizes / self.sizes.unsqueeze(1)
         return shares @ value, (shares.to(x.dtype) @ gradient.flatten(1)).view_as(x)
 
     def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,29 +72,28 @@ class LBFGS:
                 active, x, f, g, direction = active[keep], x[keep], f[keep], g[keep], direction[keep]
                 best, idle, problem = best[keep], idle[keep], problem.only(keep)
                 inverse.keep(keep)
-            new, f_new, g_new = _step(problem, x, f, g, direction)
+            rounding = 8 * torch.finfo(x.dtype).eps * (1 + f.abs())
+            new, f_new, g_new = _step(problem, x, f, g, direction, rounding)
             inverse.learn(new - x, g_new - g)
             fallen = f - f_new
             x, f, g = new, f_new, g_new
-            idle = torch.where(f < best - _rounding(x, f), 0, idle + 1)
+            idle = torch.where(f < best - rounding, 0, idle + 1)
             best = torch.minimum(best, f)
             iterations += 1
             if iterations == self.refine_after and (curvature := problem.curvature(x)) is not None:
                 inverse.refine(*curvature)
 
 
-def _rounding(x: Tensor, f: Tensor) -> Tensor:
-    return 8 * torch.finfo(x.dtype).eps * (1 + f.abs())
-
-
-def _step(problem: Evaluated, x: Tensor, f: Tensor, g: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _step(
+    problem: Evaluated, x: Tensor, f: Tensor, g: Tensor, direction: Tensor, rounding: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The whole step, or a part of it for problems where the whole is too long: x, f and g there."""
     slope = euclidean(g, direction).double()
     size = torch.ones_like(f)
     new = x + direction
     f_new, g_new = problem.evaluate(new)
     for _ in range(_HALVINGS):
-        long = ~(f_new <= f + 1e-4 * size * slope + _rounding(x, f))
+        long = ~(f_new <= f + 1e-4 * size * slope + rounding)
         if not bool(long.any()):
             break
         size = torch.where(long, size / 2, size)
