@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import counted
 from ..settings import dumps
-from ..training.config import Precision
+from ..training import Precision
 from .bench import BRIEF, Cost, Workload, forward_seconds, step_seconds
 from .executors import Executor, threads_set
 from .local_executor import LocalExecutor

@@ -18,7 +18,7 @@ from ..experiments.tasks import Place, Task
 from ..files import write_atomically
 from ..results import Record
 from ..settings import Bound, Count, Seed, Settings
-from ..training.config import Precision
+from ..training import Precision
 from ..training.spec import shift_of
 from .convergence import ConvergenceSettings, convergence_records
 from .implicit_gradient import ImplicitGradientSettings, implicit_gradient_records

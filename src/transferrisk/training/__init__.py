@@ -1,6 +1,6 @@
 """Training: one loop for all algorithms, what follows it, and a training as plain values."""
 
-from .config import Precision, TrainConfig
+from .defaults import Precision, TrainConfig
 from .engine import Engine
 from .evaluate import evaluate, held_out_transfer_matrix, irm_penalties
 from .loop import Run, Trained, train

@@ -16,8 +16,13 @@ import torch
 from torch import Tensor
 
 from ..data import EnvironmentSet
+from ..data.catalogue import DATA_SETS
 from ..data.environments import Rows
 from ..data.image_set import LazyImages
+from ..errors import InputError
+from ..files import existing_file, expand_home
+from ..models.backbones import WORDS
+from ..models.saved import WEIGHTS, describe_folder
 
 SAMPLED = 2**22  # bytes of inputs of each part
 FILES = 32  # and this many files, where images are not decoded yet
@@ -37,6 +42,39 @@ def inputs_digest(data: EnvironmentSet) -> str:
 def file_digest(path: Path | str) -> str:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:LENGTH]
+
+
+def files_digest(data: str) -> str | None:
+    """A digest of the user's files behind a name such as table:visits.csv; None where there are none.
+
+    A folder counts by the names and sizes of the files in it. A file that is missing is an error.
+    """
+    base, colon, argument = data.partition(":")
+    if not colon or not argument:
+        return None
+    path, found = expand_home(argument), DATA_SETS.find(base)
+    if found is not None and found.argument == "FILE":
+        return file_digest(existing_file(path))
+    if not path.exists():
+        if found is not None and found.argument == "PATH":
+            raise InputError(f"{path} does not exist: check the path")
+        return None
+    if path.is_file():
+        return file_digest(path)
+    listed = sorted(f"{file.relative_to(path)} {file.stat().st_size}" for file in path.rglob("*") if file.is_file())
+    return hashlib.sha256("\n".join(listed).encode(errors="surrogateescape")).hexdigest()[:LENGTH]
+
+
+def weights_digest(weights: str | None, init: str | None = None) -> str | None:
+    """A digest of a file of weights, or of a saved model; None where the weights are a word such as "imagenet"."""
+    if init is not None:
+        describe_folder(init)  # which says what is wrong with it
+        return file_digest(Path(init) / WEIGHTS)
+    if weights is None or weights in WORDS:
+        return None
+    if not Path(weights).is_file():
+        raise InputError(f"weights must be a file or one of {', '.join(WORDS)}, got {weights!r}")
+    return file_digest(weights)
 
 
 def _parts(data: EnvironmentSet) -> dict[str, Iterator[bytes]]:

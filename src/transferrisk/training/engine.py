@@ -21,13 +21,14 @@ from ..data import EnvironmentSet
 from ..data.environments import Rows
 from ..errors import InputError, TransferRiskError
 from ..models import Classifier
-from .config import Precision
+from .defaults import Precision
 from .processes import Followed, cluster_environment, started_by_torchrun
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ROOM = 0.5  # share of the device's free memory that data may take
+LOOK_EVERY = 50  # steps between two looks at a value on a GPU, which has to be waited for
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
-from .config import TrainConfig
+from .defaults import TrainConfig
 
 
 def measure(model: Classifier, sets: Mapping[str, EnvironmentSet], config: TrainConfig) -> list[Record]:

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 
 from ..data import EnvironmentSet
 from ..errors import InputError
-from .config import TrainConfig
+from .defaults import TrainConfig
 
 LEAST_STEPS = 100
 """Steps of a fine-tuning. The paper does not say how long it tunes; ten steps are too few to fit a hundred samples."""

@@ -20,16 +20,14 @@ from ..models import Classifier
 from ..results import Record, select
 from ..results.records import BATCH
 from ..settings import as_json
-from .config import TrainConfig
+from .defaults import TrainConfig
 from .digests import content_digests
-from .engine import Engine
+from .engine import LOOK_EVERY, Engine
 from .evaluate import measure
 from .feed import Feed
 from .state import TrainState, start_state
 from .step import make_step
 from .watches import Watch
-
-LOOK_EVERY = 50  # steps between two looks at the loss on a GPU, which has to be waited for
 
 
 @dataclass

@@ -26,6 +26,7 @@ from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, rea
 from ..results import Record, append_records, keep_records, select
 from ..results.records import RECORDS
 from ..settings import as_json, dumps
+from .engine import LOOK_EVERY
 from .processes import CaughtSignals, Stopped
 from .state import Snapshot
 from .watches import Watch
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .loop import Run
 
 RUN, LAST, LOCK = "run.json", "last.safetensors", ".lock"
-LOOK_EVERY = 50  # steps between two questions of several processes on GPUs whether one was asked to stop
 
 
 @dataclass(frozen=True)

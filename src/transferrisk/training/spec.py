@@ -6,7 +6,6 @@ digest names the run.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -18,14 +17,21 @@ from ..data import SPLITS, Facts, Options, Shift, Splits, leave_out, load_data, 
 from ..data.catalogue import DATA_SETS, Progress, find_set
 from ..data.shifts import Kind
 from ..errors import InputError
-from ..files import existing_file, expand_home
 from ..models import Classifier, build_model, is_registered, load_saved_weights
-from ..models.backbones import WORDS
-from ..models.saved import WEIGHTS, describe_folder
+from ..models.saved import describe_folder
 from ..settings import Bound, Seed, Settings, Share, as_json, digest, from_mapping
-from .config import Precision, TrainConfig
-from .defaults import PROTOCOLS, balanced, default_backbone, is_own_vectors, protocol, settings_for, side_of
-from .digests import LENGTH, file_digest
+from .defaults import (
+    PROTOCOLS,
+    Precision,
+    TrainConfig,
+    balanced,
+    default_backbone,
+    is_own_vectors,
+    protocol,
+    settings_for,
+    side_of,
+)
+from .digests import files_digest, weights_digest
 from .engine import Engine
 from .finetune import few_samples, finetuning
 from .loop import Trained, train
@@ -273,36 +279,3 @@ def facts_of(data: str) -> Facts | None:
 def shape_of(facts: Facts, size: int | None) -> tuple[int, ...]:
     """The shape of one input, images of this size."""
     return (facts.shape[0], size, size) if size and len(facts.shape) == 3 else facts.shape
-
-
-def files_digest(data: str) -> str | None:
-    """A digest of the user's files behind a name such as table:visits.csv; None where there are none.
-
-    A folder counts by the names and sizes of the files in it. A file that is missing is an error.
-    """
-    base, colon, argument = data.partition(":")
-    if not colon or not argument:
-        return None
-    path, found = expand_home(argument), DATA_SETS.find(base)
-    if found is not None and found.argument == "FILE":
-        return file_digest(existing_file(path))
-    if not path.exists():
-        if found is not None and found.argument == "PATH":
-            raise InputError(f"{path} does not exist: check the path")
-        return None
-    if path.is_file():
-        return file_digest(path)
-    listed = sorted(f"{file.relative_to(path)} {file.stat().st_size}" for file in path.rglob("*") if file.is_file())
-    return hashlib.sha256("\n".join(listed).encode(errors="surrogateescape")).hexdigest()[:LENGTH]
-
-
-def weights_digest(weights: str | None, init: str | None = None) -> str | None:
-    """A digest of a file of weights, or of a saved model; None where the weights are a word such as "imagenet"."""
-    if init is not None:
-        describe_folder(init)  # which says what is wrong with it
-        return file_digest(Path(init) / WEIGHTS)
-    if weights is None or weights in WORDS:
-        return None
-    if not Path(weights).is_file():
-        raise InputError(f"weights must be a file or one of {', '.join(WORDS)}, got {weights!r}")
-    return file_digest(weights)

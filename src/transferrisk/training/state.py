@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ..algorithms import Algorithm, Setting
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..models import Classifier
-from .config import TrainConfig
+from .defaults import TrainConfig
 from .engine import Engine
 
 COUNTERS = ("step", "seconds")
