@@ -9,7 +9,7 @@ from pathlib import Path
 from transferrisk.experiments.plan import make_plan
 from transferrisk.experiments.recipe import KEYS, load_recipe
 from transferrisk.reports.report import VIEWS
-from transferrisk.reports.tables import VALUES
+from transferrisk.results.selection import VALUES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 
