@@ -26,18 +26,15 @@ from rich.text import Text as Words
 
 from .values import Cell, Chapter, Entry, Group, Heatmap, Section, Table, Text, in_unit, one_line
 
-_console = Console()
-_errors = Console(stderr=True)
-
 
 def width() -> int:
     """Letters that fit beside each other."""
-    return _console.width
+    return Console().width
 
 
 def print_values(*values: Section | str, stderr: bool = False) -> None:
     """Print values one after the other; a string is a paragraph."""
-    console = _errors if stderr else _console
+    console = Console(stderr=stderr)  # made anew, since it takes the terminal's width when it is made
     for place, value in enumerate(values):
         if isinstance(value, str) and place and not isinstance(values[place - 1], str):
             console.print()
@@ -46,7 +43,7 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
 
 def print_line(text: str, stderr: bool = False) -> None:
     """Print a line that is not wrapped, since it holds a path or a command to be copied."""
-    (_errors if stderr else _console).print(Words(one_line(text)), soft_wrap=True)
+    Console(stderr=stderr).print(Words(one_line(text)), soft_wrap=True)
 
 
 def _print(console: Console, value: Section | str) -> None:
