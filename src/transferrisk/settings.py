@@ -15,19 +15,19 @@ number of NumPy becomes one of Python. True is never taken for 1. A float that i
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import InputError, choices
 
-S = TypeVar("S")
+S = TypeVar("S", bound="Settings")
 
 
 @dataclass(frozen=True)
@@ -72,268 +72,186 @@ class Settings:
     """Base of settings: every field is checked against its annotation and brought to its type."""
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds(type(self)).items():
+        for name, kind in field_kinds(type(self)).items():
             object.__setattr__(self, name, convert(name, getattr(self, name), kind))
-
-
-def convert(name: str, value: Any, kind: Any) -> Any:
-    """The value as the annotation `kind` has it; `name` is what an error calls it."""
-    try:
-        return _converted(value, kind)
-    except _Unfit as unfit:
-        where = f"{name}{unfit.place}"
-        raise InputError(f"{where} must be {describe(unfit.kind)}, got {_shown(unfit.value)}") from None
-
-
-def from_mapping(cls: type[S], values: Mapping[str, Any], owner: str = "") -> S:
-    """Settings of this class from TOML, JSON or keywords; `owner` is what a message calls what they belong to."""
-    checked = checked_values(cls, values, owner)
-    try:
-        return cls(**checked)
-    except InputError as error:
-        raise InputError(f"{_of(owner)}{error}") from None
-
-
-def checked_values(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
-    """Values by which the class can be called: names are fields, none is missing, each value fits its annotation."""
-    check_names(cls, values, owner)
-    kinds = _kinds(cls)
-    for field in dataclasses.fields(cls):
-        if field.default is MISSING and field.default_factory is MISSING and field.name not in values:
-            raise InputError(f"{_of(owner)}{field.name} is missing: add it")
-    return {name: convert(f"{_of(owner)}{name}", value, kinds[name]) for name, value in values.items()}
-
-
-def check_names(cls: type[Any], names: Mapping[str, Any] | Sequence[str], owner: str = "") -> None:
-    """An unknown name is an error that proposes the nearest one."""
-    known = list(_kinds(cls))
-    for name in names:
-        if name not in known:
-            raise InputError(f"{_of(owner)}unknown setting {name!r}{choices(name, known)}")
-
-
-def from_text(cls: type[Any], pairs: Sequence[str], owner: str = "") -> dict[str, Any]:
-    """Values of "key=value" pairs by name, each typed by its field.
-
-    Text is taken as JSON where the field is a list or a table, and "none" as None where the field may be None.
-    """
-    kinds = _kinds(cls)
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise InputError(f"{_of(owner)}a setting must be written NAME=VALUE, got {pair!r}")
-        if name in found:
-            raise InputError(f"{_of(owner)}{name} is given twice, last as {text!r}: give it once")
-        check_names(cls, [name], owner)
-        found[name] = _from_text(f"{_of(owner)}{name}", text, kinds[name])
-    return found
-
-
-def describe(kind: Any) -> str:
-    """An annotation in words, such as "a finite number > 0 or None"."""
-    origin = get_origin(kind)
-    if origin is Annotated:
-        base, *limits = get_args(kind)
-        words = [str(limit) for limit in limits if isinstance(limit, Bound | Length)]
-        return " ".join([describe(base), *words])
-    if origin in (Union, types.UnionType):
-        return " or ".join(describe(option) for option in get_args(kind))
-    if origin is Literal:
-        return ("one of " if len(get_args(kind)) > 1 else "") + ", ".join(map(repr, get_args(kind)))
-    base = origin or kind
-    if base in _WORDS:
-        return _WORDS[base]
-    if _is_sequence(base):
-        return "a list"
-    if isinstance(base, type) and issubclass(base, Mapping):
-        return "a table"
-    return f"a {getattr(base, '__name__', base)}"
-
-
-def as_json(value: Any) -> Any:
-    """The value in the types of JSON, however deep: nan and infinity become None, tuples lists, settings objects."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [as_json(item) for item in value]
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
-def dumps(value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
-    """JSON that every reader accepts: nan and infinity are null."""
-    return json.dumps(as_json(value), allow_nan=False, indent=indent, sort_keys=sort_keys)
-
-
-def digest(value: Any) -> str:
-    """A short name for the value, as JSON has it, that no other has; a table's entry that is None does not count."""
-    return hashlib.sha256(dumps(_without_none(as_json(value)), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
-
-
-class _Unfit(Exception):
-    """A value that an annotation does not allow; `place` is where it is in the whole, such as [2] or .rate."""
-
-    place = ""
-    value: Any = None
-    kind: Any = None
-
-
-_WORDS = {
-    bool: "True or False",
-    int: "an integer",
-    float: "a finite number",
-    str: "text",
-    type(None): "None",
-}
 
 
 _KINDS: dict[type[Any], dict[str, Any]] = {}
 
 
-def _kinds(cls: type[Any]) -> dict[str, Any]:
-    """Field -> its annotation, of a dataclass; evaluated once, since annotations are text."""
+def field_kinds(cls: type[Any]) -> dict[str, Any]:
+    """Return the annotation of each field of a dataclass; evaluated once, since annotations are text."""
     if cls not in _KINDS:
         hints = get_type_hints(cls, include_extras=True)
-        _KINDS[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+        _KINDS[cls] = {field.name: hints[field.name] for field in fields(cls)}
     return _KINDS[cls]
 
 
-def _converted(value: Any, kind: Any, place: str = "") -> Any:
-    try:
-        return _cast(value, kind)
-    except _Unfit as unfit:
-        if not unfit.place:
-            unfit.value, unfit.kind = value, kind
-        unfit.place = place + unfit.place
-        raise
+class UnfitError(InputError):
+    """A value that its annotation does not allow. Its arguments are those of `convert`."""
+
+    def __str__(self) -> str:  # composed where it is read: a union tries one type after the other
+        name, value, kind = self.args
+        shown = repr(value)
+        return f"{name} must be {describe(kind)}, got {shown if len(shown) <= 100 else f'{shown[:97]}...'}"
 
 
-def _cast(value: Any, kind: Any) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind in (Any, Ellipsis):
-        return value
-    if origin is Annotated:
-        found = _converted(value, arguments[0])
-        if not all(limit.holds(found) for limit in arguments[1:] if isinstance(limit, Bound | Length)):
-            raise _Unfit
-        return found
-    if origin in (Union, types.UnionType):
-        return _first_fit(value, arguments)
-    if origin is Literal:
-        for choice in arguments:
-            if type(value) is type(choice) and value == choice:
-                return choice
-        raise _Unfit
-    base = origin or kind
-    if base in (bool, int, float):
-        return _number(value, base)
-    if _is_sequence(base):
-        return _sequence(value, base, arguments)
-    if isinstance(base, type) and issubclass(base, Mapping):
-        return _mapping(value, arguments)
-    if not isinstance(base, type) or isinstance(value, base):
-        return value
-    raise _Unfit
-
-
-def _first_fit(value: Any, kinds: Sequence[Any]) -> Any:
-    """By the first of the types that takes the value; an integer stays one where a float is allowed before it."""
-    own: Any = type(value)
-    for kind in sorted(kinds, key=lambda kind: _plain(kind) != own):
+def convert(name: str, value: Any, kind: Any) -> Any:
+    """Return the value in the type that the annotation `kind` asks for; an error calls it `name`."""
+    bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    base, inner = get_origin(bare) or bare, get_args(bare)
+    unfit = UnfitError(name, value, kind)
+    found = value
+    if base in (Union, types.UnionType):
+        fits = []
+        for option in inner:
+            with suppress(UnfitError):
+                fits.append(convert(name, value, option))
+                if type(fits[-1]) is type(value):  # 1 stays an integer where a float is allowed before it
+                    return fits[-1]
+        if not fits:
+            raise unfit
+        found = fits[0]
+    elif base is Literal:
+        if (type(value), value) not in zip(map(type, inner), inner, strict=True):
+            raise unfit
+    elif base is bool:
+        if type(value).__name__ not in ("bool", "bool_"):  # NumPy's is bool_
+            raise unfit
+        found = bool(value)
+    elif base in (int, float):
+        if isinstance(value, bool) or not isinstance(value, Integral if base is int else Real):
+            raise unfit
         try:
-            return _converted(value, kind)
-        except _Unfit:
-            continue
-    raise _Unfit
-
-
-def _number(value: Any, kind: Any) -> Any:
-    if kind is bool:
-        if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # NumPy's
-            return bool(value)
-        raise _Unfit
-    if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
-        raise _Unfit
-    try:
-        found = kind(value)
-    except OverflowError:
-        raise _Unfit from None
-    if not math.isfinite(found):
-        raise _Unfit
+            found = base(value)
+        except OverflowError:
+            raise unfit from None
+        if base is float and not math.isfinite(found):
+            raise unfit
+    elif base in (tuple, list, Sequence):
+        fixed = base is tuple and bool(inner) and Ellipsis not in inner
+        if not isinstance(value, list | tuple) or (fixed and len(value) != len(inner)):
+            raise unfit
+        kinds = inner if fixed else (inner or (Any,))[:1] * len(value)
+        items = list(value)
+        for i, item_kind in enumerate(kinds):
+            items[i] = convert(f"{name}[{i}]", items[i], item_kind)
+        found = tuple(items)
+    elif base in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise unfit
+        of_keys, of_values = inner or (Any, Any)
+        found = {}
+        for key, item in value.items():
+            found[convert(name, key, of_keys)] = convert(f"{name}.{key}", item, of_values)
+    elif base is not Any and isinstance(base, type) and not isinstance(value, base):
+        raise unfit
+    for limit in limits:
+        if isinstance(limit, Bound | Length) and not limit.holds(found):
+            raise unfit
     return found
 
 
-def _is_sequence(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Sequence) and not issubclass(kind, str | bytes)
+def from_mapping(cls: type[S], values: Mapping[str, Any], owner: str = "") -> S:
+    """Create settings of this class from TOML, JSON or keywords; `owner` begins the messages."""
+    prefix, kinds = f"{owner}: " if owner else "", field_kinds(cls)
+    for name in values:
+        if name not in kinds:
+            raise InputError(f"{prefix}unknown setting {name!r}{choices(name, kinds)}")
+    for field in fields(cls):
+        if field.default is MISSING and field.default_factory is MISSING and field.name not in values:
+            raise InputError(f"{prefix}{field.name} is missing: add it")
+    try:
+        return cls(**values)
+    except InputError as error:
+        raise InputError(f"{prefix}{error}") from None
 
 
-def _sequence(value: Any, base: Any, arguments: tuple[Any, ...]) -> Any:
-    if not isinstance(value, list | tuple):
-        raise _Unfit
-    if base is tuple and arguments and Ellipsis not in arguments:
-        if len(value) != len(arguments):
-            raise _Unfit
-        kinds = arguments
-    else:
-        kinds = (arguments[0] if arguments else Any,) * len(value)
-    return tuple(_converted(one, kind, f"[{i}]") for i, (one, kind) in enumerate(zip(value, kinds, strict=True)))
+def from_text(cls: type[Any], pairs: Sequence[str], owner: str = "") -> dict[str, Any]:
+    """Return the values of "key=value" pairs by name, each in the type of its field.
+
+    Text is read as JSON where the field is a list or a table, and "none" as None where the field may be None.
+    """
+    prefix, kinds = f"{owner}: " if owner else "", field_kinds(cls)
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise InputError(f"{prefix}a setting must be written NAME=VALUE, got {pair!r}")
+        if name in found:
+            raise InputError(f"{prefix}{name} is given twice, last as {text!r}: give it once")
+        if name not in kinds:
+            raise InputError(f"{prefix}unknown setting {name!r}{choices(name, kinds)}")
+        found[name] = _value_of_text(f"{prefix}{name}", text, kinds[name])
+    return found
 
 
-def _mapping(value: Any, arguments: tuple[Any, ...]) -> dict[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise _Unfit
-    of_keys, of_values = arguments or (Any, Any)
-    return {_converted(key, of_keys): _converted(item, of_values, f".{key}") for key, item in value.items()}
-
-
-def _from_text(name: str, text: str, kind: Any) -> Any:
+def _value_of_text(name: str, text: str, kind: Any) -> Any:
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if type(None) in options and text.lower() == "none":
         return None
     for option in options:
-        read = _READERS.get(_plain(option), json.loads)
-        try:
-            return _converted(read(text), option)
-        except (_Unfit, ValueError, RecursionError):
-            continue
-    for choice in (choice for option in options if get_origin(option) is Literal for choice in get_args(option)):
-        if str(choice) == text:
-            return choice
-    raise InputError(f"{name} must be {describe(kind)}, got {text!r}")
+        bare = get_args(option)[0] if get_origin(option) is Annotated else option
+        for choice in get_args(bare) if get_origin(bare) is Literal else ():
+            if str(choice) == text:
+                return choice
+        with suppress(UnfitError, ValueError, RecursionError):
+            return convert(name, _READERS.get(bare, json.loads)(text), option)
+    raise UnfitError(name, text, kind)
 
 
-def _plain(kind: Any) -> Any:
-    """The type below its limits."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else get_origin(kind) or kind
+_READERS: dict[Any, Any] = {bool: lambda text: json.loads(text.lower()), int: int, float: float, str: str}
 
 
-def _read_bool(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise _Unfit
-    return text.lower() == "true"
+def describe(kind: Any) -> str:
+    """Return an annotation in words, such as "a finite number > 0 or None"."""
+    base, inner = get_origin(kind) or kind, get_args(kind)
+    if base is Annotated:
+        limits = [str(limit) for limit in inner[1:] if isinstance(limit, Bound | Length)]
+        return " ".join([describe(inner[0]), *limits])
+    if base in (Union, types.UnionType):
+        return " or ".join(map(describe, inner))
+    if base is Literal:
+        return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
+    return _WORDS.get(base, f"a {getattr(base, '__name__', base)}")
 
 
-_READERS: dict[Any, Any] = {bool: _read_bool, int: int, float: float, str: str}
+_WORDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a finite number",
+    str: "text",
+    type(None): "None",
+    **dict.fromkeys((tuple, list, Sequence), "a list"),
+    **dict.fromkeys((dict, Mapping), "a table"),
+}
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+def as_json(value: Any) -> Any:
+    """Return the value in the types of JSON: nan and infinity become None, tuples lists, and settings objects."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(zip(map(str, value), map(as_json, value.values()), strict=True))
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(map(as_json, value))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if math.isfinite(value) else None
 
 
-def _of(owner: str) -> str:
-    return f"{owner}: " if owner else ""
+def dumps(value: Any, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Return JSON that every reader accepts: nan and infinity are null."""
+    return json.dumps(as_json(value), allow_nan=False, indent=indent, sort_keys=sort_keys)
+
+
+def digest(value: Any) -> str:
+    """Return a short hash of the value's JSON; entries of tables that are None do not count."""
+    value = json.loads(dumps(value), object_hook=_without_none)
+    return hashlib.sha256(dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in table.items() if item is not None}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..errors import InputError
 from ..registry import Registry
-from ..settings import checked_values, from_text
+from ..settings import from_mapping, from_text
 from .base import Algorithm, Config, Setting
 
 A = TypeVar("A", bound=type[Algorithm[Any]])
@@ -47,12 +47,7 @@ def setting_names(name: str) -> list[str]:
 
 def configure(name: str, **settings: Any) -> Config:
     """The algorithm's config with these settings; an unknown setting is an error that proposes the nearest."""
-    config_type = get_algorithm(name).config_type
-    values = checked_values(config_type, settings, owner=name)
-    try:
-        return config_type(**values)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+    return from_mapping(get_algorithm(name).config_type, settings, owner=name)
 
 
 def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:

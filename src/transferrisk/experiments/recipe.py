@@ -38,7 +38,7 @@ from .. import plugins
 from ..errors import InputError, choices
 from ..files import readable
 from ..results import Rule
-from ..settings import Bound, Length, Settings, checked_values, dumps
+from ..settings import Bound, Length, Settings, dumps, from_mapping
 
 SUFFIX = ".toml"
 GROUP = "transferrisk.recipes"
@@ -275,7 +275,7 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
         if not 0 < seeds <= MOST_SEEDS:
             raise InputError(f"{where}: seeds must be a list, or a number from 1 to {MOST_SEEDS}, got {seeds}")
         seeds = list(range(seeds))
-    recipe = Recipe(**checked_values(Recipe, {"name": name, **table, "seeds": seeds, "given": given}, where))
+    recipe = from_mapping(Recipe, {"name": name, **table, "seeds": seeds, "given": given}, where)
     if len(set(recipe.seeds)) < len(recipe.seeds):
         raise InputError(f"{where}: seeds must differ, got {list(recipe.seeds)}")
     for key, values in recipe.vary.items():

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InputError, choices
 from ..files import prepare_folder, readable, write_atomically
 from ..results.records import FAILED, PICTURES, RECIPE, RUN_COLUMN, RUNS, TABLE
-from ..settings import checked_values
+from ..settings import from_mapping
 from .charts import figure_files, looks
 from .experiment import Experiment, experiment_folders, load_experiment, no_records, origin_words, planned_runs
 from .html import write_page
@@ -68,11 +68,7 @@ def _read_view(table: Mapping[str, Any], owner: str) -> View:
     for entry in fields(view):
         if str(entry.type).startswith("tuple") and isinstance(values.get(entry.name), str | Mapping):
             values[entry.name] = [values[entry.name]]
-    values = checked_values(view, values, owner)
-    try:
-        return view(**values)
-    except InputError as error:
-        raise InputError(f"{owner}: {error}") from None
+    return from_mapping(view, values, owner)
 
 
 def file_stem(*names: str) -> str:
