@@ -38,13 +38,13 @@ def texts(table, below=None):
     """Row -> what its cells say, or the lines of this name below them."""
     return {
         row[0].text: [cell.text if below is None else cell.below.get(below, "") for cell in row[1:]]
-        for row in table.cells()
+        for row in table.cells()[0]
     }
 
 
 def bold(table):
     """Row and column of the bold cells."""
-    return {(row[0].text, column) for row in table.cells() for column, cell in enumerate(row[1:]) if cell.bold}
+    return {(row[0].text, column) for row in table.cells()[0] for column, cell in enumerate(row[1:]) if cell.bold}
 
 
 def written(tmp_path, rows_of, show=TABLE):

@@ -62,13 +62,19 @@ def _run() -> int:
     from ..errors import TransferRiskError, full_memory
     from .app import app
 
+    words = sys.argv[1:] or ["--help"]
+    for place, word in enumerate(words):
+        if word == "--":
+            break
+        if word == "--json" and (place + 1 == len(words) or words[place + 1].startswith("-")):
+            words[place] = "--json=-"  # typer has no option with an optional value: without a FILE, it is -
     # typer carries its own copy of click or not, by version; what a bad option raises is public in both.
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _show_warning
-            return app(_arguments(), prog_name="trm", standalone_mode=False) or 0
+            return app(words, prog_name="trm", standalone_mode=False) or 0
     except usage_error as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]  # click's own
         command = context.command_path if context else "trm"
@@ -87,20 +93,6 @@ def _run() -> int:
         if full is None:
             raise
         return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
-
-
-def _arguments() -> list[str]:
-    """The words of the command line, or --help where there are none.
-
-    --json that no FILE follows becomes --json=-, since typer has no option with an optional value.
-    """
-    found = sys.argv[1:] or ["--help"]
-    end = found.index("--") if "--" in found else len(found)
-    for place, word in enumerate(found[:end]):
-        following = found[place + 1] if place + 1 < end else "-"
-        if word == "--json" and following.startswith("-"):
-            found[place] = "--json=-"
-    return found
 
 
 def _show_warning(

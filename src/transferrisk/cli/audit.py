@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..data import Options
-from .options import Json, data_options
+from .options import (
+    DataRoot,
+    Environment,
+    Features,
+    Json,
+    Label,
+    Lazy,
+    PathColumn,
+    Seed,
+    Size,
+    SkipBad,
+)
 
 Data = Annotated[
     str,
@@ -37,10 +46,8 @@ Confidence = Annotated[float, typer.Option(help="Share of the draws that an inte
 Standardise = Annotated[bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and deviation 1.")]
 
 
-@data_options()
 def audit(
     name: Data,
-    options: Options,
     output: Output = Path("audit.html"),
     model: Model = None,
     ridge: Ridge = None,
@@ -49,6 +56,15 @@ def audit(
     confidence: Confidence = 0.95,
     standardise: Standardise = True,
     as_json: Json = None,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
+    label: Label = None,
+    environment: Environment = None,
+    features: Features = None,
+    path: PathColumn = None,
+    size: Size = None,
+    lazy: Lazy = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Tell whether predictors fitted on features in one environment work in the others.
 
@@ -57,6 +73,7 @@ def audit(
     from ..auditing import audit as audit_features
     from ..auditing.page import accuracy_table
     from ..auditing.samples import read_features
+    from ..data import Options
     from ..errors import InputError
     from ..files import check_target, expand_home, readable
     from ..reports.terminal import print_line, print_values, task_progress
@@ -66,7 +83,10 @@ def audit(
         raise InputError(f"--output must end in .html, got {target}")
     check_target(target)
     with task_progress() as advance:
-        options = replace(options, progress=advance)
+        options = Options(
+            root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
+            lazy=lazy or None, skip_bad=skip_bad, progress=advance,
+        )  # fmt: skip
         if model is None:
             rows = read_features(name, options)
         else:
@@ -78,7 +98,7 @@ def audit(
             ridge=ridge,
             folds=folds,
             bootstrap=bootstrap,
-            seed=options.seed,
+            seed=seed,
             confidence=confidence,
             standardise=standardise,
             progress=advance,

@@ -8,13 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..data import Options
-from .options import DataName, DataRoot, Json, data_options
+from .options import (
+    Biases,
+    DataName,
+    DataRoot,
+    Environment,
+    Features,
+    Json,
+    Label,
+    Lazy,
+    Oracle,
+    PathColumn,
+    Seed,
+    ShiftKind,
+    Size,
+    SkipBad,
+    parse_biases,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..data import EnvironmentSet
+    from ..data import EnvironmentSet, Options
     from ..data.summary import Listing
     from ..reports import Cell, Table
 
@@ -64,9 +79,9 @@ def fetch(
     from ..data import catalogue
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
-    from ..reports.terminal import byte_progress
+    from ..reports.terminal import task_progress
 
-    with byte_progress(quiet=as_json is not None) as advance:
+    with task_progress(quiet=as_json is not None, in_bytes=True) as advance:
         came = fetch_files(name, data_root, given, lambda what, *done: advance(escape(what), *done))
     root = catalogue.data_root(data_root)
     states = verify(name, root, digests=False)
@@ -85,8 +100,22 @@ def fetch(
 
 
 @data_app.command()
-@data_options(synthetic=True)
-def check(name: DataName, options: Options, as_json: Json = None) -> None:
+def check(
+    name: DataName,
+    as_json: Json = None,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
+    label: Label = None,
+    environment: Environment = None,
+    features: Features = None,
+    path: PathColumn = None,
+    size: Size = None,
+    lazy: Lazy = False,
+    skip_bad: SkipBad = False,
+    shift: ShiftKind = None,
+    biases: Biases = None,
+    oracle: Oracle = False,
+) -> None:
     """Read all of a data set, compare it with its published facts, and count its samples.
 
     Example: trm data check pacs
@@ -94,6 +123,10 @@ def check(name: DataName, options: Options, as_json: Json = None) -> None:
     from ..data.summary import check_data, count_by_class, count_distinct, sets_by_title
     from ..reports.terminal import print_values, task_progress, width
 
+    options = _options(
+        name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
+        path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
+    )  # fmt: skip
     with task_progress() as advance:
         files, data = check_data(name, replace(options, progress=advance))
     if data is None:
@@ -110,12 +143,22 @@ def check(name: DataName, options: Options, as_json: Json = None) -> None:
 
 
 @data_app.command()
-@data_options(synthetic=True)
 def show(
     name: DataName,
-    options: Options,
     output: Annotated[Path | None, typer.Option(help="Picture to write, .png. Default: NAME.png.")] = None,
     per_class: Annotated[int, typer.Option(min=1, max=50, help="Samples of each class.")] = 3,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
+    label: Label = None,
+    environment: Environment = None,
+    features: Features = None,
+    path: PathColumn = None,
+    size: Size = None,
+    lazy: Lazy = False,
+    skip_bad: SkipBad = False,
+    shift: ShiftKind = None,
+    biases: Biases = None,
+    oracle: Oracle = False,
 ) -> None:
     """Write a picture of samples from each environment: images by class, or vectors by principal components.
 
@@ -128,6 +171,10 @@ def show(
     from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
     from ..reports.terminal import task_progress
 
+    options = _options(
+        name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
+        path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
+    )  # fmt: skip
     target = expand_home(output) if output else Path(f"{_file_name(name)}.png")
     if target.suffix.lower() != ".png":
         raise InputError(f"--output must end in .png, got {target}")
@@ -138,15 +185,27 @@ def show(
     every = dict(environments_of(data))
     drawn = dict(list(every.items())[:MOST_ENVIRONMENTS])
     if first.inputs[:1].dim() == 4:
-        pictures = {where: pictures_by_class(members, per_class, options.seed) for where, members in drawn.items()}
+        pictures = {where: pictures_by_class(members, per_class, seed) for where, members in drawn.items()}
         content = picture_grid(pictures, first.class_names, len(every))
     else:
-        content = scatter_grid(principal_components(drawn, seed=options.seed), first.class_names, len(every))
+        content = scatter_grid(principal_components(drawn, seed=seed), first.class_names, len(every))
     try:
         write_atomically(target, content)
     except OSError as error:
         raise InputError(f"{target} cannot be written ({cause_of(error)}): choose another with --output") from None
     print(readable(target))
+
+
+def _options(name: str, shift: str | None, biases: str | None, **given: Any) -> Options:
+    """The options of a data set; values of its shift that are not given are the set's own."""
+    from ..data import Options, Shift
+    from ..data.catalogue import find_set
+
+    if shift is not None or biases is not None:
+        own = find_set(name)[0].shift or Shift()
+        kind: Any = own.kind if shift is None else shift  # Shift checks it
+        given["shift"] = replace(own, kind=kind, biases=parse_biases(biases) or own.biases)
+    return Options(**given)
 
 
 def _described(listing: Listing) -> dict[str, Any]:

@@ -10,12 +10,19 @@ from typing import Annotated
 
 import typer
 
-from ..data import Options
 from .options import (
+    DataRoot,
     Device,
+    Environment,
+    Features,
     Force,
     Json,
-    data_options,
+    Label,
+    Lazy,
+    PathColumn,
+    Seed,
+    Size,
+    SkipBad,
     image_option,
     machine_option,
     model_option,
@@ -50,11 +57,9 @@ Folds = Annotated[int, training_option(min=1, help="Environments to hold out at 
 Workers = Annotated[int | None, machine_option(min=1, help="Processes that compare at once. Default: by the data.")]
 
 
-@data_options()
 def fit(
     name: Name,
     output: Output,
-    options: Options,
     drop_small: DropSmall = False,
     force: Force = False,
     algorithms: Algorithms = "erm,groupdro,trm",
@@ -71,21 +76,35 @@ def fit(
     device: Device = "auto",
     workers: Workers = None,
     json: Json = None,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
+    label: Label = None,
+    environment: Environment = None,
+    features: Features = None,
+    path: PathColumn = None,
+    size: Size = None,
+    lazy: Lazy = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Fit a model that is to work in new environments, and keep it with all it needs.
 
     Example: trm fit visits.csv --label outcome --environment hospital --output model
     """
+    from ..data import Options
     from ..fitting.fitted import Plan, fit_source, settle
     from ..fitting.model import check_output
     from ..fitting.report import columns_table, fit_sections, frozen_note, save_fit, summarise_fit
     from ..fitting.source import read_source
     from ..reports.terminal import print_line, print_values, task_progress
 
+    options = Options(
+        root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
+        lazy=lazy or None, skip_bad=skip_bad,
+    )  # fmt: skip
     names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
     plan = Plan(
         algorithms=names, algorithm=algorithm, compared=compare, settings=tuple(set_ or ()), backbone=backbone,
-        weights=weights, epochs=epochs, seed=options.seed, repeats=repeats, folds=folds, device=device,
+        weights=weights, epochs=epochs, seed=seed, repeats=repeats, folds=folds, device=device,
         workers=workers, drop_small=drop_small, frozen=frozen, on_top=on_top,
     )  # fmt: skip
     check_output(output, force)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial, wraps
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from ..data import Options, Shift
 
 COLUMNS, IMAGES, SYNTHETIC = "Columns of tables and embeddings", "Images", "Synthetic sets"
 MODEL, TRAINING, MACHINE = "Model and algorithm", "Training", "Machine"
@@ -93,84 +88,11 @@ Biases = Annotated[str | None, synthetic_option(help="Bias degree of each traini
 Oracle = Annotated[bool, synthetic_option("--oracle", help="Train on data like the test environment's.")]
 
 
-def _common(data_root: DataRoot = None, seed: Seed = 0) -> None: ...
-
-
-def _columns(
-    label: Label = None, environment: Environment = None, features: Features = None, path: PathColumn = None
-) -> None: ...
-
-
-def _images(size: Size = None, lazy: Lazy = False, skip_bad: SkipBad = False) -> None: ...
-
-
-def _synthetic(shift: ShiftKind = None, biases: Biases = None, oracle: Oracle = False) -> None: ...
-
-
-def data_options(*, synthetic: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: gives a command the options of the data it reads, as one `Options` under the name `options`.
-
-    The command's own parameters come first; among them is `name`, the data set. Typer learns from the function's
-    signature and annotations which options there are, so both are put together here.
-    """
-    groups = (_common, _columns, _images, *((_synthetic,) if synthetic else ()))
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = _parameters(command)
-        del own["options"]
-        shared = {name: parameter for group in groups for name, parameter in _parameters(group).items()}
-
-        @wraps(command)
-        def with_options(**given: Any) -> None:
-            asked = {key: given.pop(key) for key in shared}
-            command(options=_options(given["name"], **asked), **given)
-
-        parameters = list((own | shared).values())
-        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
-        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return with_options
-
-    return decorate
-
-
-def _parameters(function: Callable[..., None]) -> dict[str, inspect.Parameter]:
-    """Parameters by name, with annotations that are types and not text, to be given by name, in any order."""
-    types = get_type_hints(function, include_extras=True)
-    return {
-        name: parameter.replace(annotation=types[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(function).parameters.items()
-    }
-
-
-def _options(
-    name: str,
-    *,
-    data_root: Path | None,
-    lazy: bool,
-    shift: str | None = None,
-    biases: str | None = None,
-    **rest: Any,
-) -> Options:
-    from ..data import Options
-
-    return Options(root=data_root, lazy=lazy or None, shift=_shift(name, shift, biases), **rest)
-
-
-def _shift(name: str, kind: str | None, biases: str | None) -> Shift | None:
-    """The shift that is asked for; what is not stated of it is the set's own."""
-    from ..data import Shift
-    from ..data.catalogue import find_set
-    from ..errors import InputError
-
-    if kind is None and biases is None:
+def parse_biases(text: str | None) -> tuple[float, ...] | None:
+    """The shares of --biases, such as 1.0,0.9."""
+    if text is None:
         return None
-    shift = find_set(name)[0].shift or Shift()
-    if kind is not None:
-        shift = replace(shift, kind=kind)  # type: ignore[arg-type]  # Shift checks it
-    if biases is None:
-        return shift
     try:
-        shares = tuple(float(bias) for bias in biases.split(","))
+        return tuple(map(float, text.split(",")))
     except ValueError:
-        raise InputError(f"--biases must be shares such as 1.0,0.9, got {biases!r}") from None
-    return replace(shift, biases=shares)
+        raise typer.BadParameter(f"--biases must be shares such as 1.0,0.9, got {text!r}") from None

@@ -6,23 +6,47 @@ import shlex
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..data import Options
 from .options import (
+    Biases,
+    DataRoot,
     Device,
+    Environment,
+    Features,
     Json,
+    Label,
+    Lazy,
+    Oracle,
+    PathColumn,
     Precision,
     Quiet,
-    data_options,
+    Seed,
+    ShiftKind,
+    Size,
+    SkipBad,
     machine_option,
     model_option,
+    parse_biases,
     parse_folder,
     training_option,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..reports import Table
+    from ..results import Record
+
+PARTS = {
+    "train": "train",
+    "training_domain": "validation, like training",
+    "test_domain": "validation, like the test",
+    "test": "test",
+}
+"""Part of the data -> what it is called."""
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
 Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder of the run.")]
 TestEnv = Annotated[str | None, typer.Option(help="Environment to test on, for sets without one of their own.")]
@@ -71,11 +95,9 @@ Devices = Annotated[int, machine_option(min=1, help="Number of devices that shar
 Loaders = Annotated[int, machine_option(min=0, help="Processes that read data ahead where memory does not hold it.")]
 
 
-@data_options(synthetic=True)
 def train(
     name: Data,
     output: Output,
-    options: Options,
     test_env: TestEnv = None,
     hold_out: HoldOut = None,
     algorithm: Algorithm = None,
@@ -102,6 +124,18 @@ def train(
     loaders: Loaders = 2,
     quiet: Quiet = False,
     as_json: Json = None,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
+    label: Label = None,
+    environment: Environment = None,
+    features: Features = None,
+    path: PathColumn = None,
+    size: Size = None,
+    lazy: Lazy = False,
+    skip_bad: SkipBad = False,
+    shift: ShiftKind = None,
+    biases: Biases = None,
+    oracle: Oracle = False,
 ) -> None:
     """Train a model on all environments but one, and see how it does in that one.
 
@@ -109,7 +143,6 @@ def train(
     """
     from ..algorithms import parse_settings
     from ..models.saved import WEIGHTS
-    from ..reports.comparison import run_summary, run_table
     from ..reports.terminal import print_line, print_values, task_progress
     from ..results.records import RECORDS
     from ..training import Progress, RunFolder, TrainSpec, run_spec
@@ -121,14 +154,13 @@ def train(
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "momentum": momentum,
         "decay_at": decay_at, "evaluations": evaluations, "record": tuple(record) if record else None,
     }  # fmt: skip
-    shift = options.shift
     chosen = algorithm or ("trm" if finetune_samples is None else "erm")
     with first_process_speaks() as speaks:
         quiet = quiet or not speaks
         spec = TrainSpec(
             data=name,
             algorithm=chosen,
-            seed=options.seed,
+            seed=seed,
             test_env=test_env,
             hold_out=hold_out,
             backbone=backbone,
@@ -137,15 +169,15 @@ def train(
             finetune_samples=finetune_samples,
             augment=augment,
             precision=precision,  # type: ignore[arg-type]  # checked there
-            shift=None if shift is None else shift.kind,
-            biases=None if shift is None else shift.biases,
-            oracle=options.oracle,
-            size=options.size,
-            skip_bad=options.skip_bad,
-            label=options.label,
-            environment=options.environment,
-            features=options.features,
-            path=options.path,
+            shift=shift,  # type: ignore[arg-type]
+            biases=parse_biases(biases),
+            oracle=oracle,
+            size=size,
+            skip_bad=skip_bad,
+            label=label,
+            environment=environment,
+            features=features,
+            path=path,
             settings=parse_settings(chosen, settings or ()),
             training={key: value for key, value in given.items() if value is not None},
         )
@@ -162,13 +194,53 @@ def train(
                 device=device,
                 devices=devices,
                 loaders=loaders,
-                data_root=options.root,
-                lazy=options.lazy,
+                data_root=data_root,
+                lazy=lazy or None,
                 watch=watch,
                 progress=advance,
             )
     files = {"model": str(output / WEIGHTS), "last_checkpoint": str(output / LAST), "records": str(output / RECORDS)}
-    if not speaks or (as_json and as_json.write(run_summary(trained.history, trained.rule) | files)) or quiet:
+    if not speaks or (as_json and as_json.write(_summary(trained.history, trained.rule) | files)) or quiet:
         return
-    print_values(run_table(trained.history, trained.rule))
+    print_values(_accuracies(trained.history, trained.rule))
     print_line(f"Selected model: {files['model']}; last state: {files['last_checkpoint']}; records: {files['records']}")
+
+
+def _accuracies(records: Sequence[Record], rule: str) -> Table:
+    """A row for each part of the data and environment, at the selected evaluation and at the last."""
+    from ..reports import Table, percent
+    from ..reports.tables import RULE_WORDS
+    from ..results import select
+
+    chosen, last = select(records, rule), select(records, "last")
+    final = {}
+    for record in last:
+        final[record["part"], record.get("environment")] = record.get("accuracy")
+    rows = []
+    for part, words in PARTS.items():
+        for record in chosen:
+            if record["part"] == part:
+                scores = record["accuracy"], record.get("worst_group"), final.get((part, record["environment"]))
+                rows.append([words, record["environment"], *map(percent, scores)])
+                words = ""
+    return Table(
+        f"Accuracy, %: step {chosen[0]['step']} of {last[0]['step']}, selected {RULE_WORDS[rule]}",
+        ["Part", "Environment", "Selected", "Worst class", "Last"],
+        rows,
+    )
+
+
+def _summary(records: Sequence[Record], rule: str) -> dict[str, Any]:
+    """The same for a program."""
+    from ..results import mean_score, select
+
+    chosen = select(records, rule)
+    worst = [r["worst_group"] for r in chosen if r["part"] == "test" and r.get("worst_group") is not None]
+    return {
+        "selection": rule,
+        "step": chosen[0]["step"],
+        "test_accuracy": mean_score(chosen, "test"),
+        "test_worst_group": min(worst, default=None),
+        "selected": chosen,
+        "last": select(records, "last"),
+    }

@@ -21,7 +21,6 @@ from .values import METHODS, MINUS, Bars, Curves, in_unit, interval, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure, FigureBase
 
 WIDTH = 460.0  # of one drawing, in units of its SVG, which are pixels where it is shown in its own size
@@ -75,7 +74,10 @@ def page_svg(section: Curves | Bars, styles: Mapping[str, Look]) -> str:
     """The drawing for a page: an <svg> element whose colours follow the theme; "" where there is nothing to draw."""
     if not (section.has_points if isinstance(section, Curves) else section.groups):
         return ""
-    height = _curves_height(section) if isinstance(section, Curves) else _bars_height(section)
+    if isinstance(section, Curves):
+        height = _curves_height(section)
+    else:
+        height = 30.0 + 34.0 * len(list(filter(None, section.groups))) + 24.0 * sum(map(len, section.groups.values()))
     with _figure(WIDTH, height) as figure:
         if isinstance(section, Curves):
             said = _draw_curves(figure, section, styles)
@@ -136,16 +138,15 @@ def _saved(figure: Figure, kind: str, background: str = "white") -> bytes:
 
 def _themed(svg: str, said: str) -> str:
     """The <svg> element of a file, with fewer decimals, and with pairs of colours, for light and dark pages."""
-
-    def in_tag(tag: re.Match[str]) -> str:
-        text = re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0])
-        text = re.sub(r' id="[\w.]+_\d+"', "", text)  # names of groups, which would be several times on a page
-        for light, dark in DARK.items():
-            text = text.replace(light, f"light-dark({light}, {dark})")
-        return text
-
     body = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    body = re.sub(r"<[^>]*>", in_tag, re.sub(r"\n\s*", "\n", body))
+    pieces = re.split(r"(<[^>]*>)", re.sub(r"\n\s*", "\n", body))  # text, tag, text, tag, ..., text
+    for place in range(1, len(pieces), 2):
+        tag = re.sub(r"(\d\.\d\d)\d+", r"\1", pieces[place])
+        tag = re.sub(r' id="[\w.]+_\d+"', "", tag)  # names of groups, which would be several times on a page
+        for light, dark in DARK.items():
+            tag = tag.replace(light, f"light-dark({light}, {dark})")
+        pieces[place] = tag
+    body = "".join(pieces)
     head, _, rest = body.partition(">")
     head = re.sub(r' (width|height)="[^"]*"', "", head)
     return f'{head} class="drawn" role="img" aria-label="{escape(said)}">{rest}'
@@ -171,7 +172,7 @@ def _curves_height(curves: Curves) -> float:
 def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look]) -> str:
     """Draw the curves, and return in words what they show."""
     axes = figure.subplots()
-    ends, handles = {}, {}
+    ends, handles, said, places = {}, {}, [], []
     for name, (given_x, given_y) in curves.series.items():
         look, x, y = styles[name], _drawable(given_x, curves.x_log), _drawable(given_y, curves.y_log)
         if name in curves.bands:
@@ -186,6 +187,8 @@ def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look])
         )  # fmt: skip
         if np.isfinite(y).any():
             ends[name] = float(y[np.isfinite(y)][-1])
+            said.append(f"{name} {ends[name]:.4g}")
+        places.append(x[np.isfinite(x)])
     for mark in curves.marks:
         how: Any = {"color": SOFT, "linewidth": 1, "linestyle": (0, (3, 3))}
         if mark.y is not None:
@@ -194,14 +197,21 @@ def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look])
         if mark.x is not None:
             axes.axvline(mark.x, **how)
             axes.annotate(mark.text, (mark.x, 1), (4, -FONT), ("data", "axes fraction"), "offset points", color=SOFT)
-    _decorate(axes, curves)
+    _decorate(axes, curves, np.unique(np.concatenate(places)))
     names = sorted(ends, key=ends.__getitem__, reverse=True)
-    _legend(figure, names, [handles[name] for name in names])
-    return f"{curves.y} against {curves.x}; at the end {'; '.join([f'{name} {ends[name]:.4g}' for name in ends])}"
+    legend = figure.legend(  # beside the drawing or, where names are long, below it
+        list(map(handles.__getitem__, names)), ["x"] * len(names), fontsize=FONT, labelspacing=0.3, handlelength=2.6,
+        loc="outside lower left" if max(map(len, names), default=0) > LONG else "outside right upper",
+    )  # fmt: skip
+    for text, name in zip(legend.get_texts(), names, strict=True):  # afterwards, since "_x" would be left out
+        text.set_text(_shortened(name, 48))
+    return f"{curves.y} against {curves.x}; at the end {'; '.join(said)}"
 
 
-def _decorate(axes: Axes, curves: Curves) -> None:
-    """Scales, ticks and names of the axes."""
+def _decorate(axes: Axes, curves: Curves, x: NDArray[np.float64]) -> None:
+    """Scales, ticks and names of the axes; `x` are the places of all points, each once."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
     axes.set_xscale("log" if curves.x_log else "linear")
     axes.set_yscale("log" if curves.y_log else "linear")
     low, high = axes.get_ylim()
@@ -209,14 +219,19 @@ def _decorate(axes: Axes, curves: Curves) -> None:
         start = (low + high - curves.span) / 2
         start = max(0.0, start) if low >= 0 else start
         axes.set_ylim(start, start + curves.span)
-    x = np.unique(np.concatenate([_drawable(x, curves.x_log) for x, _ in curves.series.values()]))
-    x = x[np.isfinite(x)]
-    places, texts = list(curves.x_ticks), list(curves.x_ticks.values())
-    if not places and len(x) <= FEW:
-        places, texts = x.tolist(), list(map(_short_number, x))
-    step = max(1, math.ceil((len("".join(texts)) + 2 * len(texts)) * 0.62 * FONT / (0.6 * WIDTH)))
-    _ticks(axes.xaxis, places[::step], texts[::step], curves.x_log)
-    _ticks(axes.yaxis, [], [], curves.y_log)
+    ticks = curves.x_ticks or (dict(zip(x.tolist(), map(_short_number, x), strict=True)) if len(x) <= FEW else {})
+    letters = len("".join(ticks.values())) + 2 * len(ticks)
+    step = max(1, math.ceil(letters * 0.62 * FONT / (0.6 * WIDTH)))
+    for axis, log in ((axes.xaxis, curves.x_log), (axes.yaxis, curves.y_log)):
+        if ticks and axis is axes.xaxis:
+            axis.set_ticks(list(ticks)[::step], list(ticks.values())[::step])
+        elif log:
+            low, high = axis.get_view_interval()
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8))
+            axis.set_major_formatter(FuncFormatter(_power))
+        else:
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axis.set_minor_locator(NullLocator())
     axes.set_xlabel(_shortened(curves.x, 50), color=SOFT)
     axes.set_title(_shortened(curves.y, 50), loc="left", color=SOFT, fontsize=FONT)
     axes.grid(axis="y", color=GRID, linewidth=1)
@@ -233,20 +248,6 @@ def _short_number(value: float) -> str:
     return text.replace("-", MINUS, 1)
 
 
-def _ticks(axis: Axis, places: Sequence[float], texts: Sequence[str], log: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-
-    if places:
-        axis.set_ticks(places, texts)
-    elif log:
-        low, high = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8))
-        axis.set_major_formatter(FuncFormatter(_power))
-    else:
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    axis.set_minor_locator(NullLocator())
-
-
 def _power(value: float, _: int) -> str:
     """A number of a logarithmic axis: 0.01, 20, 10⁻⁷."""
     if 1e-4 < value < 1e5:
@@ -254,21 +255,6 @@ def _power(value: float, _: int) -> str:
     digits, exponent = f"{value:.0e}".split("e")
     raised = str(int(exponent)).translate(_SUPERSCRIPT)
     return f"10{raised}" if digits == "1" else f"{digits}·10{raised}"
-
-
-def _legend(figure: FigureBase, names: Sequence[str], handles: Sequence[Any]) -> None:
-    """Names beside the drawing or, where they are long, below it."""
-    below = max(map(len, names), default=0) > LONG
-    legend = figure.legend(
-        handles, ["x"] * len(handles), loc="outside lower left" if below else "outside right upper",
-        fontsize=FONT, labelspacing=0.3, handlelength=2.6,
-    )  # fmt: skip
-    for text, name in zip(legend.get_texts(), names, strict=True):  # afterwards, since "_x" would be left out
-        text.set_text(_shortened(name, 48))
-
-
-def _bars_height(bars: Bars) -> float:
-    return 30.0 + sum(24.0 * len(own) + (34.0 if group else 0.0) for group, own in bars.groups.items())
 
 
 def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> str:

@@ -1,4 +1,4 @@
-"""Runs in words and tables, from records alone: one run, and a comparison of algorithms over seeds with its page."""
+"""A comparison of algorithms over seeds in words, as a table and as a page, from records alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..results import Record, mean_score, select
-from .tables import RULE_WORDS, Summary, selection_words
+from .tables import Summary, selection_words
 from .values import (
     Bar,
     Bars,
     Curves,
-    Entry,
     Group,
     Heatmap,
     Page,
@@ -26,49 +25,11 @@ from .values import (
     Section,
     Table,
     method_name,
-    percent,
 )
 
 WORST_PAIRS = 10
-PART_WORDS = {
-    "train": "train",
-    "training_domain": "validation, like training",
-    "test_domain": "validation, like the test",
-    "test": "test",
-}
 Run = tuple[Mapping[str, Any], Sequence[Record]]
 """A description with `algorithm` and `seed`, and the records of all evaluations."""
-
-
-def run_table(records: Sequence[Record], rule: str) -> Table:
-    """Accuracies of a run: a row for each part and environment, at the selected evaluation and at the last."""
-    chosen, last = select(records, rule), select(records, "last")
-    final = {(record["part"], record.get("environment")): record.get("accuracy") for record in last}
-    rows: list[list[Entry]] = []
-    for part, words in PART_WORDS.items():
-        for place, record in enumerate(record for record in chosen if record["part"] == part):
-            name = record["environment"]
-            scores = (record["accuracy"], record.get("worst_group"), final.get((part, name)))
-            rows.append([words if place == 0 else "", name, *("" if x is None else percent(x) for x in scores)])
-    return Table(
-        f"Accuracy, %: step {chosen[0]['step']} of {last[0]['step']}, selected {RULE_WORDS[rule]}",
-        ["Part", "Environment", "Selected", "Worst class", "Last"],
-        rows,
-    )
-
-
-def run_summary(records: Sequence[Record], rule: str) -> dict[str, Any]:
-    """The same for a program."""
-    chosen = select(records, rule)
-    worst = [r["worst_group"] for r in chosen if r["part"] == "test" and r.get("worst_group") is not None]
-    return {
-        "selection": rule,
-        "step": chosen[0]["step"],
-        "test_accuracy": mean_score(chosen, "test"),
-        "test_worst_group": min(worst, default=None),
-        "selected": chosen,
-        "last": select(records, "last"),
-    }
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..files import write_atomically
@@ -31,25 +30,21 @@ def write_page(path: Path, page: Page) -> None:
 
 def render_page(page: Page) -> str:
     """The page as HTML. Bytes of a name that are not text are shown as \\xNN, or \\udcNN where Python has them so."""
-    script = _template("page.js")
-    sections, own, others = [], [], []
+    names: list[list[str]] = []
+    shared: list[str] = []  # by sections that are not chapters, so that a name looks the same in all of them
     for section in page.sections:
-        own.append(list(_series(section)))
-        others += [] if isinstance(section, Chapter) else own[-1]
-    shared = looks(others)
-    for section, names in zip(page.sections, own, strict=True):
-        sections.append((section, looks(names) if isinstance(section, Chapter) else shared))
-    html = (
-        _templates()
-        .get_template("page.html")
-        .render(
-            page=page,
-            sections=sections,
-            levels=LEVELS,
-            script=Markup(script),
-            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            date=date.today().isoformat(),
-        )
+        names.append(list(_series(section)))
+        shared += [] if isinstance(section, Chapter) else names[-1]
+    sections = []
+    for section, own in zip(page.sections, names, strict=True):
+        sections.append((section, looks(own if isinstance(section, Chapter) else shared)))
+    html = _TEMPLATES.get_template("page.html").render(
+        page=page,
+        sections=sections,
+        levels=LEVELS,
+        script=Markup(_SCRIPT),
+        script_digest=base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode(),
+        date=date.today().isoformat(),
     )
     return html.encode(errors="backslashreplace").decode()
 
@@ -128,20 +123,10 @@ def _scale(section: Heatmap) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
-@cache
-def _templates() -> Environment:
-    templates = Environment(
-        loader=FunctionLoader(_template),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.globals.update(
-        page_svg=page_svg, heat_cells=heat_cells, heat_key=heat_key, shared_key=shared_key, picture_uri=picture_uri
-    )
-    return templates
-
-
-def _template(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_TEMPLATES.globals.update(
+    page_svg=page_svg, heat_cells=heat_cells, heat_key=heat_key, shared_key=shared_key, picture_uri=picture_uri
+)
+_SCRIPT = resources.files(__package__).joinpath("templates", "page.js").read_text(encoding="utf-8")

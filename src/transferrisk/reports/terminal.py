@@ -5,8 +5,9 @@ Values go to standard output; progress bars to stderr, so that the output can be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich import box, table
 from rich.console import Console
@@ -15,7 +16,6 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text as Words
 
-from .values import Cell, Chapter, Entry, Group, Heatmap, Section, Table, Text, in_unit, one_line
+from .values import Bars, Cell, Chapter, Curves, Entry, Group, Heatmap, Section, Table, Text, in_unit, one_line
 
 
 def width() -> int:
@@ -36,9 +36,37 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
     """Print values one after the other; a string is a paragraph."""
     console = Console(stderr=stderr)  # made anew, since it takes the terminal's width when it is made
     for place, value in enumerate(values):
-        if isinstance(value, str) and place and not isinstance(values[place - 1], str):
-            console.print()
-        _print(console, value)
+        lines: list[tuple[str, str]] = []  # and their styles
+        inner: Sequence[Section] = ()
+        match value:
+            case str():
+                lines = [(value, "")]
+                if place and not isinstance(values[place - 1], str):
+                    console.print()
+            case Table():
+                console.print()
+                console.print(_rich_table(value, starred=not console.is_terminal))
+                lines = [(value.note if console.is_terminal else value.note.replace("Bold:", "Starred:"), "dim")]
+            case Heatmap():
+                rows: list[list[Entry]] = []
+                for name, row in zip(value.rows, value.values.tolist(), strict=True):
+                    rows.append([name, *(Cell(in_unit(x, value.unit, sign=False), x) for x in row)])
+                inner = [Table(value.title, [value.corner, *value.columns], rows, note=value.note)]
+            case Text():
+                style = "dim" if value.folded else ""
+                lines = [(value.title, "bold"), *zip(value.lines, itertools.repeat(style))]
+            case Chapter() | Group():
+                if value.title:
+                    console.print()
+                told = value.lines if isinstance(value, Chapter) else [value.note]
+                lines = [(value.title, "bold"), *zip(told, itertools.repeat("dim"))]
+                inner = value.sections
+            case Bars() | Curves():
+                lines = [(value.note, "dim")]
+        for line, style in lines:
+            if line:
+                console.print(Words(one_line(line), style=style))
+        print_values(*inner, stderr=stderr)
 
 
 def print_line(text: str, stderr: bool = False) -> None:
@@ -46,42 +74,9 @@ def print_line(text: str, stderr: bool = False) -> None:
     Console(stderr=stderr).print(Words(one_line(text)), soft_wrap=True)
 
 
-def _print(console: Console, value: Section | str) -> None:
-    match value:
-        case str():
-            _say(console, [value], "")
-        case Table():
-            console.print()
-            console.print(_rich_table(value, starred=not console.is_terminal))
-            note = value.note if console.is_terminal else value.note.replace("Bold:", "Starred:")
-            _say(console, [note], "dim")
-        case Heatmap():
-            rows: list[list[Entry]] = []
-            for name, values in zip(value.rows, value.values.tolist(), strict=True):
-                rows.append([name, *(Cell(in_unit(x, value.unit, sign=False), x) for x in values)])
-            _print(console, Table(value.title, [value.corner, *value.columns], rows, note=value.note))
-        case Text():
-            _say(console, [value.title], "bold")
-            _say(console, value.lines, "dim" if value.folded else "")
-        case Chapter() | Group():
-            if value.title:
-                console.print()
-            _say(console, [value.title], "bold")
-            _say(console, value.lines if isinstance(value, Chapter) else [value.note], "dim")
-            for section in value.sections:
-                _print(console, section)
-        case _:
-            _say(console, [value.note] if hasattr(value, "note") else [], "dim")
-
-
-def _say(console: Console, lines: Iterable[str], style: str) -> None:
-    for line in filter(None, lines):
-        console.print(Words(one_line(line), style=style))
-
-
 def _rich_table(value: Table, starred: bool) -> table.Table:
     """`starred`: bold cells get a star, since bold cannot be seen in a file."""
-    cells = value.cells()
+    rows, numeric = value.cells()
     printed = table.Table(
         title=Words(one_line(value.title), style="bold") if value.title else None,
         title_justify="left",
@@ -89,10 +84,10 @@ def _rich_table(value: Table, starred: bool) -> table.Table:
         padding=(0, 1, 0, 0),
         show_edge=False,
     )
-    for name, numeric in zip(value.columns, value.numeric(cells), strict=True):
+    for name, is_number in zip(value.columns, numeric, strict=True):
         heading = Words(one_line(name), overflow="fold")
-        printed.add_column(heading, justify="right" if numeric else "left", overflow="fold")
-    for place, row in enumerate(cells):
+        printed.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for place, row in enumerate(rows):
         words = []
         for cell in row:
             text = Words(one_line(cell.text), style="bold" if cell.bold else "")
@@ -108,25 +103,13 @@ OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in bytes or in things."""
 
 
-def byte_progress(quiet: bool = False) -> AbstractContextManager[OnProgress]:
-    """A bar for the file that is on its way."""
-    return _one_bar((DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()), quiet)
-
-
-def task_progress(quiet: bool = False) -> AbstractContextManager[OnProgress]:
-    """A bar for what is being done."""
-    return _one_bar((MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()), quiet)
-
-
 @contextmanager
-def _one_bar(columns: Sequence[ProgressColumn], quiet: bool) -> Iterator[OnProgress]:
-    """A bar where stderr is a terminal; it goes when all is done."""
+def task_progress(quiet: bool = False, in_bytes: bool = False) -> Iterator[OnProgress]:
+    """A bar for the task at work where stderr is a terminal; it goes when all is done."""
     where = Console(stderr=True)
-    shown = not quiet and where.is_terminal
-    bars = Progress(
-        TextColumn("{task.description}"), BarColumn(), *columns, console=where, transient=True, disable=not shown
-    )
-    with bars:
+    counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TimeElapsedColumn())
+    columns = TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn()
+    with Progress(*columns, console=where, transient=True, disable=quiet or not where.is_terminal) as bars:
         task, current = bars.add_task("", total=None, visible=False), ""
 
         def advance(what: str, done: int, total: int) -> None:

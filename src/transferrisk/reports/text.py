@@ -23,7 +23,6 @@ _LATEX = str.maketrans({
 
 
 SUB = "\0"  # begins a row below another
-_SIDES = {False: ":--", True: "--:"}
 
 
 def latex_text(text: str) -> str:
@@ -56,46 +55,39 @@ def csv_text(value: Any) -> Any:
 
 def markdown(value: Section, level: int = 1) -> str:
     """The section as Markdown under a heading of this level; figures are left out."""
-    return "\n\n".join(_markdown(value, level)) + "\n"
-
-
-def _markdown(value: Section, level: int) -> Iterator[str]:
-    """Paragraphs, of which a table is one."""
-    if not isinstance(value, Chapter | Group | Table | Text):
-        return
-    if value.title:
-        yield f"{'#' * level} {markdown_text(value.title)}"
+    paragraphs: list[str] = []
+    lines: Sequence[str] = ()
     match value:
-        case Text():
-            yield from map(markdown_text, value.lines)
-        case Table():
-            if value.note:
-                yield markdown_text(value.note)
-            yield _markdown_table(value)
-        case Chapter() | Group():
-            yield from map(markdown_text, value.lines if isinstance(value, Chapter) else filter(None, [value.note]))
-            for section in value.sections:
-                yield from _markdown(section, level + 1)
-
-
-def _markdown_table(table: Table) -> str:
-    cells = table.cells()
-    lines = [map(markdown_cell, table.columns), [_SIDES[numeric] for numeric in table.numeric(cells)]]
-    for first, *row in _stacked(cells, markdown_cell, "**{}**"):
-        lines.append([first.replace(SUB, "&emsp;"), *row])
-    return "\n".join([f"| {' | '.join(line)} |" for line in lines])
+        case Text() | Chapter():
+            lines = value.lines
+        case Table() | Group():
+            lines = [value.note]
+        case _:
+            return ""
+    if value.title:
+        paragraphs.append(f"{'#' * level} {markdown_text(value.title)}")
+    paragraphs += map(markdown_text, filter(None, lines))
+    if isinstance(value, Table):
+        rows, numeric = value.cells()
+        sides = map({False: ":--", True: "--:"}.__getitem__, numeric)
+        table = [map(markdown_cell, value.columns), sides, *_stacked(rows, markdown_cell, "**{}**")]
+        paragraphs.append("\n".join(map("| {} |".format, map(" | ".join, table))).replace(SUB, "&emsp;"))
+    if isinstance(value, Chapter | Group):
+        for section in value.sections:
+            paragraphs.append(markdown(section, level + 1).removesuffix("\n"))
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
 def latex(table: Table, caption: str, label: str, notes: str = "") -> str:
     r"""A table environment, which needs \usepackage{booktabs}; `notes` are printed under it."""
-    cells = table.cells()
+    cells, numeric = table.cells()
     lines: list[str] = []
     rows = list(_stacked(cells, latex_text, r"\textbf{{{}}}"))
     for first, *row in rows:
         if len(rows) > len(cells) and lines and not first.startswith(SUB):
             lines.append(r"\addlinespace")
         lines.append(" & ".join([first.replace(SUB, r"\quad "), *row]) + r" \\")
-    sides = "".join(["lr"[numeric] for numeric in table.numeric(cells)])
+    sides = "".join(map("lr".__getitem__, numeric))
     return "\n".join(
         [
             r"\begin{table}",
@@ -139,5 +131,5 @@ def csv_table(columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(columns)
     for line in lines:
-        writer.writerow([csv_text(line[column]) for column in columns])
+        writer.writerow(map(csv_text, map(line.__getitem__, columns)))
     return sink.getvalue()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
+from operator import gt
 from typing import Literal
 
 import numpy as np
@@ -52,10 +53,6 @@ class Cell:
     below: Mapping[str, str] = field(default_factory=dict)
     bold: bool = False
 
-    @property
-    def is_missing(self) -> bool:
-        return not self.text if self.value is None else math.isnan(self.value)
-
 
 Entry = Cell | str | float | int | None
 
@@ -72,41 +69,32 @@ class Table:
     emphasised: Sequence[int] = ()
     note: str = ""
 
-    def __post_init__(self) -> None:
+    def cells(self) -> tuple[list[list[Cell]], list[bool]]:
+        """The entries as cells, and whether each column holds numbers alone, and is aligned to the right."""
+        rows: list[list[Cell]] = []
+        numbers, texts = [False] * len(self.columns), [False] * len(self.columns)
         for place, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise InputError(
                     f"table {self.title!r}: row {place} must have {len(self.columns)} entries, got {len(row)}"
                 )
-
-    def cells(self) -> list[list[Cell]]:
-        rows: list[list[Cell]] = []
-        for row in self.rows:
             rows.append([])
-            for entry in row:
-                rows[-1].append(entry if isinstance(entry, Cell) else _cell(entry, self.digits))
-        return rows
-
-    def numeric(self, cells: Sequence[Sequence[Cell]]) -> list[bool]:
-        """Whether each column holds numbers alone, and is aligned to the right."""
-        found = []
-        for column in range(len(self.columns)):
-            numbers = texts = 0
-            for row in cells:
-                numbers += row[column].value is not None
-                texts += row[column].value is None and row[column].text != ""
-            found.append(numbers > 0 and texts == 0)
-        return found
-
-
-def _cell(entry: str | float | int | None, digits: int) -> Cell:
-    if entry is None:
-        return Cell(NOTHING, math.nan)
-    if isinstance(entry, str):
-        return Cell(entry)
-    if isinstance(entry, Integral):
-        return Cell(str(int(entry)).replace("-", MINUS), float(entry))
-    return Cell(number(entry, digits), float(entry))
+            for column, entry in enumerate(row):
+                match entry:
+                    case Cell():
+                        cell = entry
+                    case None:
+                        cell = Cell(NOTHING, math.nan)
+                    case str():
+                        cell = Cell(entry)
+                    case Integral():
+                        cell = Cell(str(int(entry)).replace("-", MINUS), float(entry))
+                    case _:
+                        cell = Cell(number(entry, self.digits), float(entry))
+                numbers[column] |= cell.value is not None
+                texts[column] |= cell.value is None and cell.text != ""
+                rows[-1].append(cell)
+        return rows, [*map(gt, numbers, texts)]
 
 
 @dataclass(frozen=True)
@@ -304,8 +292,10 @@ def interval(low: float, high: float, unit: Unit, sign: bool = True) -> str:
     return f"{in_unit(low, unit, sign=False)} to {in_unit(high, unit, sign)}"
 
 
-def percent(share: float) -> Cell:
-    """A share as a cell of a column of percent."""
+def percent(share: float | None) -> Cell:
+    """A share as a cell of a column of percent; None is an empty cell."""
+    if share is None:
+        return Cell("")
     return Cell(number(100 * share, 1), 100 * float(share))
 
 

@@ -44,7 +44,8 @@ BATCH = "batch"
 def append_records(path: Path, records: Iterable[Record]) -> None:
     """Append the lines of one evaluation, and return when they are on the disk."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(_lines(records))
+        for record in records:
+            file.write(f"{dumps(record)}\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -57,7 +58,7 @@ def keep_records(path: Path, count: int) -> list[Record]:
         raise InputError(
             f"{readable(path)} must hold the {count} records that its checkpoint counts, got {len(lines)}: restore it"
         )
-    records = _parsed(path, lines)
+    records = parse_records(lines, path)
     if b"".join(lines) != content:
         write_atomically(path, b"".join(lines))
     return records
@@ -68,16 +69,12 @@ def read_records(path: Path | str) -> list[Record]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{readable(path)} does not exist: nothing was recorded there")
-    return _parsed(path, path.read_bytes().splitlines())
-
-
-def parse_records(content: bytes, where: str) -> list[Record]:
-    """Records from the content of a file, which messages call `where`."""
-    return _parsed(where, content.splitlines())
+    return parse_records(path.read_bytes().splitlines(), path)
 
 
 def records_bytes(records: Iterable[Record]) -> bytes:
-    return _lines(records).encode()
+    """The records as JSON, a line each."""
+    return "".join(map("{}\n".format, map(dumps, records))).encode()
 
 
 def records_table(runs: Iterable[tuple[Mapping[str, Any], Sequence[Record]]]) -> pd.DataFrame:
@@ -118,11 +115,8 @@ def read_table(source: Path | bytes, where: str = "") -> pd.DataFrame:
         raise InputError(f"{name} cannot be read as Parquet ({why}): run the experiment again to rewrite it") from None
 
 
-def _lines(records: Iterable[Record]) -> str:
-    return "".join(f"{dumps(record)}\n" for record in records)
-
-
-def _parsed(path: Path | str, lines: Sequence[bytes]) -> list[Record]:
+def parse_records(lines: Iterable[bytes], path: Path | str) -> list[Record]:
+    """Records from the lines of a file, which messages call by its path."""
     records: list[Record] = []
     for number, line in enumerate(lines, 1):
         try:

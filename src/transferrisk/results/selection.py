@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import InputError
@@ -60,8 +61,13 @@ VALUES = {
 
 def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -> float:
     """The mean over the environments of a part, each counting the same; nan where one of them has no value."""
-    values = [math.nan if (v := r.get(column)) is None else float(v) for r in records if r.get("part") == part]
-    return sum(values) / len(values) if values else math.nan
+    total, count = 0.0, 0
+    for record in records:
+        if record.get("part") == part:
+            value = record.get(column)
+            total += math.nan if value is None else value
+            count += 1
+    return total / count if count else math.nan
 
 
 def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
@@ -81,18 +87,21 @@ def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
     for run, step, part, accuracy in zip(table["run"], table["step"], table["part"], table["accuracy"], strict=True):
         if part == rule:
             scores.setdefault((run, int(step)), []).append(math.nan if accuracy is None else float(accuracy))
-    best: dict[Any, tuple[float, int]] = {}
+    best: dict[Any, float] = {}
+    steps: dict[Any, int] = {}
     for (run, step), values in scores.items():
-        score = (sum(values) / len(values), step)
-        if not math.isnan(score[0]) and score >= best.get(run, (-math.inf, -1)):
-            best[run] = score
-    return {run: step for run, (_, step) in best.items()}
+        score = sum(values) / len(values)
+        if not math.isnan(score) and (score, step) >= (best.get(run, -math.inf), steps.get(run, -1)):
+            best[run], steps[run] = score, step
+    return steps
 
 
 def select(records: Sequence[Record], rule: str) -> list[Record]:
     """The records of the one evaluation of a run that counts; none where nothing was recorded to select it by."""
-    columns = {name: [record.get(name) for record in records] for name in ("step", "part", "accuracy")}
-    step = selected_steps({"run": ["" for _ in records], **columns}, rule).get("")
+    table: dict[str, list[Any]] = {"run": [""] * len(records)}
+    for column in ("step", "part", "accuracy"):
+        table[column] = list(map(methodcaller("get", column), records))
+    step = selected_steps(table, rule).get("")
     return [record for record in records if record.get("step") == step]
 
 
