@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from transferrisk import algorithms, models, plugins
+from transferrisk import algorithms, models, registry
 from transferrisk.data import available, load_data
 from transferrisk.data.catalogue import DATA_SETS, find_set
 from transferrisk.data.fetch import needed_facts
 from transferrisk.errors import InputError, PluginWarning
 from transferrisk.experiments import recipe, tasks
 from transferrisk.models.registry import BACKBONES
-from transferrisk.plugins import forget_packages
+from transferrisk.registry import forget_packages
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "plugins.md"
@@ -236,9 +236,9 @@ def test_a_name_of_two_packages(package):
 
 
 def test_entry_points_of_this_package_work_without_installing_it_and_come_first(package):
-    own = plugins.entries("transferrisk.tasks")["toy-2d"][0]
+    own = registry.entries("transferrisk.tasks")["toy-2d"][0]
     assert own.dist is None
-    assert plugins.package_of(own) == "transferrisk"
+    assert registry.package_of(own) == "transferrisk"
     before = type(tasks.get_task("toy-2d"))
     package("added_taken", {"tasks": "toy-2d = added_taken:Mine"}, "Mine = 3")
     forget_packages()

@@ -37,7 +37,12 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version(__name__)
+        except PackageNotFoundError:  # run from a source tree that was not installed
+            return "0+source"
     if name in _HOME:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     if name in __all__:
@@ -47,12 +52,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(__name__)
-    except PackageNotFoundError:  # run from a source tree that was not installed
-        return "0+source"

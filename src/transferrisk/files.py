@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import os
 import platform
@@ -22,7 +23,7 @@ _OWNER = (
 
 
 def expand_home(path: Path | str) -> Path:
-    """The path with ~ replaced by the home folder."""
+    """Return the path with ~ replaced by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -30,7 +31,7 @@ def expand_home(path: Path | str) -> Path:
 
 
 def existing_file(name: Path | str) -> Path:
-    """The path of a regular file that exists and is not empty."""
+    """Return the path of a regular file that exists and is not empty."""
     path = expand_home(name)
     try:
         if path.is_dir():
@@ -50,17 +51,13 @@ def existing_file(name: Path | str) -> Path:
 
 
 def readable(name: Path | str) -> str:
-    """A file's name to print: bytes that are not text become \\xNN, so that different names stay different."""
+    """Return a file's name to print: bytes that are not text become \\xNN, so that different names stay different."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write the content beside the target under a temporary name, then rename it.
-
-    The content is on the disk before it takes the name, so neither an interruption nor a power failure damages the old
-    file. A link is kept, and the file it leads to is written. A failure leaves no new folder behind.
-    """
-    with _renamed_when_done(path) as temporary:
+    """Write the content as `whole_file` does."""
+    with whole_file(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
@@ -68,21 +65,15 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside the target, for content of any length; it takes the target's name on success.
 
-    Temporary files that killed processes left for the same target are removed.
+    The content is on the disk before it takes the name, so neither an interruption nor a power failure damages the old
+    file. A link is kept, and the file it leads to is written. A failure leaves no new folder behind. Temporary files
+    that killed processes left for the same target are removed.
     """
     target = Path(os.path.realpath(path))
-    with suppress(OSError):
-        start = f".{target.name[:100]}."
-        remove_abandoned(other for other in target.parent.iterdir() if other.name.startswith(start))
-    with _renamed_when_done(path) as temporary:
-        yield temporary
-
-
-@contextmanager
-def _renamed_when_done(path: Path) -> Iterator[Path]:
-    target = Path(os.path.realpath(path))
-    _refuse_other_than_file(target)
+    if target.exists() and not target.is_file():
+        raise InputError(f"{target} is not a regular file, and is not replaced: choose another output")
     with new_folders(target.parent):
+        remove_abandoned(target.parent.glob(f".{glob.escape(target.name[:100])}.{_OWNER}*"))
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=owned(target.name))
         os.close(handle)
         temporary = Path(name)
@@ -100,7 +91,7 @@ def _renamed_when_done(path: Path) -> Iterator[Path]:
 
 
 def owned(name: str) -> str:
-    """The beginning of a hidden file's name that says which process writes it, for `remove_abandoned`."""
+    """Return the start of a hidden file's name that tells which process writes it, for `remove_abandoned`."""
     return f".{name[:100]}.{_OWNER}{os.getpid()}."
 
 
@@ -108,29 +99,30 @@ def remove_abandoned(hidden: Iterable[Path]) -> None:
     """Remove those of the files that are named by `owned` and whose process, on this machine, no longer runs."""
     for path in hidden:
         process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
-        if f".{_OWNER}" in path.name and process.isdigit() and not _runs(int(process)):
+        if os.name != "posix" or f".{_OWNER}" not in path.name or not process.isdigit():
+            continue  # outside POSIX, os.kill would end the process
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
             path.unlink(missing_ok=True)
-
-
-def _runs(process: int) -> bool:
-    if os.name != "posix":  # elsewhere, os.kill would end the process
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
+        except (OSError, OverflowError):
+            continue  # it runs, and belongs to somebody else
 
 
 def check_target(path: Path) -> None:
     """Refuse a file that could not be written, before hours of work and without creating anything."""
-    _check_folder(path.parent)
     if path.is_dir():
         raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
-    _refuse_other_than_file(path)
-    _check_folder(Path(os.path.realpath(path)).parent)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
+    for folder in {path.parent, Path(os.path.realpath(path)).parent}:
+        above = folder
+        while not above.exists() and above != above.parent:
+            above = above.parent
+        if not above.is_dir():
+            raise InputError(f"{above} is a file, not a folder: choose another folder for the output")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise InputError(f"{above} may not be written to (no permission): choose another output")
 
 
 def keep_apart(output: Path, *read: Path) -> None:
@@ -143,7 +135,6 @@ def keep_apart(output: Path, *read: Path) -> None:
 
 def prepare_folder(folder: Path, *files: str) -> None:
     """Create the folder for these files; obstacles are reported now, not after hours of work."""
-    _check_folder(folder)
     for name in files:
         check_target(folder / name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +143,11 @@ def prepare_folder(folder: Path, *files: str) -> None:
 @contextmanager
 def new_folders(folder: Path) -> Iterator[None]:
     """Create a folder for the block; if the block fails, folders that were created and are empty are removed."""
-    created = [above for above in (folder, *folder.parents) if not above.exists()]
+    created = []
+    for above in (folder, *folder.parents):
+        if above.exists():
+            break
+        created.append(above)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -161,22 +156,6 @@ def new_folders(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 above.rmdir()
         raise
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be created or written to."""
-    above = (folder, *folder.parents)
-    for path in above:
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file, not a folder: choose another folder for the output")
-    nearest = next((path for path in above if path.exists()), Path())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{nearest} may not be written to (no permission): choose another output")
-
-
-def _refuse_other_than_file(path: Path) -> None:
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
 
 
 @contextmanager

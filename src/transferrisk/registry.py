@@ -1,8 +1,9 @@
-"""Things by name: built in, registered by the program, or added by installed packages.
+"""Things by name: built in, registered by the program, or added by installed packages through entry points.
 
 Algorithms, backbones, data sets and tasks are each one `Registry`. A name that is built in, or registered by the
 program itself, keeps its meaning when a package adds the same name; a warning says that the package's thing is not
-used. A name that two packages add is an error.
+used. A name that two packages add is an error. A package is imported when one of its names is looked up, or when names
+are listed; not before. `paper` is added in the same way.
 """
 
 from __future__ import annotations
@@ -10,15 +11,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from .errors import InputError, choices
-from .plugins import ambiguous, entries, failures_named, is_own, package_of, warn_left_out, warn_unused
+from .errors import InputError, PluginWarning, choices, warn
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+_TASKS = {
+    "toy-2d": "Toy2D",
+    "theorem-1": "Theorem1",
+    "implicit-gradient": "ImplicitGradient",
+    "convergence": "Convergence",
+    "pictures": "Pictures",
+    "time": "Time",
+}
+OWN: dict[str, tuple[EntryPoint, ...]] = {
+    "transferrisk.tasks": tuple(
+        EntryPoint(name, f"transferrisk.paper.tasks:{task}", "transferrisk.tasks") for name, task in _TASKS.items()
+    ),
+    "transferrisk.recipes": (EntryPoint("paper", "transferrisk.paper.recipes", "transferrisk.recipes"),),
+}
+"""Entry points of this package by group: they work from a source tree that was not installed, and come first."""
 
 
 class Registry(Generic[T]):
@@ -61,7 +78,7 @@ class Registry(Generic[T]):
         return kept
 
     def find(self, name: str) -> T | None:
-        """The thing of this name, or None; a broken package that adds it is an error."""
+        """Return the thing of this name, or None; a broken package that adds it is an error."""
         self._ensure_filled()
         if added := entries(self._group).get(name, ()):
             self._find_in_packages(name, added)
@@ -81,14 +98,14 @@ class Registry(Generic[T]):
             warn_unused(entry, what)
 
     def get(self, name: str) -> T:
-        """The thing of this name; an unknown name is an error that proposes the nearest."""
+        """Return the thing of this name; an unknown name is an error that proposes the nearest."""
         found = self.find(name)
         if found is None:
             raise InputError(f"unknown {self.noun} {name!r}{choices(name, self.names())}")
         return found
 
     def names(self) -> list[str]:
-        """All names in the order of registration, with those of installed packages; a broken one is left out."""
+        """Return all names in the order of registration, with those of installed packages; a broken one is left out."""
         self._ensure_filled()
         for name in entries(self._group):
             try:
@@ -102,7 +119,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
-        """Names that are registered within the block are forgotten after it, as tests need."""
+        """Forget after the block the names that were registered within it, as tests need."""
         self._ensure_filled()
         before = dict(self._things)
         try:
@@ -136,3 +153,64 @@ def _is_same(one: Any, other: Any) -> bool:
 def _home(value: Any) -> str:
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+@cache
+def entries(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of a group by name, those of this package first; nothing is imported."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    added = sorted(entry_points(group=group), key=lambda entry: (entry.name, package_of(entry)))
+    for entry in (*OWN.get(group, ()), *added):
+        found[entry.name] = (*found.get(entry.name, ()), entry)
+    return found
+
+
+def forget_packages() -> None:
+    """Look for packages anew, as after one was installed; warnings that were given are given again."""
+    entries.cache_clear()
+    _warn_once.cache_clear()
+
+
+@contextmanager
+def failures_named(entry: EntryPoint, what: str) -> Iterator[None]:
+    """Turn any failure in this block, which uses an entry point, into an InputError that names the package."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        first = (str(error).splitlines() or [""])[0]
+        kind = "" if isinstance(error, InputError) else type(error).__name__
+        raise InputError(
+            f"{what} of the package {package_of(entry)} cannot be used ({': '.join(filter(None, (kind, first)))}): "
+            f"mend, update or uninstall it; python -c 'import {entry.module}' may show more"
+        ) from error
+
+
+def is_own(entry: EntryPoint) -> bool:
+    """Whether the entry point is one of this package's own."""
+    return entry in OWN.get(entry.group, ()) and entry.dist is None
+
+
+def package_of(entry: EntryPoint) -> str:
+    """Return the name and version of the package that an entry point comes with."""
+    if entry.dist is None:
+        return "transferrisk" if is_own(entry) else "without a name"
+    return f"{entry.dist.name} {entry.dist.version}"
+
+
+def ambiguous(what: str, packages: list[str]) -> InputError:
+    return InputError(f"{what} comes with {' and with '.join(packages)}: uninstall all of them but one")
+
+
+def warn_unused(entry: EntryPoint, what: str) -> None:
+    package = package_of(entry)
+    _warn_once(f"{what} of the package {package} is not used, since the name was taken before: give it another")
+
+
+def warn_left_out(error: InputError) -> None:
+    _warn_once(f"{error}; it is left out until then")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Warn once in a process, since names are looked up again and again."""
+    warn(message, PluginWarning)

@@ -235,10 +235,11 @@ def available_sources() -> dict[str, Facts]:
 def find_set(name: str) -> tuple[DataSet, str]:
     """The set of a name, and the argument after the colon ("" where there is none)."""
     base, colon, argument = name.partition(":")
-    if base not in DATA_SETS and base in available_sources():
+    data_set = DATA_SETS.find(base)
+    if data_set is None and base in available_sources():
         built = [repr(other) for other, data_set in available().items() if base in {s.name for s in data_set.sources}]
         raise InputError(f"{base!r} has no environments itself: use {' or '.join(built)}, which is built from it")
-    data_set = DATA_SETS.get(base)
+    data_set = data_set or DATA_SETS.get(base)
     if (colon and (data_set.argument is None or not argument)) or (
         not colon and data_set.argument is not None and not data_set.optional
     ):

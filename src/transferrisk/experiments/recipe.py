@@ -34,9 +34,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from .. import plugins
 from ..errors import InputError, choices
 from ..files import readable
+from ..registry import ambiguous, entries, failures_named, is_own, package_of, warn_left_out, warn_unused
 from ..results import Rule
 from ..settings import Bound, Length, Settings, dumps, from_mapping
 
@@ -133,23 +133,23 @@ class _Source:
 def _sources() -> Iterator[_Source]:
     """What packages add, this one first; a broken one is left out, and so is a name that this package has."""
     own: set[str] = set()
-    for entry in itertools.chain.from_iterable(plugins.entries(GROUP).values()):
+    for entry in itertools.chain.from_iterable(entries(GROUP).values()):
         try:
-            with plugins.failures_named(entry, f"recipes {entry.value!r}"):
+            with failures_named(entry, f"recipes {entry.value!r}"):
                 found = entry.load()  # a package, or a path
                 folder = files(found) if isinstance(found, ModuleType) else Path(found)
                 names = {file.name.removesuffix(SUFFIX) for file in folder.iterdir() if file.name.endswith(SUFFIX)}
         except InputError as error:
-            plugins.warn_left_out(error)
+            warn_left_out(error)
             continue
-        if plugins.is_own(entry):
+        if is_own(entry):
             own |= names
         else:
             for name in own & names:
                 if name[0] != "_":
-                    plugins.warn_unused(entry, f"recipe {name!r}")
+                    warn_unused(entry, f"recipe {name!r}")
                     names.remove(name)
-        yield _Source(plugins.package_of(entry), folder, names)
+        yield _Source(package_of(entry), folder, names)
 
 
 def _find(name: str, hidden: bool = False) -> Traversable:
@@ -165,7 +165,7 @@ def _find(name: str, hidden: bool = False) -> Traversable:
             f"unknown experiment {name!r}{choices(name, recipe_names())}, or name a file that ends in {SUFFIX}"
         )
     if len(found) > 1:
-        raise plugins.ambiguous(f"recipe {name!r}", [source.package for source in found])
+        raise ambiguous(f"recipe {name!r}", [source.package for source in found])
     return found[0].folder
 
 
