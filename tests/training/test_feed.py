@@ -18,7 +18,7 @@ from transferrisk.data import BalancedSampler, EnvironmentSet, WholeSampler
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.results import read_records
 from transferrisk.training import RunFolder
-from transferrisk.training.feed import Feed, streamed
+from transferrisk.training.feed import Feed
 
 CPU = torch.device("cpu")
 
@@ -64,11 +64,13 @@ def test_a_batch_is_what_the_sampler_drew():
 
 def test_what_must_be_decoded_is_streamed():
     data = images()
-    assert not streamed(data, CPU)
-    assert not streamed(data.select(torch.arange(5)), CPU)
-    assert streamed(lazy(data), CPU)
-    assert streamed(lazy(data).select(torch.arange(5)), CPU)
-    assert streamed(data, torch.device("meta"))
+
+    def loaders(data, device=CPU):
+        return Feed(data, WholeSampler(data), device, loaders=2).loaders
+
+    assert loaders(data) == loaders(data.select(torch.arange(5))) == 0
+    assert loaders(lazy(data)) == loaders(lazy(data).select(torch.arange(5))) == 2
+    assert loaders(data, torch.device("meta")) == 2
 
 
 def test_streaming_gives_the_same_batches_also_after_a_restart():

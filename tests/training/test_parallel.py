@@ -26,8 +26,7 @@ from transferrisk.algorithms import create
 from transferrisk.models import build_model
 from transferrisk.training import Engine, TrainConfig, setting_of
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import start_state
-from transferrisk.training.step import make_step
+from transferrisk.training.state import make_step, start_state
 
 settings, devices, target = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 data = load_splits("gaussian", Options(seed=1)).train

@@ -13,8 +13,8 @@ from ..data.catalogue import set_name
 from ..errors import InputError
 from ..files import expand_home
 from ..models import features_of
-from ..training.digests import content_digests, inputs_digest
-from ..training.finetune import few_samples
+from ..training.feed import content_digests, inputs_digest
+from ..training.spec import few_samples
 from .model import Model, load_model
 from .source import read_source
 

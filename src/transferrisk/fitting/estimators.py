@@ -30,7 +30,7 @@ from ..models import build_model
 from ..sklearn.classifier import fit_network
 from ..sklearn.splitter import encode_environments
 from ..training import LossCurve, TrainConfig, Watch
-from ..training.defaults import batch_of, image_config, settings_for
+from ..training.defaults import image_config, settings_for
 from .model import class_probabilities
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         curve = LossCurve()
         trained = fit_network(
             lambda: build_model(self.backbone, len(self.classes_), shape, self.weights),
-            filled(data, batch_of(self.config_)),
+            filled(data, self.config_.batch_size or len(data)),
             self.algorithm,
             self.settings_,
             self.config_,

@@ -23,8 +23,8 @@ from ..settings import Count, Seed, Settings
 from ..sklearn import TransferRiskClassifier
 from ..training import Engine, Steps, TrainConfig, Watch
 from ..training.defaults import default_backbone
-from ..training.digests import inputs_digest
 from ..training.engine import device_of
+from ..training.feed import inputs_digest
 from .compare import Choice, Comparison, Curve, beside_a_guess, choose, compare, curve_of
 from .estimators import ImageClassifier, TableEncoder, numbered, stored_table
 from .model import Model, Origin, describe_model

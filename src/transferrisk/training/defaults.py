@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
+import numpy as np
+
 from ..algorithms import TRM, get_algorithm, setting_names
 from ..data import EnvironmentSet, Splits, filled
 from ..settings import Count, NonNegative, Positive, Settings, Share
@@ -54,7 +56,8 @@ class TrainConfig(Settings):
 
     def evaluated(self, total: int) -> frozenset[int]:
         """The steps after which the model is evaluated, the last one among them."""
-        return frozenset(max(1, round(total * (i + 1) / self.evaluations)) for i in range(self.evaluations))
+        steps = total * np.arange(1, self.evaluations + 1) / self.evaluations
+        return frozenset(steps.round().clip(1).astype(int).tolist())
 
 
 SMALL_IMAGES = TrainConfig(record=())
@@ -97,10 +100,10 @@ def is_own_vectors(name: str) -> bool:
 
 def default_backbone(shape: Sequence[int], rows: int | None = None) -> str:
     """The network for inputs of this shape: the paper's for images, for vectors by their number; None: many."""
-    longer = side_of(shape)
-    if not longer:
+    if len(shape) != 3:
         return ON_FEW_ROWS if rows is not None and rows <= FEW_ROWS else ON_VECTORS
-    return "cnn" if longer <= 28 else "wrn-16-2" if longer <= 64 else "resnet18"
+    side = max(shape[1:])
+    return "cnn" if side <= 28 else "wrn-16-2" if side <= 64 else "resnet18"
 
 
 def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainConfig:
@@ -113,12 +116,11 @@ def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainConfig:
     own = PROTOCOLS.get(name.partition(":")[0])
     if own is not None:
         return own
-    counted = [splits.train, *([splits.test] if held_out else [])]
-    sizes = [size for data in counted for size in environment_sizes(data)]
+    sizes = environment_sizes(splits.train) + (environment_sizes(splits.test) if held_out else [])
     if is_own_vectors(name):
         return replace(vector_config(sizes), evaluations=TrainConfig.evaluations)
     like = image_protocol(splits.train)
-    return replace(like, batch_size=min(batch_of(like), 2 ** (max(1, min(sizes)).bit_length() - 1)))
+    return replace(like, batch_size=min(like.batch_size or LARGEST_STEP, 2 ** (max(1, min(sizes)).bit_length() - 1)))
 
 
 def vector_config(
@@ -136,7 +138,7 @@ def vector_config(
         all_rows = batch_size is None and rows <= FEW_ROWS
     if all_rows:
         return replace(config, batch_size=None, epochs=epochs or STEPS_ON_FEW_ROWS, evaluations=1)
-    batch = batch_size or min(batch_per_environment(environments, batch_of(config)), max(sizes))
+    batch = batch_size or batch_for(sizes, config)
     per_epoch = max(1, max(ceil(rows / environments), batch) // batch)  # see `balanced`
     if epochs is None:
         steps = min(max(ceil(VECTORS.epochs * rows / (environments * batch)), FEWEST_STEPS), MOST_STEPS)
@@ -151,7 +153,7 @@ def image_config(data: EnvironmentSet, epochs: int | None, augment: bool) -> Tra
     """
     sizes = environment_sizes(data)
     config = replace(image_protocol(data), augment=augment)
-    batch = min(batch_per_environment(len(sizes), batch_of(config)), max(sizes))
+    batch = batch_for(sizes, config)
     steps = ceil((epochs or config.epochs) * len(data) / (len(sizes) * batch))
     if epochs is None:
         steps = max(steps, FEWEST_STEPS_ON_IMAGES)
@@ -205,29 +207,16 @@ def balanced(data: EnvironmentSet, batch_size: int | None) -> EnvironmentSet:
 
 def image_protocol(data: EnvironmentSet) -> TrainConfig:
     """The protocol of the paper's set most like these images."""
-    return PHOTOGRAPHS if side(data) > 64 else SMALL_IMAGES
+    return PHOTOGRAPHS if max(data.inputs[:1].shape[2:], default=0) > 64 else SMALL_IMAGES
 
 
-def batch_per_environment(environments: int, usual: int) -> int:
-    """The usual number of samples, fewer where a step on so many environments would be too large."""
-    return max(SMALLEST_BATCH, min(usual, LARGEST_STEP // environments))
-
-
-def batch_of(config: TrainConfig) -> int:
-    """Samples of each environment in a step that draws them."""
-    assert config.batch_size is not None
-    return config.batch_size
+def batch_for(sizes: Sequence[int], config: TrainConfig) -> int:
+    """Samples of each environment in a step: the usual number, fewer with many environments or few samples."""
+    usual = config.batch_size or LARGEST_STEP
+    return min(max(SMALLEST_BATCH, min(usual, LARGEST_STEP // len(sizes))), max(sizes))
 
 
 def environment_sizes(data: EnvironmentSet) -> list[int]:
     """Number of samples of each environment."""
-    return [int(size) for size in data.environments.bincount(minlength=len(data.environment_names))]
-
-
-def side(data: EnvironmentSet) -> int:
-    """The longer side of the images, in pixels; 0 where the inputs are vectors."""
-    return side_of(data.inputs[:1].shape[1:])
-
-
-def side_of(shape: Sequence[int]) -> int:
-    return max(shape[1:]) if len(shape) == 3 else 0
+    sizes: list[int] = data.environments.bincount(minlength=len(data.environment_names)).tolist()
+    return sizes

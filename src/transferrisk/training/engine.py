@@ -1,16 +1,23 @@
-"""The engine of a training: device, precision, and the processes that share the work."""
+"""The engine of a training: device, precision, and the processes that share the work.
+
+The processes are those started for `devices`, or torchrun's. Variables of the same names that a scheduler or a shell
+has left (RANK, SLURM_NTASKS, ...) start no process of ours, and say nothing about this one.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
+import signal
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import torch
 import torch.distributed as dist
@@ -19,21 +26,37 @@ from torch import Tensor
 from ..algorithms import Team
 from ..data import EnvironmentSet
 from ..data.environments import Rows
-from ..errors import InputError, TransferRiskError
-from ..models import Classifier
+from ..errors import DivergedError, InputError, TransferRiskError
 from .defaults import Precision
-from .processes import Followed, cluster_environment, started_by_torchrun
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ROOM = 0.5  # share of the device's free memory that data may take
 LOOK_EVERY = 50  # steps between two looks at a value on a GPU, which has to be waited for
+PATIENCE = 10.0  # seconds a process waits for the first one to have ended
+LEADER = "TRANSFERRISK_LEADER"  # the process that started the others; they inherit it
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_STRAY = (*_TORCHRUN, "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Followed(TransferRiskError):
+    """The first process has failed, and says why."""
+
+
+class Stopped(TransferRiskError):
+    """A training was asked to stop by a signal, and has been saved; `again` says how to go on with it."""
+
+    def __init__(self, signum: int, step: int, total: int, again: str = "train with resume=True") -> None:
+        super().__init__(f"interrupted at step {step} of {total}; go on with: {again}")
+        self.signum, self.step, self.total = signum, step, total
+        self.exit_code = 128 + signum
 
 
 @dataclass(frozen=True)
 class Engine:
     """
+    fabric     Lightning's, which holds the processes
     precision  of the featuriser; the head is in float32 in any case
     team       the processes that share each batch
     loaders    processes that read ahead what does not fit the device's memory
@@ -41,6 +64,7 @@ class Engine:
     """
 
     fabric: Fabric
+    device: torch.device
     precision: Precision
     team: Team
     loaders: int = 0
@@ -69,20 +93,9 @@ class Engine:
         if chosen not in get_args(Precision):
             raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
         Team(0, size).check(batch_size)
-        Fabric = _fabric_class()
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=which,
-            num_nodes=nodes,
-            strategy="ddp" if size > 1 else "auto",
-            plugins=[cluster_environment(Fabric.__module__.rpartition(".")[0], size > 1)],
-        )
-        fabric.launch()
-        return cls(fabric, chosen, Team(fabric.global_rank, fabric.world_size), loaders, captured)  # type: ignore[arg-type]  # is one
-
-    @property
-    def device(self) -> torch.device:
-        return self.fabric.device
+        fabric = _launch(accelerator, which, nodes, several=size > 1)
+        team = Team(fabric.global_rank, fabric.world_size)
+        return cls(fabric, fabric.device, chosen, team, loaders, captured)  # type: ignore[arg-type]  # is a Precision
 
     @property
     def on_gpu(self) -> bool:
@@ -93,16 +106,6 @@ class Engine:
         if not self.on_gpu:
             return nullcontext()
         return rounded_products(self.precision != "fp32")  # beside bf16, float32 need not be better than tf32
-
-    def prepare(self, model: Classifier, images: bool) -> Classifier:
-        """The model on the device: images with channels last on a GPU, where its convolutions are faster so."""
-        model.autocast = torch.bfloat16 if self.precision == "bf16" else None
-        if self.on_gpu and self.team.size > 1:
-            model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        model.to(self.device)
-        if images and self.on_gpu:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
-        return model
 
     def place(self, sets: Sequence[EnvironmentSet]) -> list[EnvironmentSet]:
         """Move the sets that fit to the GPU's memory, the first ones first; on a CPU all stay where they are.
@@ -154,8 +157,6 @@ class Engine:
 
     def agreed_signal(self, signum: int | None) -> int | None:
         """The signal that some process was asked to stop by: all must stop after the same step."""
-        if self.team.size == 1:
-            return signum
         flag = torch.tensor(signum or 0, device=self.device)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return int(flag) or None
@@ -212,14 +213,6 @@ def device_of(name: str) -> torch.device:
     return torch.device(kind, which[0]) if isinstance(which, list) else torch.device(kind)
 
 
-def _fabric_class() -> type[Fabric]:
-    """From its own package, or from Lightning's, which carries it; either takes a second to import."""
-    name = "lightning_fabric" if find_spec("lightning_fabric") is not None else "lightning.fabric"
-    found: type[Fabric] = import_module(name).Fabric
-    logging.getLogger(name).setLevel(logging.WARNING)  # it tells of every process it starts, and gives advice
-    return found
-
-
 def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
     """Fabric's words for devices: their kind, which or how many of them on this machine, and how many machines."""
     kind, _, number = name.partition(":")
@@ -242,3 +235,64 @@ def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
     if count > 1 and number:
         raise InputError(f"device {name!r} is one, and {count} are asked for: use --device cuda")
     return kind, [int(number or 0)] if count == 1 and nodes == 1 else count, nodes
+
+
+def _launch(accelerator: str, devices: int | list[int], nodes: int, several: bool) -> Fabric:
+    """Start the processes, or join those that torchrun has started, whatever else Fabric would detect."""
+    # From its own package, or from Lightning's, which carries it; either takes a second to import.
+    package = "lightning_fabric" if find_spec("lightning_fabric") is not None else "lightning.fabric"
+    environments = import_module(f"{package}.plugins.environments")
+    logging.getLogger(package).setLevel(logging.WARNING)  # it tells of every process it starts, and gives advice
+    if started_by_torchrun():
+        environment = environments.TorchElasticEnvironment()
+    else:
+        if several and LEADER not in os.environ:
+            for name in _STRAY:
+                os.environ.pop(name, None)
+            os.environ[LEADER] = str(os.getpid())
+        environment = environments.LightningEnvironment()
+    fabric: Fabric = import_module(package).Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if several else "auto",
+        plugins=[environment],
+    )
+    fabric.launch()
+    return fabric
+
+
+def started_by_torchrun() -> bool:
+    """Whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and all(os.environ.get(name, "").isdecimal() for name in _TORCHRUN)
+
+
+@contextmanager
+def first_process_speaks() -> Iterator[bool]:
+    """Yield whether this process is the first. Others end silently where the first fails with the same error."""
+    name = "RANK" if started_by_torchrun() else "LOCAL_RANK" if LEADER in os.environ else ""
+    rank = os.environ.get(name, "")
+    first = not rank.isdecimal() or int(rank) == 0
+    if not first:
+        warnings.simplefilter("ignore")
+    try:
+        yield first
+    except TransferRiskError as error:
+        # Before the processes have met, all fail in the same; afterwards they do in what concerns them all.
+        told = not dist.is_initialized() or isinstance(error, (Followed, Stopped, DivergedError))
+        if not first and told:
+            _end_after_the_first(error.exit_code)
+        raise
+    finally:  # the group's threads, if left to the interpreter's end, may abort the process
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _end_after_the_first(code: int) -> NoReturn:
+    """End this process silently after the first one, whose observer would kill it for a child that failed before."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))  # what torchrun sends when the first one has ended
+    parent, end = os.getppid(), time.monotonic() + PATIENCE
+    while os.getppid() == parent and time.monotonic() < end:
+        time.sleep(0.02)
+    os._exit(code)

@@ -8,27 +8,45 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..algorithms import Logs
 from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
+from ..results.records import BATCH
+from ..settings import as_json
 from .defaults import TrainConfig
+from .state import TrainState
 
 
-def measure(model: Classifier, sets: Mapping[str, EnvironmentSet], config: TrainConfig) -> list[Record]:
-    """One record for each part of the data and environment, without the step; see `results.records`.
+def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs) -> list[Record]:
+    """The records of one evaluation: one for each part of the data and environment, and one of the batch of the step.
 
     Extras that `config.record` names are measured on training-domain validation data, where that is among the parts.
+    See `results.records` for their form.
     """
+    model, when = state.model, {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
     records: list[Record] = []
     for part, data in sets.items():
         features = features_of(model, data.batch, len(data))
         scores = evaluate(model, data, features)
-        if part == "training_domain":
-            _add_extras(scores, model, data, config, features)
+        extras = config.record if part == "training_domain" else ()
+        if "irm" in extras:
+            penalties = irm_penalties(model, data, features)
+            for name, record in scores.items():
+                record["irm"] = penalties[name]
+        if "transfer" in extras:
+            matrix = held_out_transfer_matrix(model, data, config.transfer_ridge, features)
+            for q, fitted in enumerate(data.environment_names):
+                if fitted in scores:
+                    others = torch.cat([matrix[q, :q], matrix[q, q + 1 :]])
+                    scores[fitted]["transfer"] = dict(zip(data.environment_names, matrix[q].tolist(), strict=True))
+                    scores[fitted]["transfer_risk"] = float(others.max()) if len(others) else None  # nan if any is
         for name, values in scores.items():
-            records.append({"part": part, "environment": name, **values})
-    return records
+            records.append({**when, "part": part, "environment": name, **values})
+    records.append({**when, "part": BATCH, **dict(zip(logs, map(float, logs.values()), strict=True))})
+    found: list[Record] = as_json(records)
+    return found
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:
@@ -36,7 +54,9 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
 
     `features` (n, d) are the model's own, where they are known already.
     """
-    logits = _logits(model, data, features)
+    features = features_of(model, data.batch, len(data)) if features is None else features
+    with torch.no_grad():
+        logits = model.head(features)
     labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
     E, C = len(data.environment_names), len(data.class_names)
     correct = (logits.argmax(1) == labels).float()
@@ -45,41 +65,23 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
     loss, _ = environment_means(F.cross_entropy(logits, labels, reduction="none"), index, E, weights)
     by_group, occurs = environment_means(correct, index * C + labels, E * C)
     worst = torch.where(occurs, by_group, torch.inf).reshape(E, C).amin(1)
-    columns = (index.bincount(minlength=E), accuracy, loss, worst)
     names = ("samples", "accuracy", "loss", "worst_group")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    found = zip(data.environment_names, present.tolist(), rows, strict=True)
-    return {name: dict(zip(names, values, strict=True)) for name, there, values in found if there}
-
-
-def _add_extras(
-    scores: Mapping[str, Record], model: Classifier, data: EnvironmentSet, config: TrainConfig, features: Tensor
-) -> None:
-    if "irm" in config.record:
-        penalties = irm_penalties(model, data, features)
-        for name, record in scores.items():
-            record["irm"] = penalties[name]
-    if "transfer" in config.record:
-        matrix = held_out_transfer_matrix(model, data, config.transfer_ridge, features)
-        for q, fitted in enumerate(data.environment_names):
-            if fitted in scores:
-                scores[fitted]["transfer"] = dict(zip(data.environment_names, matrix[q].tolist(), strict=True))
-                others = torch.cat([matrix[q, :q], matrix[q, q + 1 :]])
-                scores[fitted]["transfer_risk"] = float(others.max()) if len(others) else None  # nan if any of them is
+    columns = map(Tensor.tolist, (index.bincount(minlength=E), accuracy, loss, worst))
+    scores = {}
+    for name, there, *values in zip(data.environment_names, present.tolist(), *columns, strict=True):
+        if there:
+            scores[name] = dict(zip(names, values, strict=True))
+    return scores
 
 
 def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, float]:
     """IRMv1's penalty by environment: the squared slope of its risk in a scale of the logits."""
-    logits = _logits(model, data, features)
+    features = features_of(model, data.batch, len(data)) if features is None else features
+    with torch.no_grad():
+        logits = model.head(features)
     labels, index = data.labels.to(logits.device), data.environments.to(logits.device)
     penalties = irm_penalty(logits, labels, index, len(data.environment_names)).tolist()
     return dict(zip(data.environment_names, penalties, strict=True))
-
-
-def _logits(model: Classifier, data: EnvironmentSet, features: Tensor | None) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model.head(features_of(model, data.batch, len(data)) if features is None else features)
-    return logits
 
 
 def held_out_transfer_matrix(

@@ -1,13 +1,20 @@
-"""The batches of a training.
+"""The data of a training: its batches, and digests of its content.
 
 Invariant: the k-th batch holds the samples of the sampler's k-th draw, wherever the data lies and however many
 processes read ahead. The sampler in the state is moved when a batch is handed out; what reads ahead draws from a copy
 of it, so a state saved between two steps says exactly which samples come next.
+
+Digests tell one content from another. Labels, environments and names count whole. Of the inputs, as many rows as make
+`SAMPLED` bytes do, evenly spaced from the first to the last, so that a large set costs no more than a small one; a
+change to rows between them is not seen.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+import math
 import signal
 import warnings
 import weakref
@@ -21,10 +28,14 @@ from torch.utils.data import DataLoader, Dataset
 from ..algorithms import Batch, Team
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..data.augment import augment
+from ..data.environments import Rows
+from ..data.image_set import LazyImages
 from ..errors import TransferRiskError
 from .engine import is_decoded
 
 AHEAD = 2  # batches that each process prepares
+SAMPLED = 2**22  # bytes of the inputs of a set that its digest counts
+FILES = 32  # and this many files, where images are not decoded yet
 
 
 class Feed:
@@ -48,44 +59,44 @@ class Feed:
         self.augmentation, self.team = augmentation, team or Team()
         self.labels, self.environments = data.labels.to(device), data.environments.to(device)
         self.weights = None if data.weights is None else data.weights.to(device)
-        self.loaders = loaders if streamed(data, device) else 0
+        resident = is_decoded(data) and data.labels.device.type == device.type
+        self.loaders = 0 if resident else loaders
         self._ahead: Iterator[Tensor | TransferRiskError] | None = None
-        self._end: Callable[[], Any] = lambda: None
+        self._end: Callable[[], Any] | None = None
 
     def next(self) -> Batch:
+        """The next batch, in the form that a network takes: images as floats in 0..1, with channels last on a GPU."""
         if self.loaders and self._ahead is None:
             self._ahead = self._read_ahead()
-        drawn = draw(self.sampler, self.team)
+        drawn = self.team.share(self.sampler.next(), self.sampler.batch_size)
         index = drawn.to(self.device, non_blocking=True)
         if self._ahead is not None:
             stored = _receive(self._ahead)
         else:
             stored = self.data.inputs[index if self.data.labels.device == self.device else drawn]
+        inputs = stored.to(self.device, non_blocking=True)
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float() / 255
+        if inputs.dim() == 4 and self.augmentation is not None:
+            inputs = augment(inputs, self.augmentation)
+        if inputs.dim() == 4 and self.device.type == "cuda":
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         block = None if self.sampler.batch_size is None else self.sampler.batch_size // self.team.size
         weights = None if self.weights is None else self.weights[index]
-        return Batch(self._inputs(stored), self.labels[index], self.environments[index], block, weights)
+        return Batch(inputs, self.labels[index], self.environments[index], block, weights)
 
     def close(self) -> None:
         """End the processes that read ahead; at the latest this happens when the feed or the program ends."""
         self._ahead = None
-        self._end()
-
-    def _inputs(self, stored: Tensor) -> Tensor:
-        """Inputs in the form that a network takes: images as floats in 0..1, with channels last on a GPU."""
-        stored = stored.to(self.device, non_blocking=True)
-        inputs = stored.float() / 255 if stored.dtype == torch.uint8 else stored
-        if inputs.dim() != 4:
-            return inputs
-        if self.augmentation is not None:
-            inputs = augment(inputs, self.augmentation)
-        return inputs.contiguous(memory_format=torch.channels_last) if self.device.type == "cuda" else inputs
+        if self._end is not None:
+            self._end()
 
     def _read_ahead(self) -> Iterator[Tensor | TransferRiskError]:
         sampler, team = copy.deepcopy(self.sampler), self.team
 
         def draws() -> Iterator[Tensor]:
             while True:
-                yield draw(sampler, team)
+                yield team.share(sampler.next(), sampler.batch_size)
 
         with warnings.catch_warnings():
             # The user has chosen how many, and the loader's advice cannot know what the files wait for.
@@ -104,16 +115,6 @@ class Feed:
         # They ignore signals, so nothing else ends them while an error's traceback, say, keeps the iterator alive.
         self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]  # of its kind with workers
         return ahead
-
-
-def draw(sampler: BalancedSampler | WholeSampler, team: Team) -> Tensor:
-    """Positions of this process's part of the next batch, (n,)."""
-    return team.share(sampler.next(), sampler.batch_size)
-
-
-def streamed(data: EnvironmentSet, device: torch.device) -> bool:
-    """Whether a batch must be decoded or sent to the device, rather than gathered in its memory."""
-    return not is_decoded(data) or data.labels.device.type != device.type
 
 
 def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
@@ -155,3 +156,42 @@ def _leave_signals_to_the_parent(_: int) -> None:
     """A Ctrl-C reaches all processes of a terminal; what it means is decided in one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def content_digests(data: EnvironmentSet) -> dict[str, str]:
+    """Digests of the inputs, labels, environments and names of a set."""
+    return {
+        "inputs": inputs_digest(data),
+        "labels": _digest(data.labels, data.weights),
+        "environments": _digest(data.environments, data.sources),
+        "names": _digest(json.dumps([data.class_names, data.environment_names]).encode()),
+    }
+
+
+def inputs_digest(data: EnvironmentSet) -> str:
+    """A digest of the inputs alone, whatever the samples are called and wherever they belong."""
+    rows = data.inputs
+    stored = rows.stored if isinstance(rows, Rows) else rows
+    if isinstance(stored, LazyImages):
+        where = rows.positions.tolist() if isinstance(rows, Rows) else range(len(stored))
+        files = [stored.files[i] for i in where]
+        names = json.dumps([stored.size, [(file.name, file.size) for file in files]])
+        some = torch.linspace(0, len(files) - 1, min(FILES, len(files)), dtype=torch.float64)
+        return _digest(names.encode(), *(files[i].read() for i in some.round().long().tolist()))
+    one = rows[:1]
+    count = max(1, SAMPLED // max(1, math.prod(one.shape[1:]) * one.element_size()))
+    some = torch.linspace(0, len(rows) - 1, min(count, len(rows)), dtype=torch.float64)
+    kind = f"{tuple(one.shape[1:])} {one.dtype}"
+    return _digest(kind.encode(), rows[some.round().long().to(data.labels.device)])
+
+
+def _digest(*pieces: Tensor | bytes | None) -> str:
+    """Twelve hexadecimal digits of all pieces and their lengths; None does not count."""
+    digest = hashlib.blake2b(digest_size=6)
+    for piece in pieces:
+        if isinstance(piece, Tensor):
+            piece = piece.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        if piece is not None:
+            digest.update(len(piece).to_bytes(8))
+            digest.update(piece)
+    return digest.hexdigest()

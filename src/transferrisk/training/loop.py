@@ -18,15 +18,12 @@ from ..data import EnvironmentSet
 from ..errors import DivergedError, TransferRiskError, full_memory
 from ..models import Classifier
 from ..results import Record, select
-from ..results.records import BATCH
 from ..settings import as_json
 from .defaults import TrainConfig
-from .digests import content_digests
 from .engine import LOOK_EVERY, Engine
 from .evaluate import measure
-from .feed import Feed
-from .state import TrainState, start_state
-from .step import make_step
+from .feed import Feed, content_digests
+from .state import TrainState, make_step, start_state
 from .watches import Watch
 
 
@@ -35,12 +32,16 @@ class Run:
     """A training while it runs, as watches see it.
 
     about    what decides the numbers besides the data, in the types of JSON: the `TrainSpec`
+    name     the algorithm's
+    rule     by which data an evaluation is selected
     total    steps in all
     history  the records so far
     saved    where there is something to go on from, for messages; "" where nothing is saved
     """
 
     about: Mapping[str, Any]
+    name: str
+    rule: str
     config: TrainConfig
     data: EnvironmentSet
     evaluate: Mapping[str, EnvironmentSet]
@@ -50,37 +51,22 @@ class Run:
     history: list[Record] = field(default_factory=list)
     saved: str = ""
 
-    @property
-    def name(self) -> str:
-        """The algorithm's."""
-        return str(self.about["algorithm"])
-
-    @property
-    def rule(self) -> str:
-        """By which data an evaluation is selected."""
-        if "training_domain" in self.evaluate:
-            return "training_domain"
-        return "test_domain" if "test_domain" in self.evaluate else "last"
-
     @cached_property
     def description(self) -> dict[str, Any]:
         """All that decides the numbers; of the data, this is its size and digests of its content."""
-        sets = {"train": self.data, **self.evaluate}
+        parts, sets = ("train", *self.evaluate), (self.data, *self.evaluate.values())
         return {
             "spec": {**self.about, "precision": self.engine.precision},
-            "samples": {part: len(data) for part, data in sets.items()},
-            "digests": {part: content_digests(data) for part, data in sets.items()},
+            "samples": dict(zip(parts, map(len, sets), strict=True)),
+            "digests": dict(zip(parts, map(content_digests, sets), strict=True)),
         }
 
-    def settle(self, logs: Logs | None = None) -> float:
-        """Wait for the device, and raise DivergedError where the loss or the weights are not numbers."""
-        began = time.perf_counter()
-        self.engine.wait()
-        self.state.seconds += time.perf_counter() - began
-        return self.check(logs, weights=True)
-
-    def check(self, logs: Logs | None, weights: bool) -> float:
-        """The loss, if it is a number and, where asked for, all weights are; otherwise the training ends here."""
+    def check(self, logs: Logs | None = None, weights: bool = True) -> float:
+        """The loss, which must be a number; with `weights`, so must all weights be. DivergedError otherwise."""
+        if weights and self.engine.on_gpu:
+            began = time.perf_counter()
+            self.engine.wait()
+            self.state.seconds += time.perf_counter() - began
         loss = float(logs["loss"]) if logs is not None else 0.0
         if math.isfinite(loss) and (not weights or self.state.finite):
             return loss
@@ -141,19 +127,27 @@ def train(
     """
     engine = engine or Engine.of()
     name = getattr(algorithm, "name", type(algorithm).__name__)
-    given = {"algorithm": name, "settings": algorithm.config, "seed": seed, "training": config}
-    about = as_json(given) if about is None else about
+    if about is None:
+        about = as_json({"algorithm": name, "settings": algorithm.config, "seed": seed, "training": config})
+    rule = (
+        "training_domain" if "training_domain" in evaluate else "test_domain" if "test_domain" in evaluate else "last"
+    )
     with engine.arithmetic(), _told_in_one_line(config) as told, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
-        run = Run(about, config, data, evaluate, engine, state, config.epochs * state.sampler.steps_per_epoch)
+        total = config.epochs * state.sampler.steps_per_epoch
+        run = Run(about, str(about["algorithm"]), rule, config, data, evaluate, engine, state, total)
         told.append(run)
-        watches = [one for one in watch if one.in_every_process or engine.team.rank == 0]
+        watches = watch if engine.team.rank == 0 else [one for one in watch if one.in_every_process]
         for one in watches:
             one.begin(run)
             ending.push(partial(_end, one))
         _steps(run, watches, seed)
-    return Trained(state.model, run.history, state, run.rule)
+    return Trained(state.model, run.history, state, rule)
+
+
+def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:
+    watch.end(error)
 
 
 def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
@@ -166,22 +160,24 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
     stream = Feed(data, state.sampler, engine.device, augmentation, engine.loaders, engine.team)
     step = make_step(state, engine.captured)
     state.model.train()
+    stopping = False
     with closing(stream) as feed:
-        while state.step < total:
+        while state.step < total and not stopping:
             began = time.perf_counter()
             state.set_rate(config.rate(state.step, total))
-            state.seed_augmentation(seed, engine.team.rank)
+            if config.augment:
+                state.seed_augmentation(seed, engine.team.rank)
             try:
                 logs = step(feed.next())
             except TransferRiskError:
-                run.check(None, weights=True)  # if it is because of them, that is what to say
+                run.check()  # if it is because of weights that are not numbers, that is what to say
                 raise
             state.step += 1
             state.seconds += time.perf_counter() - began
             loss = None
             if state.step in due:
-                loss = run.settle(logs)
-                records = _records(run, evaluated, logs)
+                loss = run.check(logs)
+                records = measure(state, evaluated, config, logs)
                 run.history += records
                 for one in watches:
                     one.after_evaluation(records)
@@ -189,21 +185,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
                 loss = run.check(logs, weights=False)
             for one in watches:
                 one.after_step(state.step, total, loss)
-            if any(one.should_stop() for one in watches):
-                break
-
-
-def _records(run: Run, evaluated: Mapping[str, EnvironmentSet], logs: Logs) -> list[Record]:
-    """One evaluation on all parts of the data, and the values that the step before it logged."""
-    state = run.state
-    when = {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
-    batch = {"part": BATCH, **{name: float(value) for name, value in logs.items()}}
-    records: list[Record] = as_json([when | record for record in (*measure(state.model, evaluated, run.config), batch)])
-    return records
-
-
-def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:
-    watch.end(error)
+                stopping = one.should_stop() or stopping
 
 
 _LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "gloo", "nccl")

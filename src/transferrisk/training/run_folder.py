@@ -13,11 +13,14 @@ when the run goes on.
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
@@ -26,8 +29,7 @@ from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, rea
 from ..results import Record, append_records, keep_records, select
 from ..results.records import RECORDS
 from ..settings import as_json, dumps
-from .engine import LOOK_EVERY
-from .processes import CaughtSignals, Stopped
+from .engine import LOOK_EVERY, Stopped
 from .state import Snapshot
 from .watches import Watch
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from .loop import Run
 
 RUN, LAST, LOCK = "run.json", "last.safetensors", ".lock"
+FILES = (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION)
 
 
 @dataclass(frozen=True)
@@ -83,16 +86,16 @@ class RunFolder(Watch):
         again: str = "train with resume=True",
     ) -> None:
         self.folder, self.resume, self.every, self.seconds = Path(folder), resume, every, seconds
-        self.say, self.again = say or (lambda text: None), again
+        self.say, self.again = say, again
         self.saved_step: int | None = None  # of the last checkpoint; None: there is none yet
         self._saved_at = time.monotonic()
-        self._lock = ExitStack()
-        self._signals = CaughtSignals()
-        for name in (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION):
+        self._held = ExitStack()  # the lock of the folder, and the signals
+        self._signals: list[int] = []
+        for name in FILES:
             check_target(self.folder / name)
-        if not resume and (held := self._held()):
+        if not resume and (there := self._present()):
             raise InputError(
-                f"{self.folder} holds a run already ({', '.join(held)}): go on with it with --resume, or choose "
+                f"{self.folder} holds a run already ({', '.join(there)}): go on with it with --resume, or choose "
                 "another folder"
             )
 
@@ -107,89 +110,123 @@ class RunFolder(Watch):
                 self._open()
             elif (self.folder / LAST).exists():
                 self._restore(load_checkpoint(self.folder / LAST))
-        self._signals.catch()
+        self._signals = self._held.enter_context(noted_signals())
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
         if self._writes:
             with self._disk_errors(RECORDS):
                 append_records(self.folder / RECORDS, records)
         self._save()
-        if self._writes and self._selected_step() == self._run.state.step:
-            self._save_model()
+        if self._writes:
+            self._keep_selected()
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
-        engine, asked = self._run.engine, None
-        if engine.team.size == 1 or not engine.on_gpu or step % LOOK_EVERY == 0:
-            asked = engine.agreed_signal(self._signals.signum)
+        engine, asked = self._run.engine, self._signals[-1] if self._signals else None
+        if engine.team.size > 1:
+            looks = not engine.on_gpu or step % LOOK_EVERY == 0
+            asked = engine.agreed_signal(asked) if looks else None
         stops = asked is not None and step < total
         due = (self.every and step % self.every == 0) or time.monotonic() - self._saved_at >= self.seconds
         if (due or stops) and step != self.saved_step:
-            self._run.settle()
+            self._run.check()
             self._save()
         if asked is not None and stops:
-            self._signals.signum = None
+            self._signals.clear()
             raise Stopped(asked, step, total, self.again)
 
     def end(self, error: BaseException | None) -> None:
         """Let other processes use the folder. A signal that came too late to stop this training acts now."""
-        self._signals.release()
-        self._lock.close()
-        if error is None:
-            self._signals.act()
+        self._held.close()
+        if error is None and self._signals:
+            signal.raise_signal(self._signals[-1])
 
     # ---- going on
 
     def _open(self) -> None:
-        with new_folders(self.folder):
+        """Lock the folder, and go on with the run that it holds, or begin one."""
+        with new_folders(self.folder), ExitStack() as held:
             busy = f"another process is training in {self.folder}: wait for it, or choose another folder"
-            self._lock.enter_context(locked(self.folder / LOCK, busy))
+            held.enter_context(locked(self.folder / LOCK, busy))
+            for name in FILES:
+                for unfinished in self.folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
+                    unfinished.unlink()
+            begun = (self.folder / LAST).exists()
             try:
-                self._go_on()
-            except BaseException as error:
-                self._lock.close()
-                if isinstance(error, InputError) and not isinstance(error, OtherRunError):
-                    raise DamagedRunError(str(error)) from None
+                if begun:
+                    self._go_on(load_checkpoint(self.folder / LAST))
+                else:
+                    self._begin_afresh()
+            except OtherRunError:
                 raise
+            except InputError as error:
+                raise DamagedRunError(str(error)) from None
+            if not begun or not (self.folder / RUN).exists():
+                self._write(RUN, dumps({**self._run.description, "versions": versions()}, indent=2) + "\n")
+            self._held = held.pop_all()
 
-    def _go_on(self) -> None:
-        for name in (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION):
-            for unfinished in self.folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
-                unfinished.unlink()
-        if not (self.folder / LAST).exists():
-            self._begin_afresh()
-            return
-        checkpoint = load_checkpoint(self.folder / LAST)
-        different = difference(checkpoint.description, self._run.description)
-        if different:
+    def _go_on(self, checkpoint: Checkpoint) -> None:
+        run = self._run
+        if different := difference(checkpoint.description, run.description):
             raise OtherRunError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
-        self._run.history[:] = keep_records(self.folder / RECORDS, checkpoint.records)
+        run.history[:] = keep_records(self.folder / RECORDS, checkpoint.records)
         self._restore(checkpoint)
-        step, selected = self._run.state.step, self._selected_step()
-        if selected == step:
-            self._save_model()
-        elif selected is not None:
-            self._check_model(selected)
-        if not (self.folder / RUN).exists():
-            self._write_run()
-        here = f"step {step} of {self._run.total}"
-        self.say(f"{self.folder} is finished: {here}" if step == self._run.total else f"going on from {here}")
+        self._keep_selected(resumed=True)
+        if self.say:
+            here = f"step {run.state.step} of {run.total}"
+            finished = run.state.step == run.total
+            self.say(f"{self.folder} is finished: {here}" if finished else f"going on from {here}")
 
     def _begin_afresh(self) -> None:
         records = self.folder / RECORDS
         # Records of one evaluation may be there before the first checkpoint.
         if (self.folder / WEIGHTS).exists() or (records.exists() and len(_evaluations(records)) > 1):
             raise InputError(
-                f"{self.folder} holds {' and '.join(self._held())} but no {LAST} to go on from: bring it back, "
+                f"{self.folder} holds {' and '.join(self._present())} but no {LAST} to go on from: bring it back, "
                 "or choose another folder"
             )
-        if self.resume:
+        if self.resume and self.say:
             self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
-        keep_records(self.folder / RECORDS, 0)
-        self._write_run()
+        keep_records(records, 0)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._run.state.restore(checkpoint)
         self._note_saved()
+
+    def _present(self) -> list[str]:
+        """Files that would be lost if a run began here; run.json alone is from a run without a checkpoint."""
+        names = (RECORDS, LAST, WEIGHTS)
+        return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
+
+    # ---- saving
+
+    def _save(self) -> None:
+        if self._writes:
+            snapshot = self._run.state.snapshot()
+            counted = {"records": len(self._run.history), "description": self._run.description}
+            self._write(LAST, encode_tensors(snapshot.tensors, {"values": snapshot.values, **counted}))
+        self._note_saved()
+
+    def _note_saved(self) -> None:
+        self.saved_step, self._saved_at = self._run.state.step, time.monotonic()
+        self._run.saved = f"{self.folder / LAST} holds step {self.saved_step}"
+
+    def _keep_selected(self, resumed: bool = False) -> None:
+        """Save the model if it is the selected one; an earlier one must be there when a run is resumed."""
+        run = self._run
+        chosen = select(run.history, run.rule)
+        if chosen and chosen[0]["step"] == run.state.step:
+            saved = SavedModel(
+                network=run.state.model,
+                backbone=str(run.about.get("backbone") or ""),
+                input_shape=tuple(run.data.inputs[:1].shape[1:]),
+                classes=run.data.class_names,
+                environments=run.data.environment_names,
+                about={"step": run.state.step, **run.description},
+            )
+            with self._disk_errors(WEIGHTS):
+                save_model(self.folder, saved)
+        elif chosen and resumed:
+            self._check_model(chosen[0]["step"])
 
     def _check_model(self, selected: int) -> None:
         """The selected model cannot be made again, so one that is lost is not passed over."""
@@ -203,51 +240,7 @@ class RunFolder(Watch):
             raise InputError(
                 f"{path} {how}: it must hold step {selected}, which is selected; bring it back, or train again "
                 "in another folder"
-            ) from None
-
-    def _held(self) -> list[str]:
-        """Files that would be lost if a run began here; run.json alone is from a run without a checkpoint."""
-        names = (RECORDS, LAST, WEIGHTS)
-        return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
-
-    # ---- saving
-
-    def _save(self) -> None:
-        state = self._run.state
-        if self._writes:
-            snapshot = state.snapshot()
-            header = {
-                "values": snapshot.values,
-                "records": len(self._run.history),
-                "description": self._run.description,
-            }
-            self._write(LAST, encode_tensors(snapshot.tensors, header))
-        self._note_saved()
-
-    def _note_saved(self) -> None:
-        self.saved_step, self._saved_at = self._run.state.step, time.monotonic()
-        self._run.saved = f"{self.folder / LAST} holds step {self.saved_step}"
-
-    def _save_model(self) -> None:
-        run = self._run
-        saved = SavedModel(
-            network=run.state.model,
-            backbone=str(run.about.get("backbone") or ""),
-            input_shape=tuple(run.data.inputs[:1].shape[1:]),
-            classes=run.data.class_names,
-            environments=run.data.environment_names,
-            about={"step": run.state.step, **run.description},
-        )
-        with self._disk_errors(WEIGHTS):
-            save_model(self.folder, saved)
-
-    def _selected_step(self) -> int | None:
-        chosen = select(self._run.history, self._run.rule)
-        return chosen[0]["step"] if chosen else None
-
-    def _write_run(self) -> None:
-        about = {**self._run.description, "versions": versions()}
-        self._write(RUN, dumps(about, indent=2) + "\n")
+            )
 
     def _write(self, name: str, content: bytes | str) -> None:
         with self._disk_errors(name):
@@ -262,6 +255,35 @@ class RunFolder(Watch):
                 f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, and go on with: "
                 f"{self.again}; {self._run.saved}"
             ) from None
+
+
+@contextmanager
+def noted_signals() -> Iterator[list[int]]:
+    """Note SIGINT and SIGTERM in the list for the block; a second one acts at once, as if this were not here.
+
+    In a thread other than the main one nothing is caught, because Python allows it there alone.
+    """
+    noted: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def release() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        noted.append(signum)
+        release()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number) or signal.SIG_DFL
+            if handler is not signal.SIG_IGN:
+                before[number] = handler
+                signal.signal(number, note)
+    try:
+        yield noted
+    finally:
+        release()
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -2,23 +2,35 @@
 
 The command line builds one from flags, a recipe from TOML; it is written into checkpoints and saved models, and its
 digest names the run.
+
+A training may also go on with a few labelled samples of the test environment (the paper's "Transferability of models").
+The paper fine-tunes on k samples of the target environment and reports the accuracy on it. Here the accuracy is over
+the samples whose sources were not drawn, so that nothing that was learnt from is tested on.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
+import torch
+from torch import Generator, Tensor
+
 from ..algorithms import configure, create
-from ..data import SPLITS, Facts, Options, Shift, Splits, leave_out, load_data, load_splits
+from ..data import EnvironmentSet, Facts, Options, Shift, Splits, leave_out, load_data, load_splits
 from ..data.catalogue import DATA_SETS, Progress, find_set
 from ..data.shifts import Kind
 from ..errors import InputError
+from ..files import existing_file, expand_home
 from ..models import Classifier, build_model, is_registered, load_saved_weights
-from ..models.saved import describe_folder
+from ..models.backbones import WORDS
+from ..models.saved import WEIGHTS, describe_folder
 from ..settings import Bound, Seed, Settings, Share, as_json, digest, from_mapping
 from .defaults import (
     PROTOCOLS,
@@ -29,14 +41,15 @@ from .defaults import (
     is_own_vectors,
     protocol,
     settings_for,
-    side_of,
 )
-from .digests import files_digest, weights_digest
 from .engine import Engine
-from .finetune import few_samples, finetuning
 from .loop import Trained, train
 from .state import setting_of
 from .watches import Watch
+
+LENGTH = 12  # hexadecimal digits of a digest of files
+LEAST_STEPS = 100
+"""Steps of a fine-tuning. The paper does not say how long it tunes; ten steps are too few to fit a hundred samples."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +110,14 @@ class TrainSpec(Settings):
         super().__post_init__()
         find_set(self.data)
         shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases)
-        config = configure(self.algorithm, **self.settings)
-        object.__setattr__(self, "settings", {name: getattr(config, name) for name in self.settings})
         if "augment" in self.training:
             raise InputError("training: augment must be given beside training, not in it")
-        training = from_mapping(TrainConfig, self.training, "training")
-        object.__setattr__(self, "training", {name: getattr(training, name) for name in self.training})
+        config, training = (
+            configure(self.algorithm, **self.settings),
+            from_mapping(TrainConfig, self.training, "training"),
+        )
+        for name, checked in (("settings", config), ("training", training)):
+            object.__setattr__(self, name, {key: getattr(checked, key) for key in getattr(self, name)})
         if self.init is not None and self.weights is not None:
             raise InputError(f"init and weights must not be given both, got {self.init!r} and {self.weights!r}")
         if self.finetune_samples is not None and self.algorithm != "erm":
@@ -123,11 +138,10 @@ class TrainSpec(Settings):
         found = shift_of(self.data, self.shift, *asked)
         biases = () if found is None else found.biases
         two = len(biases) == 2
-        own = PROTOCOLS.get(self.data.partition(":")[0])
+        own, facts = PROTOCOLS.get(self.data.partition(":")[0]), facts_of(self.data)
         resolved = replace(
             self,
             settings=self.settings if is_own_vectors(self.data) else asdict(configure(self.algorithm, **self.settings)),
-            training=self._training(own),
             shift=None if found is None else found.kind,
             first_bias=biases[0] if two else None,
             bias=biases[1] if two else None,
@@ -135,32 +149,37 @@ class TrainSpec(Settings):
             content=self.content or files_digest(self.data),
             weights_content=self.weights_content or weights_digest(self.weights, self.init),
         )
-        facts = facts_of(self.data)
-        return resolved if facts is None else resolved._with_network(shape_of(facts, self.size))
+        return resolved._with_protocol(own, None if facts is None else shape_of(facts, self.size))
 
-    def _with_network(self, shape: Sequence[int], rows: int | None = None) -> TrainSpec:
-        """The same for inputs of this shape, of which there are so many."""
+    def _with_protocol(
+        self, own: TrainConfig | None, shape: Sequence[int] | None, rows: int | None = None
+    ) -> TrainSpec:
+        """Write out the settings of the training and of the network.
+
+        own    the protocol of the data; None: it is not known yet
+        shape  of one input; None: likewise
+        rows   number of inputs
+        """
+        training = dict(self.training)
+        if own is not None:
+            if self.finetune_samples is not None:
+                own = finetuning(own, self.finetune_samples, self.training)
+            training = asdict(own) | training
+            del training["augment"]
+        if shape is None:
+            return replace(self, training=training)
         before = {} if self.init is None else describe_folder(self.init)
         backbone = self.backbone or before.get("backbone") or default_backbone(shape, rows)
-        ours = is_registered(backbone)
-        if self.init is not None:
-            weights, first = None, before.get("about", {}).get("spec", {}).get("weights")
-            pretrained = first != "none" and not ours
+        ours, images = is_registered(backbone), len(shape) == 3
+        if self.init is None:
+            weights = first = self.weights or ("none" if ours else "imagenet")
         else:
-            weights = self.weights or ("none" if ours else "imagenet")
-            pretrained = weights != "none" and not ours
-        augment = pretrained and side_of(shape) > 0 if self.augment is None else self.augment
-        if augment and not side_of(shape):
+            weights, first = None, before.get("about", {}).get("spec", {}).get("weights")
+        pretrained = first != "none" and not ours
+        augment = pretrained and images if self.augment is None else self.augment
+        if augment and not images:
             raise InputError("augment must be False: the inputs are vectors, not images")
-        return replace(self, backbone=backbone, weights=weights, augment=augment)
-
-    def _training(self, own: TrainConfig | None) -> dict[str, Any]:
-        """The settings of the training, where the protocol of the data is known."""
-        if own is None:
-            return dict(self.training)
-        if self.finetune_samples is not None:
-            own = finetuning(own, self.finetune_samples, self.training)
-        return {name: value for name, value in asdict(own).items() if name != "augment"} | dict(self.training)
+        return replace(self, training=training, backbone=backbone, weights=weights, augment=augment)
 
     def _read(self, root: Path | str | None, lazy: bool | None, progress: Progress | None) -> Splits:
         options = Options(
@@ -213,13 +232,13 @@ def run_spec(
     spec = spec.resolve()
     splits = spec._read(data_root, lazy, progress)
     own = protocol(spec.data, splits, spec.hold_out is not None)
-    sets = {part: getattr(splits, part) for part in SPLITS}
+    sets: dict[str, EnvironmentSet] = dict(vars(splits))
     if spec.finetune_samples is not None:
         sets["train"], sets["test"] = few_samples(splits.test, spec.finetune_samples, spec.seed)
         del sets["training_domain"]  # it would be of environments that this training does not see
     data = sets["train"]
     shape = tuple(data.inputs[:1].shape[1:])
-    spec = replace(spec, training=spec._training(own))._with_network(shape, len(data))
+    spec = spec._with_protocol(own, shape, len(data))
     config = TrainConfig(**spec.training, augment=bool(spec.augment))
     if is_own_vectors(spec.data):
         settings = settings_for(spec.algorithm, spec.settings, config, len(data.environment_names), vectors=True)
@@ -279,3 +298,78 @@ def facts_of(data: str) -> Facts | None:
 def shape_of(facts: Facts, size: int | None) -> tuple[int, ...]:
     """The shape of one input, images of this size."""
     return (facts.shape[0], size, size) if size and len(facts.shape) == 3 else facts.shape
+
+
+def files_digest(data: str) -> str | None:
+    """A digest of the user's files behind a name such as table:visits.csv; None where there are none.
+
+    A folder counts by the names and sizes of the files in it. A file that is missing is an error.
+    """
+    base, colon, argument = data.partition(":")
+    if not colon or not argument:
+        return None
+    path, found = expand_home(argument), DATA_SETS.find(base)
+    if found is not None and found.argument == "FILE":
+        return _file_digest(existing_file(path))
+    if not path.exists():
+        if found is not None and found.argument == "PATH":
+            raise InputError(f"{path} does not exist: check the path")
+        return None
+    if path.is_file():
+        return _file_digest(path)
+    listed = sorted(f"{file.relative_to(path)} {file.stat().st_size}" for file in path.rglob("*") if file.is_file())
+    return hashlib.sha256("\n".join(listed).encode(errors="surrogateescape")).hexdigest()[:LENGTH]
+
+
+def weights_digest(weights: str | None, init: str | None = None) -> str | None:
+    """A digest of a file of weights, or of a saved model; None where the weights are a word such as "imagenet"."""
+    if init is not None:
+        describe_folder(init)  # which says what is wrong with it
+        return _file_digest(Path(init) / WEIGHTS)
+    if weights is None or weights in WORDS:
+        return None
+    if not Path(weights).is_file():
+        raise InputError(f"weights must be a file or one of {', '.join(WORDS)}, got {weights!r}")
+    return _file_digest(weights)
+
+
+def _file_digest(path: Path | str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:LENGTH]
+
+
+def few_samples(test: EnvironmentSet, count: int, seed: int) -> tuple[EnvironmentSet, EnvironmentSet]:
+    """`count` samples of a test environment to train on, and the rest of it to test on."""
+    drawn = balanced_draw(test, count, seed)
+    sources = torch.arange(len(test)) if test.sources is None else test.sources.cpu()
+    rest = ~torch.isin(sources, sources[drawn])
+    if not rest.any():
+        raise InputError(f"{count} samples to fine-tune on leave none of {len(test)} to test on: use fewer")
+    return test.select(drawn), test.select(rest.nonzero().flatten())
+
+
+def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
+    """Positions of `count` random samples, (count,): the same number of each class as far as that goes."""
+    if not 2 <= count < len(data):
+        raise InputError(f"finetune_samples must be 2 to {len(data) - 1}, of the {len(data)} there are, got {count}")
+    generator = Generator().manual_seed(50_000 + seed)
+    order = torch.randperm(len(data), generator=generator)
+    labels = data.labels.cpu()[order]
+    member = torch.nn.functional.one_hot(labels, len(data.class_names))
+    turn = member.cumsum(0).gather(1, labels.unsqueeze(1)).flatten()  # a sample's place among those of its class
+    return order[turn.argsort(stable=True)[:count]]
+
+
+def finetuning(config: TrainConfig, count: int, given: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
+    """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples.
+
+    An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`. What is
+    `given`, by name, is as it is.
+    """
+    rate = config.lr * (config.decay_factor if config.decay_at < 1 else 1.0)
+    batch_size = None if config.batch_size is None else min(config.batch_size, count)
+    tuned = replace(config, **{"lr": rate, "decay_at": 1.0, "batch_size": batch_size, **given})
+    steps_per_epoch = 1 if tuned.batch_size is None else max(1, count // tuned.batch_size)
+    if "epochs" in given:
+        return tuned
+    return replace(tuned, epochs=max(tuned.epochs, math.ceil(LEAST_STEPS / steps_per_epoch)))

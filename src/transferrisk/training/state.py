@@ -1,22 +1,35 @@
-"""All that changes while training: a run goes on from a saved state as if it had never stopped."""
+"""All that changes while training, and one step of it: a run goes on from a saved state as if it had never stopped.
+
+On a GPU a step is captured in a CUDA graph where that is possible. A graph repeats the same operations at the same
+addresses. So batches are copied to where the recorded one was, and a step whose plan differs (a penalty that is
+switched on, another environment held out) has a graph of its own. The first steps of each plan are ordinary ones, which
+get memory, handles and kernels ready; they count like all others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 from torch.optim import Optimizer
 
-from ..algorithms import Algorithm, Setting
+from ..algorithms import Algorithm, Batch, Logs, Setting
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
+from ..errors import StepWarning, warn
 from ..models import Classifier
 from .defaults import TrainConfig
 from .engine import Engine
 
-COUNTERS = ("step", "seconds")
+WARM_UP = 2  # ordinary steps before a plan is recorded
+MOST_PLANS = 24
+
+Step = Callable[[Batch], Logs]
+"""Updates the state's model, optimiser and algorithm; its logs may still be on their way from the device."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +64,13 @@ class TrainState:
         return self.step / self.sampler.steps_per_epoch
 
     @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    @property
     def finite(self) -> bool:
         """Whether all weights, running statistics and buffers of the algorithm are finite numbers."""
-        kept = (
-            *self.model.parameters(),
-            *self.model.buffers(),
-            *self.algorithm.parameters(),
-            *self.algorithm.buffers(),
-        )
-        return bool(torch.stack([t.detach().isfinite().all() for t in kept]).all())
+        model, algorithm = self.model, self.algorithm
+        finite = torch.tensor(True, device=model.head.weight.device)
+        for kept in chain(model.parameters(), model.buffers(), algorithm.parameters(), algorithm.buffers()):
+            finite &= kept.detach().isfinite().all()
+        return bool(finite)
 
     def seed_augmentation(self, seed: int, rank: int) -> None:
         """A step's augmentations depend on the seed, the step and the process alone: resuming finds them again."""
@@ -77,9 +84,10 @@ class TrainState:
                 group["lr"] = rate
 
     def snapshot(self) -> Snapshot:
+        device = self.model.head.weight.device
         random = {"cpu": torch.get_rng_state(), "augmentation": self.augmentation.get_state()}
-        if self.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.device)
+        if device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(device)
         moving, fixed = _optimiser_state(self.optimiser)
         kept = {
             "model": self.model.state_dict(),
@@ -93,32 +101,30 @@ class TrainState:
             for name, value in held.items():
                 copied = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
                 tensors[f"{part}.{name}"] = copied
-        return Snapshot(tensors, {"optimiser": fixed} | {name: getattr(self, name) for name in COUNTERS})
+        return Snapshot(tensors, {"optimiser": fixed, "step": self.step, "seconds": self.seconds})
 
     def restore(self, saved: Snapshot) -> None:
         self.model.load_state_dict(saved.part("model"))
         self.algorithm.load_state_dict(saved.part("algorithm"))
         self.sampler.load_state_dict(saved.part("sampler"))
         _restore_optimiser(self.optimiser, saved.part("optimiser"), saved.values["optimiser"])
-        for name in COUNTERS:
-            setattr(self, name, saved.values[name])
-        random = saved.part("random")
+        self.step, self.seconds = saved.values["step"], saved.values["seconds"]
+        random, device = saved.part("random"), self.model.head.weight.device
         torch.set_rng_state(random["cpu"])
-        if self.device.type == "cuda" and "cuda" in random:
-            torch.cuda.set_rng_state(random["cuda"], self.device)
+        if device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], device)
         if len(random["augmentation"]) == len(self.augmentation.get_state()):  # else it went on on another device
             self.augmentation.set_state(random["augmentation"])
 
 
-def group_priors(data: EnvironmentSet) -> Tensor:
-    """Share of each (environment, class) among samples drawn evenly from the environments, (E, C)."""
-    counts = data.group_counts().float()
-    return counts / counts.sum(1, keepdim=True) / len(counts)
-
-
 def setting_of(data: EnvironmentSet) -> Setting:
-    """The `Setting` of an algorithm for this training data."""
-    return Setting(len(data.environment_names), len(data.class_names), group_priors(data))
+    """The `Setting` of an algorithm for this training data.
+
+    Priors (E, C) are the share of each environment and class among samples drawn evenly from the environments.
+    """
+    counts = data.group_counts().float()
+    priors = counts / counts.sum(1, keepdim=True) / len(counts)
+    return Setting(len(data.environment_names), len(data.class_names), priors)
 
 
 def start_state(
@@ -139,7 +145,12 @@ def start_state(
     size = config.batch_size
     sampler = WholeSampler(data) if size is None else BalancedSampler(data, size, seed)
     built = model if isinstance(model, Classifier) else model()
-    built = engine.prepare(built, images=data.inputs[:1].dim() == 4)
+    built.autocast = torch.bfloat16 if engine.precision == "bf16" else None
+    if engine.on_gpu and engine.team.size > 1:
+        built = torch.nn.SyncBatchNorm.convert_sync_batchnorm(built)
+    built.to(engine.device)
+    if engine.on_gpu and data.inputs[:1].dim() == 4:  # images: convolutions are faster with channels last
+        built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
     optimiser = torch.optim.SGD(
         built.parameters(),
         # A rate that steps captured in a graph can read anew.
@@ -187,3 +198,96 @@ def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], valu
                 group[name].fill_(value)
             elif name not in ("fused", "foreach", "capturable", "differentiable"):  # how it computes, on this device
                 group[name] = value
+
+
+def make_step(state: TrainState, captured: bool = True) -> Step:
+    """Steps as CUDA graphs where that is possible, else the algorithm's own, operation by operation.
+
+    A warning says why not, on a GPU, where the difference is felt.
+    """
+
+    def step(batch: Batch) -> Logs:
+        return state.algorithm.step(state.model, batch, state.optimiser, state.epoch)
+
+    if state.model.head.weight.device.type != "cuda":
+        return step
+    if state.sampler.batch_size is None:
+        return step  # one batch, of environments of any sizes: nothing is in blocks
+    reason = why_not_captured(state.algorithm)
+    if reason is None:
+        state.algorithm.capture(state.sampler.batch_size // state.algorithm.team.size)
+        if captured:
+            return CapturedStep(state)
+    elif captured:
+        warn(f"steps are not captured in a CUDA graph, which would be faster: {reason}", StepWarning)
+    return step
+
+
+def why_not_captured(algorithm: Algorithm[Any]) -> str | None:
+    """Why an algorithm's steps cannot be captured; None where they can."""
+    if type(algorithm).step is not Algorithm.step:
+        return f"{type(algorithm).__name__} has a step of its own"
+    if algorithm.team.size > 1:
+        return f"{algorithm.team.size} processes exchange messages within them"
+    return None
+
+
+class CapturedStep:
+    """A `Step` of a state on a CUDA device, for batches of one shape, in blocks."""
+
+    def __init__(self, state: TrainState) -> None:
+        self.state = state
+        self.batch: Batch | None = None
+        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.logs: dict[Hashable, Logs] = {}
+        self.taken: Counter[Hashable] = Counter()
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self, batch: Batch) -> Logs:
+        algorithm = self.state.algorithm
+        plan = algorithm.plan(batch, self.state.epoch)
+        held = self._hold(batch)
+        if plan in self.graphs:
+            self.graphs[plan].replay()
+            return self.logs[plan]
+        if self.taken[plan] < WARM_UP or len(self.graphs) == MOST_PLANS:
+            self.taken[plan] += 1
+            with aside(self.stream):
+                return self._act(plan, held)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            self.logs[plan] = self._act(plan, held)
+        self.graphs[plan] = graph
+        graph.replay()
+        return self.logs[plan]
+
+    def _act(self, plan: Hashable, batch: Batch) -> Logs:
+        return self.state.algorithm.act(plan, self.state.model, batch, self.state.optimiser)
+
+    def _hold(self, batch: Batch) -> Batch:
+        """The batch at the addresses that are recorded."""
+        if self.batch is None:
+            inputs, labels, environments = (tensor.clone() for tensor in batch[:3])
+            weights = None if batch.weights is None else batch.weights.clone()
+            self.batch = Batch(inputs, labels, environments, batch.block, weights)
+        for kept, given in zip(self.batch[:3], batch[:3], strict=True):
+            kept.copy_(given)
+        if self.batch.weights is not None and batch.weights is not None:
+            self.batch.weights.copy_(batch.weights)
+        return self.batch
+
+
+class aside:
+    """Run the block on another stream, as it will run when it is recorded."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self.stream = stream
+        self.inside = torch.cuda.stream(stream)
+
+    def __enter__(self) -> None:
+        self.stream.wait_stream(torch.cuda.current_stream())
+        self.inside.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self.inside.__exit__(*error)
+        torch.cuda.current_stream().wait_stream(self.stream)
