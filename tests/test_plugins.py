@@ -16,7 +16,7 @@ from transferrisk.data.catalogue import DATA_SETS, find_set
 from transferrisk.data.fetch import needed_facts
 from transferrisk.errors import InputError, PluginWarning
 from transferrisk.experiments import recipe, tasks
-from transferrisk.models.registry import BACKBONES
+from transferrisk.models.networks import BACKBONES
 from transferrisk.registry import forget_packages
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from transferrisk.data.standardise import Standardise
 from transferrisk.errors import InputError
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.model import Model, Origin
-from transferrisk.models import build_model, on_frozen
+from transferrisk.models import OnFrozen, build_model
 from transferrisk.models.saved import SavedModel
 
 NEEDED = "comes with the extra onnx: pip install 'transferrisk[onnx]'"
@@ -86,7 +86,7 @@ def test_vectors(runtime, backbone, dtype):
     x = (1e4 + np.random.default_rng(0).normal(size=(50, 7))).astype(np.float32)
     x[:, 3] = 2
     torch.manual_seed(0)
-    network = on_frozen(
+    network = OnFrozen(
         build_model("linear", 3, (7,)), build_model(backbone, 3, (7,)).to(dtype), Standardise.fit(x[:30], dtype=dtype)
     )
     saved = SavedModel(network.eval(), "linear", (7,), ("a", "b", "c"), ("u", "v"))

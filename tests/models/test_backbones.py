@@ -30,7 +30,7 @@ from transferrisk.models import (
     freeze_batch_norm,
     register,
 )
-from transferrisk.models.registry import BACKBONES
+from transferrisk.models.networks import BACKBONES
 
 needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (extra 'vision')")
 needs_lite = pytest.mark.skipif(
@@ -78,7 +78,7 @@ def test_linear_is_the_inputs_and_mlp_one_hidden_layer():
     x = torch.randn(4, 5)
     assert torch.equal(build_model("linear", 2, VECTORS).featurise(x), x)
     mlp = build_model("mlp:8", 2, VECTORS)
-    layer = mlp.featuriser.network.layers[0]
+    layer = mlp.featuriser.network[0]
     torch.testing.assert_close(mlp.featurise(x), (x @ layer.weight.T + layer.bias).clamp_min(0))
 
 

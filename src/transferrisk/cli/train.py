@@ -182,7 +182,7 @@ def train(
             training={key: value for key, value in given.items() if value is not None},
         )
         say = None if quiet else partial(print, "trm:", file=sys.stderr)
-        again = shlex.join(["trm", *(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
+        again = shlex.join(["trm", *sys.argv[1:], *([] if resume else ["--resume"])])
         watch = [
             RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=again),
             *(make_trackers(tracker, output) if tracker else ()),

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from ..algorithms import get_algorithm, parse_settings, setting_names
 from ..data import Options
 from ..errors import InputError, WeightsWarning, listed, warn
-from ..models import Classifier, backbone_at_hand, build_model, features_of, is_registered, on_frozen
+from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
 from ..models.saved import SavedModel
 from ..settings import Count, Seed, Settings
 from ..sklearn import TransferRiskClassifier
@@ -319,7 +319,7 @@ def _model(source: Source, plan: Plan, final: Any, backbone: Classifier | None, 
         else:
             top = Classifier(network.featuriser.top, network.head.in_features, network.head.out_features)
             top.head = network.head
-            network = on_frozen(backbone, top, network.featuriser.standardise).eval()
+            network = OnFrozen(backbone, top, network.featuriser.standardise).eval()
     classes = tuple(samples.class_names[c] for c in final.classes_)
     about = describe_model(network, on_top, origin, source.schema)
     saved = SavedModel(network, name, source.shape, classes, samples.environment_names, about)

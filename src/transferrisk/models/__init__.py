@@ -9,17 +9,13 @@ from .classifier import (
     evaluation_mode,
     features_of,
     freeze_batch_norm,
-    on_frozen,
 )
-from .networks import MLP, Linear, SmallCNN, WideResNet
-from .registry import available, build_model, is_registered, register
+from .networks import SmallCNN, WideResNet, available, build_model, is_registered, register
 from .saved import SavedModel, load_model_folder, load_saved_weights, save_model
 
 __all__ = [
-    "MLP",
     "Classifier",
     "Featuriser",
-    "Linear",
     "Normalise",
     "OnFrozen",
     "SavedModel",
@@ -34,7 +30,6 @@ __all__ = [
     "is_registered",
     "load_model_folder",
     "load_saved_weights",
-    "on_frozen",
     "register",
     "save_model",
 ]

@@ -46,7 +46,7 @@ def backbone_at_hand(name: str) -> str:
 
 
 def timm_featuriser(name: str, shape: tuple[int, ...], weights: str | Path | None) -> tuple[Featuriser, bool]:
-    """The backbone of a name, and whether it has loaded weights; see `registry.build_model`."""
+    """The backbone of a name, and whether it has loaded weights; see `networks.build_model`."""
     if len(shape) != 3 or shape[0] != 3:
         way_out = "use 'linear' or 'mlp' for vectors" if len(shape) == 1 else "give them three channels"
         raise InputError(f"{name!r} takes images (3, height, width), and the inputs have shape {shape}: {way_out}")

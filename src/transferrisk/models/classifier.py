@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
@@ -68,23 +69,19 @@ def freeze_batch_norm(module: nn.Module) -> None:
             layer.eval()
 
 
-class Featuriser(nn.Module):
+class Featuriser(nn.Sequential):
     """Inputs in the form of the data layer to features, (n, ...) to (n, d): a network, and its inputs' normalisation.
 
     Invariant: while `frozen`, no batch norm inside is ever in training mode, whoever calls `train()`. The flag is
     part of the state dict (as a tensor), so a network read back from a file stays as frozen as it was.
     """
 
+    network: nn.Module
+
     def __init__(self, network: nn.Module, normalise: Normalise | None = None, frozen: bool = False) -> None:
-        super().__init__()
-        self.normalise = nn.Identity() if normalise is None else normalise
-        self.network = network
+        super().__init__(OrderedDict(normalise=normalise or nn.Identity(), network=network))
         self.frozen = frozen
         self.train()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        features: Tensor = self.network(self.normalise(inputs))
-        return features
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -100,35 +97,23 @@ class Featuriser(nn.Module):
         self.train(self.training)
 
 
-class OnFrozen(nn.Module):
-    """top(standardise(backbone(x))), (n, ...) to (n, d): a small network on the features of a fixed backbone.
+class OnFrozen(Classifier):
+    """A classifier of the standardised features of a fixed backbone, whose own head is left out.
 
     Invariant: the backbone takes no gradient and is in evaluation mode, whoever calls `train()`.
     """
 
-    def __init__(self, backbone: nn.Module, standardise: nn.Module, top: nn.Module) -> None:
-        super().__init__()
-        self.backbone = backbone.requires_grad_(False)
-        self.standardise = standardise
-        self.top = top
+    def __init__(self, backbone: Classifier, top: Classifier, standardise: nn.Module) -> None:
+        fixed = backbone.featuriser.requires_grad_(False)
+        whole = nn.Sequential(OrderedDict(backbone=fixed, standardise=standardise, top=top.featuriser))
+        super().__init__(whole, top.head.in_features, top.head.out_features)
+        self.head = top.head
         self.train()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        features: Tensor = self.top(self.standardise(self.backbone(inputs)))
-        return features
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        self.backbone.eval()
+        self.featuriser.get_submodule("backbone").eval()
         return self
-
-
-def on_frozen(backbone: Classifier, top: Classifier, standardise: nn.Module) -> Classifier:
-    """One network from a backbone, whose own head is left out, and a classifier of its features, standardised."""
-    featuriser = OnFrozen(backbone.featuriser, standardise, top.featuriser)
-    whole = Classifier(featuriser, top.head.in_features, top.head.out_features)
-    whole.head = top.head
-    return whole
 
 
 CHUNK = 2048  # inputs at a time that a network takes where it is not trained
@@ -151,7 +136,7 @@ def features_of(
     model: Classifier,
     batch: Callable[[slice], Tensor],
     count: int,
-    on_rows: Callable[[int, int], None] = lambda done, total: None,
+    on_rows: Callable[[int, int], None] | None = None,
 ) -> Tensor:
     """Phi(x) of `count` inputs, (count, d), in evaluation mode, some at a time: everything that is not trained on.
 
@@ -168,5 +153,6 @@ def features_of(
         for start in range(0, count, chunk):
             end = min(start + chunk, count)
             parts.append(model.featurise(batch(slice(start, end)).to(device)))
-            on_rows(end, count)
+            if on_rows is not None:
+                on_rows(end, count)
     return torch.cat(parts)

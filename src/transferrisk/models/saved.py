@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..files import write_atomically
 from ..settings import dumps
 from .classifier import Classifier
-from .registry import build_model
+from .networks import build_model
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 FORMAT = 3
@@ -56,8 +56,8 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: name a file of a training")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a mapping
+            metadata, names = file.metadata() or {}, list(file.keys())
+            tensors = dict(zip(names, map(file.get_tensor, names), strict=True))
         entry = metadata.get(_ENTRY)
         if entry is None:
             raise InputError(f"{path} holds tensors only, and does not describe them: use a file of a training")
@@ -107,7 +107,7 @@ def save_model(folder: Path, saved: SavedModel) -> None:
 def load_model_folder(folder: Path | str, network: Classifier | None = None) -> SavedModel:
     """The model in a folder, on the CPU and in evaluation mode.
 
-    `network` is to hold the weights where they are not those of a backbone by its name.
+    network  takes the weights, where they are not those of a backbone by its name
     """
     tensors, header = read_tensors(_weights_of(folder))
     try:

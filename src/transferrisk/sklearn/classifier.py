@@ -22,7 +22,7 @@ from ..algorithms import configure, create, get_algorithm
 from ..data import EnvironmentSet
 from ..data.standardise import Standardise
 from ..errors import EnvironmentWarning, InputError, warn
-from ..models import Classifier, build_model, features_of, on_frozen
+from ..models import Classifier, OnFrozen, build_model, features_of
 from ..results import Record, mean_score
 from ..settings import Count, NonNegative, Positive, Settings
 from ..training import EarlyStopping, Engine, LossCurve, TrainConfig, Trained, Watch, setting_of, train
@@ -351,7 +351,7 @@ class TransferRiskClassifier(
 
         def make() -> Classifier:
             top = build_model(name, classes, shape).to(dtype)
-            return on_frozen(build_model("linear", classes, shape), top, fitted or Standardise.identity(*shape, dtype))
+            return OnFrozen(build_model("linear", classes, shape), top, fitted or Standardise.identity(*shape, dtype))
 
         return make
 

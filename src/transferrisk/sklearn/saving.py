@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..data.standardise import Standardise
 from ..errors import InputError
 from ..files import prepare_folder
-from ..models import Classifier, build_model, on_frozen
+from ..models import Classifier, OnFrozen, build_model
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
 from ..settings import as_json, from_mapping
 from ..training import TrainConfig
@@ -98,7 +98,7 @@ def build_saved(header: Mapping[str, Any]) -> Classifier:
         return network
     dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
     top = build_model(on_top, classes, (width,), "none").to(dtype)
-    return on_frozen(network, top, Standardise.identity(width, dtype))
+    return OnFrozen(network, top, Standardise.identity(width, dtype))
 
 
 def _to_json(name: str, value: Any) -> Any:

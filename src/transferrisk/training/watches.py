@@ -125,9 +125,6 @@ class Progress(Watch):
     The settings are printed after the first step, when nothing more can be said against them.
     """
 
-    def __init__(self) -> None:
-        self._settings, self._loss, self._scores = "", "", ""
-
     def begin(self, run: Run) -> None:
         from rich.console import Console
         from rich.progress import (
@@ -140,7 +137,7 @@ class Progress(Watch):
         from rich.progress import Progress as Bars
 
         self._run, self._console = run, Console(stderr=True)
-        self._settings = _settings_line(run)
+        self._told, self._loss, self._scores = False, "", ""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -172,18 +169,14 @@ class Progress(Watch):
         self._bars.stop()
 
     def _print_settings(self) -> None:
-        if self._settings:
-            self._console.print(f"trm: {self._settings}", highlight=False, markup=False, soft_wrap=True)
-        self._settings = ""
-
-
-def _settings_line(run: Run) -> str:
-    """The algorithm and its settings, the backbone, and the settings of the training, in one line."""
-    config, settings = run.config, as_json(run.state.algorithm.config)
-    smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())
-    own = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items())
-    values = ", ".join(f"{name}={getattr(config, name):g}" for name in ("epochs", "lr", "momentum", "weight_decay"))
-    return (
-        f"training {run.name}: {own or 'no settings'}; backbone={run.about.get('backbone')}; {values}, "
-        f"decay_at={config.decay_at:g}, batch_size={config.batch_size} (the smallest environment has {smallest})"
-    )
+        """Print the settings of the algorithm and of the training in one line, once."""
+        if self._told:
+            return
+        self._told, run = True, self._run
+        shown = as_json(run.state.algorithm.config) | {"backbone": run.about.get("backbone")}
+        for name in ("epochs", "lr", "momentum", "weight_decay", "decay_at", "batch_size"):
+            shown[name] = getattr(run.config, name)
+        text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items())
+        smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())
+        line = f"trm: training {run.name}: {text} (the smallest environment has {smallest})"
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
