@@ -19,11 +19,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from table_files import MIXED, encoded, schema_of
 
-from transferrisk.data import standardise as module
-from transferrisk.data.columns import Boolean, Categorical, Date, Note, Numeric
-from transferrisk.data.schema import Schema
-from transferrisk.data.standardise import Standardise, moments
-from transferrisk.data.values import as_codes, as_name
+from transferrisk.data import values as module
+from transferrisk.data.schema import Boolean, Categorical, Date, Note, Numeric, Schema
+from transferrisk.data.values import Standardise, as_codes, as_name, moments
 from transferrisk.errors import InputError
 
 
@@ -439,7 +437,7 @@ def test_standardise(size):
     found = standardise(torch.from_numpy(rows)).numpy()
     np.testing.assert_allclose(found[:, :3], (ROWS - ROWS.mean(0)) / ROWS.std(0), rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(found[:, 3], 0)
-    other = Standardise.identity(4, torch.float64)
+    other = Standardise(torch.zeros(4), torch.ones(4), torch.float64)
     assert torch.equal(other(torch.eye(4, dtype=torch.float64)), torch.eye(4, dtype=torch.float64))
     other.load_state_dict(standardise.state_dict())
     assert torch.equal(other(torch.from_numpy(rows)), standardise(torch.from_numpy(rows)))

@@ -12,7 +12,7 @@ import torch
 from rows import table
 
 from transferrisk.data.schema import Schema
-from transferrisk.data.standardise import Standardise
+from transferrisk.data.values import Standardise
 from transferrisk.errors import InputError
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.model import Model, Origin

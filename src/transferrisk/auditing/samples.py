@@ -228,7 +228,7 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
 
 def _rows(vectors: NDArray[Any], order: Codes, standardise: bool) -> Tensor:
     """The vectors in this order, with the constant; where they are standardised, columns that do not vary become 0."""
-    from ..data.standardise import Standardise
+    from ..data.values import Standardise
 
     n, d = vectors.shape
     rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)

@@ -30,6 +30,10 @@ SKIP_BAD = "skip_bad (--skip-bad)"
 ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
 """Options that every set takes."""
 
+SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+PARQUET = (".parquet", ".pq")
+"""Endings of the names of tables."""
+
 Progress = Callable[[str, int, int], None]
 """progress(what, done, total): called now and then during long work."""
 
@@ -252,7 +256,6 @@ def set_name(given: str, options: Options) -> str:
     """The data set that is meant: a file or a folder is taken by its kind, another word must be the name of a set."""
     from .containers import is_archive
     from .sets.embeddings import has_lists
-    from .tabular import PARQUET, SEPARATORS
 
     base, colon, _ = given.partition(":")
     path = expand_home(given)

@@ -5,7 +5,8 @@ Rows are counted from 1 in every message; the header of a table is not a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,20 +45,18 @@ def refuse_or_skip(bad: Sequence[str], total: int, noun: str, where: Path | str,
     raise InputError(f"{where}: {len(bad)} of {counted(total, noun)} cannot be used, the first is {bad[0]}: {way_out}")
 
 
-def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_bad: bool) -> NDArray[np.int64] | None:
-    """Positions of the rows without a problem, None for all. Without `skip_bad`, a problem is an error.
+def usable_rows(problems: Mapping[str, Mask], where: Path | str, skip_bad: bool) -> NDArray[np.int64] | None:
+    """Return the positions of the rows without a problem, None for all. Without `skip_bad`, a problem is an error.
 
-    A problem is (description, mask of the rows that have it); its first row stands as the example.
+    `problems` are description -> mask of the rows that have it; the first row of each stands as the example.
     """
-    problems = [(reason, mask) for reason, mask in problems if mask.any()]
-    if not problems:
+    bad = np.logical_or.reduce(list(problems.values()))
+    if not bad.any():
         return None
-    bad = np.logical_or.reduce([mask for _, mask in problems])
-    rows = bad.nonzero()[0]
     told: list[str] = []
     given: set[str] = set()
-    for row in rows:
-        reason = next(reason for reason, mask in problems if mask[row])
+    for row in bad.nonzero()[0]:
+        reason = next(reason for reason, mask in problems.items() if mask[row])
         told.append(f"row {row + 1}" if reason in given else f"row {row + 1} ({reason})")
         given.add(reason)
     refuse_or_skip(told, len(bad), "row", where, skip_bad)
@@ -66,20 +65,20 @@ def usable_rows(problems: Sequence[tuple[str, Mask]], where: Path | str, skip_ba
 
 def review(data: S, where: Path | str = "the data") -> S:
     """The set itself, if two environments and two classes have samples; warns if an environment lacks a class."""
-    counts = data.group_counts()
-    seen = [name for name, count in zip(data.environment_names, counts.sum(1).tolist(), strict=True) if count]
+    counts = data.group_counts().cpu().numpy()
+    seen = list(compress(data.environment_names, counts.sum(1)))
     if len(seen) < 2:
         raise InputError(
             f"{where} has {counted(len(seen), 'environment')} with samples ({listed(map(repr, seen)) or 'none'}): "
             "transfer needs at least two"
         )
-    classes = [name for name, count in zip(data.class_names, counts.sum(0).tolist(), strict=True) if count]
+    classes = list(compress(data.class_names, counts.sum(0)))
     if len(classes) < 2:
         raise InputError(
             f"{where} has only the label {classes[0]!r}: there is nothing to predict; check that you mean this label"
         )
-    absent = [f"{data.class_names[c]!r} in {data.environment_names[e]!r}" for e, c in (counts == 0).nonzero().tolist()]
-    if absent:
+    if not counts.all():
+        absent = [f"{data.class_names[c]!r} in {data.environment_names[e]!r}" for e, c in np.argwhere(counts == 0)]
         warn(f"{where}: no samples of class {listed(absent, 5)}", DataWarning)
     return data
 
@@ -99,29 +98,28 @@ def review_vectors(data: S, where: Path | str, rows: NDArray[np.int64] | None = 
 
 
 def twins(features: Tensor, labels: Tensor, environments: Tensor) -> NDArray[np.int64]:
-    """Pairs (m, 2): the first row of its kind, and a later row like it that lies in another environment.
+    """Return pairs (m, 2): the first row of its kind, and a later row like it that lies in another environment.
 
-    Rows are alike if features and label are equal. A hash proposes the pairs, and the features decide.
+    Rows are alike if features and label are equal. A hash proposes the pairs, and the features decide. Equal rows have
+    equal hashes: sum_j mix(bits_j) r_j + label r modulo 2^64, r odd.
     """
     values, kinds, places = features.cpu().numpy(), labels.cpu().numpy(), environments.cpu().numpy()
-    hashes = _hashes(values) ^ (kinds.astype(np.uint64) * np.uint64(0xD1342543DE82EF95))
+    n, d = values.shape
+    factors = np.random.default_rng(0).integers(1 << 63, size=d, dtype=np.uint64) * 2 + 1
+    hashes = kinds.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+    step = max(BLOCK // d, 1)
+    for start in range(0, n, step):
+        part = values[start : start + step].astype(np.float32) + np.float32(0)  # -0 becomes 0
+        bits = part.view(np.uint32).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        hashes[start : start + step] += ((bits ^ (bits >> np.uint64(32))) * factors).sum(1, dtype=np.uint64)
     order = np.argsort(hashes, kind="stable")
     starts = np.r_[True, hashes[order[1:]] != hashes[order[:-1]]]
-    first = order[np.maximum.accumulate(np.where(starts, np.arange(len(order)), 0))]
+    first = order[np.maximum.accumulate(np.where(starts, np.arange(n), 0))]
     apart = (places[first] != places[order]) & (kinds[first] == kinds[order])
     pairs = np.stack([first[apart], order[apart]], 1)
     pairs = pairs[np.argsort(pairs[:, 1])]
-    blocks = np.array_split(pairs, max(len(pairs) * values.shape[1] // BLOCK, 1))
-    return np.concatenate([block[(values[block[:, 0]] == values[block[:, 1]]).all(1)] for block in blocks])
-
-
-def _hashes(values: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """One number for each row (n, d), the same for equal rows: sum_j mix(bits_j) r_j modulo 2^64, r_j odd."""
-    multipliers = np.random.default_rng(0).integers(1 << 63, size=values.shape[1], dtype=np.uint64) * 2 + 1
-    hashes = np.empty(len(values), np.uint64)
-    step = max(BLOCK // values.shape[1], 1)
-    for start in range(0, len(values), step):
-        part = values[start : start + step].astype(np.float32) + np.float32(0)  # -0 becomes 0
-        bits = part.view(np.uint32).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        hashes[start : start + step] = ((bits ^ (bits >> np.uint64(32))) * multipliers).sum(1, dtype=np.uint64)
-    return hashes
+    alike = np.empty(len(pairs), bool)
+    for start in range(0, len(pairs), step):
+        one, other = pairs[start : start + step].T
+        alike[start : start + step] = (values[one] == values[other]).all(1)
+    return pairs[alike]

@@ -1,26 +1,321 @@
 """The way a table's columns become features: inferred from one table, used for every later one, kept as JSON.
 
-The label and the environment are never features: a model is for environments that are not known yet.
+    numeric      (x - mean) / scale                                         missing: the median
+    boolean      0 or 1                                                     missing: the more frequent of the two
+    categorical  one 0/1 feature for each category                          missing: a category of its own
+    date         (days - mean) / scale, and sine and cosine of the day's place in the year and in the week;
+                                                                            missing: the median date
+
+Columns that had missing values when they were inferred also give a 0/1 feature that says where. A feature that was
+constant then is not given, since nothing can be learnt about it. The label and the environment are never features: a
+model is for environments that are not known yet.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, listed
-from .columns import Boolean, Categorical, Column, Date, Note, Numeric, Scaling, infer_column
+from ..errors import InputError, counted, listed
+from .values import (
+    KINDS,
+    MANY,
+    Floats,
+    as_codes,
+    as_days,
+    as_numbers,
+    as_truth,
+    is_blank,
+    is_number,
+    kind_of,
+    moments,
+    standardised,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Features = NDArray[np.float32]
+
 VERSION = 1
-KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical, Date)}
+YEAR, WEEK = 365.2425, 7
+MONDAY = 4  # the first one of 1970, in days
+WAVES = {"sin year": (np.sin, YEAR), "cos year": (np.cos, YEAR), "sin week": (np.sin, WEEK), "cos week": (np.cos, WEEK)}
+
+KEPT = MANY - 1  # categories of a column with more than MANY; the rest counts as one
+FEW = 20  # rows; in no more than these, whole numbers may all differ by chance
+MOSTLY = 0.9  # share of numbers from which a text among them is worth a word
+IDENTIFIER = re.compile(r"\s*(.*id|index|key|nr|number)\s*", re.IGNORECASE)  # names of columns that name rows
+ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something in a table that its schema had not seen. Notes with one key, as of parts of a file, can be added.
+
+    count   number of rows
+    values  categories not seen before, or the names of columns
+    used    what stands in for a missing value; "": nothing, all features of the column are 0
+    """
+
+    kind: Literal["missing columns", "unused columns", "unseen categories", "missing values"]
+    column: str = ""
+    count: int = 0
+    values: tuple[str, ...] = ()
+    used: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.kind, self.column
+
+    def __add__(self, other: Note) -> Note:
+        assert self.key == other.key
+        values = tuple(dict.fromkeys((*self.values, *other.values)))
+        return replace(self, count=self.count + other.count, values=values)
+
+    def __str__(self) -> str:
+        if self.kind == "missing columns":
+            return f"missing columns, taken as missing values: {listed(map(repr, self.values))}"
+        if self.kind == "unused columns":
+            return f"columns not used: {listed(map(repr, self.values))}"
+        used = f"the {self.used} is used" if self.used else "all its features are 0 there"
+        if self.kind == "missing values":
+            return (
+                f"column {self.column!r} has {counted(self.count, 'missing value')}, where there were none before: "
+                f"{used}"
+            )
+        return (
+            f"column {self.column!r} has {counted(self.count, 'row')} with categories not seen before "
+            f"({listed(map(repr, self.values), 5)}): {used}"
+        )
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Statistics of a column of numbers, with its missing values filled in."""
+
+    median: float
+    mean: float
+    scale: float  # 0: the column was constant but for missing values
+    low: float | None = None  # the least of them; None: not kept
+    high: float | None = None  # the largest
+
+    @classmethod
+    def of(cls, values: Floats) -> Self:
+        """Statistics of (n,) with NaN for missing values. Cells are as they were written: any difference counts."""
+        median = float(np.nanmedian(values / 2) * 2)  # of halves, so that it does not overflow
+        filled = np.where(np.isnan(values), median, values)
+        mean, scale = moments(filled[:, None], rounding=0)
+        return cls(median, mean.item(), scale.item(), float(filled.min()), float(filled.max()))
+
+    def apply(self, values: Floats, name: str) -> Features:
+        """(x - mean) / scale, (n,)."""
+        with np.errstate(over="ignore"):
+            scaled = standardised(values, self.mean, self.scale).astype(np.float32)
+        wrong = ~np.isfinite(scaled)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InputError(
+                f"column {name!r} has {values[row]} in row {row + 1}, which is infinite or too large: correct the file"
+            )
+        return scaled
+
+
+class BaseColumn:
+    """A column that gives features. `missing` says whether values were missing when it was inferred."""
+
+    kind: ClassVar[str]
+    name: str
+    missing: bool
+
+    def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
+        """Return the features (n,) by name, and notes about everything that was not there before."""
+        raise NotImplementedError
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        import pandas as pd
+
+        return tuple(self.encode(pd.Series([], dtype=object))[0])
+
+    def _with_indicator(
+        self, features: dict[str, Features], absent: NDArray[np.bool_], stand_in: str = ""
+    ) -> tuple[dict[str, Features], list[Note]]:
+        if self.missing:
+            return features | {f"{self.name} (missing)": absent.astype(np.float32)}, []
+        number = int(absent.sum())
+        return features, [Note("missing values", self.name, number, used=stand_in)] if number else []
+
+
+@dataclass(frozen=True)
+class Numeric(BaseColumn):
+    kind: ClassVar[str] = "numeric"
+    name: str
+    scaling: Scaling
+    missing: bool
+
+    def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
+        values = as_numbers(series, self.name)
+        absent = np.isnan(values)
+        features = {}
+        if self.scaling.scale:
+            features[self.name] = self.scaling.apply(np.where(absent, self.scaling.median, values), self.name)
+        return self._with_indicator(features, absent, f"median {self.scaling.median:g}")
+
+
+@dataclass(frozen=True)
+class Boolean(BaseColumn):
+    kind: ClassVar[str] = "boolean"
+    name: str
+    usual: bool  # the more frequent value, false where both are as frequent
+    constant: bool
+    missing: bool
+
+    def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
+        values = as_truth(series, self.name)
+        absent = np.isnan(values)
+        features = {}
+        if not self.constant:
+            features[self.name] = np.where(absent, float(self.usual), values).astype(np.float32)
+        return self._with_indicator(features, absent, f"more frequent value {self.usual}")
+
+
+@dataclass(frozen=True)
+class Categorical(BaseColumn):
+    """`categories` are in order; with `other`, all further values count as one more category."""
+
+    kind: ClassVar[str] = "categorical"
+    name: str
+    categories: tuple[str, ...]
+    other: bool
+    missing: bool
+
+    def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
+        import pandas as pd
+
+        if kind_of(series) not in KINDS:
+            raise InputError(f"column {self.name!r} must hold categories, got {kind_of(series)} values")
+        codes, texts = as_codes(series)
+        absent = codes < 0
+        places = np.append(pd.Index(self.categories, dtype=object).get_indexer(texts), -1)[codes]
+        unseen = (places < 0) & ~absent
+        features = {}
+        for i, category in enumerate(self.categories):
+            features[f"{self.name}={category}"] = (places == i).astype(np.float32)
+        if self.other:
+            features[f"{self.name} (other)"] = unseen.astype(np.float32)
+        features, notes = self._with_indicator(features, absent)
+        if unseen.any() and not self.other:
+            values = tuple(texts[code] for code in np.unique(codes[unseen]))
+            notes.insert(0, Note("unseen categories", self.name, int(unseen.sum()), values))
+        return features, notes
+
+
+@dataclass(frozen=True)
+class Date(BaseColumn):
+    kind: ClassVar[str] = "date"
+    name: str
+    scaling: Scaling
+    missing: bool
+
+    def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
+        days = as_days(series, self.name)
+        absent = np.isnan(days)
+        days = np.where(absent, self.scaling.median, days)
+        features = {}
+        if self.scaling.scale:
+            features[f"{self.name} (days)"] = self.scaling.apply(days, self.name)
+            whole = np.floor(days).astype(np.int64)
+            year = whole.astype("datetime64[D]").astype("datetime64[Y]").astype("datetime64[D]").astype(np.int64)
+            since = {YEAR: whole - year, WEEK: (whole - MONDAY) % WEEK}  # 0 on 1 January, and on a Monday
+            for name, (wave, period) in WAVES.items():
+                features[f"{self.name} ({name})"] = wave(2 * np.pi * since[period] / period).astype(np.float32)
+        return self._with_indicator(features, absent, "median date")
+
+
+def infer_column(series: pd.Series, name: str) -> tuple[Column | None, str]:
+    """Return the column and a remark for its owner, or ""; None and the reason if it cannot be a feature."""
+    kind = kind_of(series)
+    absent = is_blank(series)
+    missing = bool(absent.any())
+    if absent.all():
+        return None, "every value is missing"
+    if kind == "numeric":
+        return _infer_numeric(series, name, absent)
+    if kind == "boolean":
+        values = as_truth(series, name)
+        true, false = int((values == 1).sum()), int((values == 0).sum())
+        if not missing and not (true and false):
+            return None, "constant"
+        return Boolean(name, true > false, not (true and false), missing), ""
+    if kind == "date":
+        return _infer_date(as_days(series, name), name, missing)
+    if kind == "text":
+        return _infer_text(series, name, missing)
+    return None, f"it holds {kind} values"
+
+
+def _infer_numeric(series: pd.Series, name: str, absent: NDArray[np.bool_]) -> tuple[Column | None, str]:
+    values, missing = as_numbers(series, name), bool(absent.any())
+    if np.isinf(values).any():
+        row = int(np.isinf(values).argmax())
+        raise InputError(f"column {name!r} has {values[row]} in row {row + 1}, which is not a number: correct the file")
+    column = Numeric(name, Scaling.of(values), missing)
+    if not column.scaling.scale and not missing:
+        return None, "constant"
+    with np.errstate(over="ignore"):
+        steps = np.diff(values)
+    if len(values) > MANY and (steps == 1).all():
+        return None, "it counts the rows"
+    given = series[~absent]  # as it was read: long identifiers differ in digits that a float does not hold
+    if len(given) <= FEW or not given.is_unique or (values[~absent] % 1 != 0).any():
+        return column, ""
+    if IDENTIFIER.fullmatch(name) and (given.is_monotonic_increasing or given.is_monotonic_decreasing):
+        return None, "an identifier by its name, with another number in order in every row"
+    return column, "whole numbers, another one in every row: leave it out if they only name the rows"
+
+
+def _infer_date(days: Floats, name: str, missing: bool) -> tuple[Column | None, str]:
+    scaling = Scaling.of(days)
+    return (Date(name, scaling, missing), "") if scaling.scale or missing else (None, "constant")
+
+
+def _infer_text(series: pd.Series, name: str, missing: bool) -> tuple[Column | None, str]:
+    codes, texts = as_codes(series, ordered=True)
+    if all(map(ISO_DATE.match, texts)):
+        with suppress(InputError):
+            return _infer_date(as_days(series, name), name, missing)
+    if len(texts) == 1 and not missing:
+        return None, "constant"
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    numeric = np.fromiter(map(is_number, texts), bool)
+    remark = ""
+    if numeric.all():
+        remark = "numbers written as texts" if len(texts) > MANY else ""
+    elif counts[numeric].sum() >= MOSTLY * counts.sum():
+        row = int((~np.append(numeric, True)[codes]).argmax())
+        remark = f"numbers but for {texts[codes[row]]!r} in row {row + 1}"
+    if len(texts) > MANY and len(texts) > counts.sum() / 2:
+        return None, f"{len(texts)} different texts in {counts.sum()} rows{remark and ', '}{remark}"
+    if len(texts) <= MANY:
+        return Categorical(name, texts, False, missing), remark and f"{remark}, and is taken as categories"
+    most = np.sort(np.argsort(-counts, kind="stable")[:KEPT])  # of as frequent ones, the first
+    pooled = f"{len(texts)} categories: all but the {KEPT} most frequent count as one"
+    kept = tuple(texts[i] for i in most)
+    return Categorical(name, kept, True, missing), f"{remark}{remark and '; '}{pooled}"
+
+
+Column = Numeric | Boolean | Categorical | Date
+COLUMNS: dict[str, type[Column]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical, Date)}
 
 
 @dataclass(frozen=True)
@@ -50,12 +345,12 @@ class Schema:
 
     @classmethod
     def infer(cls, frame: pd.DataFrame, label: str, environment: str) -> Self:
-        """The schema of the table that a model is to be fitted on, with its statistics."""
+        """Return the schema of the table that a model is to be fitted on, with its statistics."""
         if frame.empty:
             raise InputError(f"a table of {len(frame)} rows and {frame.shape[1]} columns has no features: give more")
         columns: list[Column] = []
         dropped, remarks = {}, {}
-        for name, series in _series(frame).items():
+        for name, series in _columns_by_name(frame).items():
             if name in (label, environment):
                 continue
             column, remark = infer_column(series, name)
@@ -75,80 +370,64 @@ class Schema:
         """(d,)"""
         return tuple(name for column in self.columns for name in column.features)
 
-    @property
-    def texts(self) -> frozenset[str]:
-        """Names of columns to read as they are written, so that 007 stays 007."""
-        return frozenset(column.name for column in self.columns if isinstance(column, Categorical))
-
     def encode(self, frame: pd.DataFrame) -> Encoded:
-        """Features of a table's rows. Columns may come in any order, be missing or be too many: the notes say so."""
+        """Return the features of a table's rows; notes tell which columns were missing, and which were too many."""
         import pandas as pd
 
-        given = _series(frame)
-        features = np.empty((len(frame), len(self.feature_names)), np.float32)
-        notes: list[Note] = []
-        start = 0
+        given = _columns_by_name(frame)
         nothing = pd.Series([None] * len(frame), dtype=object)
-        absent = tuple(column.name for column in self.columns if column.name not in given)
+        features: list[Features] = []
+        names: list[str] = []
+        absent: list[str] = []
+        notes: list[Note] = []
         for column in self.columns:
-            encoded, met = column.encode(given.get(column.name, nothing))
-            for feature in encoded:
-                features[:, start] = feature
-                start += 1
-            notes += met if column.name in given else []
-        expected = {*(column.name for column in self.columns), *self.dropped, self.label, self.environment}
-        extra = tuple(name for name in given if name not in expected)
+            series = given.pop(column.name, None)
+            encoded, met = column.encode(nothing if series is None else series)
+            features += encoded.values()
+            names += encoded
+            if series is None:
+                absent.append(column.name)
+            else:
+                notes += met
+        for name in (*self.dropped, self.label, self.environment):
+            given.pop(name, None)
         if absent:
-            notes.insert(0, Note("missing columns", values=absent))
-        if extra:
-            notes.insert(0, Note("unused columns", values=extra))
-        return Encoded(torch.from_numpy(features), self.feature_names, tuple(notes))
+            notes.insert(0, Note("missing columns", values=tuple(absent)))
+        if given:
+            notes.insert(0, Note("unused columns", values=tuple(given)))
+        return Encoded(torch.from_numpy(np.stack(features, axis=1)), tuple(names), tuple(notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema in the types of JSON."""
-        return {
-            "version": VERSION,
-            "label": self.label,
-            "environment": self.environment,
-            "columns": [{"kind": column.kind} | asdict(column) for column in self.columns],
-            "dropped": dict(self.dropped),
-            "remarks": dict(self.remarks),
-        }
+        """Return the schema in the types of JSON."""
+        columns = [{"kind": column.kind} | asdict(column) for column in self.columns]
+        return asdict(self) | {"version": VERSION, "columns": columns}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """The schema `to_dict` was called on."""
+        """Return the schema that `to_dict` was called on."""
         if content.get("version") != VERSION:
             raise InputError(f"schema of version {content.get('version')!r}: this release reads version {VERSION}")
         try:
-            columns = tuple(_column(dict(entry)) for entry in content["columns"])
-            return cls(
-                columns,
-                str(content["label"]),
-                str(content["environment"]),
-                dict(content["dropped"]),
-                dict(content["remarks"]),
-            )
+            columns: list[Column] = []
+            for entry in map(dict, content["columns"]):
+                kind = COLUMNS[entry.pop("kind")]
+                if "scaling" in entry:
+                    entry["scaling"] = Scaling(**entry["scaling"])
+                if "categories" in entry:
+                    entry["categories"] = tuple(entry["categories"])
+                columns.append(kind(**entry))
+            dropped, remarks = dict(content["dropped"]), dict(content["remarks"])
+            return cls(tuple(columns), str(content["label"]), str(content["environment"]), dropped, remarks)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"schema cannot be read ({error!r}): it was changed or damaged; fit the model again"
             ) from None
 
 
-def _series(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """Columns by name."""
+def _columns_by_name(frame: pd.DataFrame) -> dict[str, pd.Series]:
     found: dict[str, pd.Series] = {}
-    for i, name in enumerate(map(str, frame.columns)):
-        if name in found:
-            raise InputError(f"two columns are named {name!r}: rename one")
-        found[name] = frame.iloc[:, i]
+    for name, series in frame.items():
+        if str(name) in found:
+            raise InputError(f"two columns are named {str(name)!r}: rename one")
+        found[str(name)] = series
     return found
-
-
-def _column(entry: dict[str, Any]) -> Column:
-    kind = KINDS[entry.pop("kind")]
-    if "scaling" in entry:
-        entry["scaling"] = Scaling(**entry["scaling"])
-    if "categories" in entry:
-        entry["categories"] = tuple(entry["categories"])
-    return kind(**entry)

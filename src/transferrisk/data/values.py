@@ -1,16 +1,21 @@
-"""Cells of a column of any type, as numbers, dates or texts. Rows in messages are counted from 1."""
+"""Values of a column: cells of any type as numbers, dates or texts, and numbers brought to mean 0 and deviation 1.
+
+Rows in messages are counted from 1.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from ..errors import InputError
 
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
+Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
+
+_CHUNK = 1 << 20  # numbers looked at at once
+_SMALLEST = 1e-290  # deviation that can be divided by without losing digits
 
 MANY = 50  # values of a column; with more, it may be something else than it seems
 
@@ -85,20 +94,22 @@ def as_name(value: Any) -> str:
     return match[1] if (match := WHOLE.fullmatch(text)) else text
 
 
-def as_codes(values: pd.Series, text: Callable[[Any], str] = as_text) -> tuple[Codes, tuple[str, ...]]:
-    """Position of each value (n,) in its distinct texts, which are in order; -1 where it is missing or blank."""
+def as_codes(
+    values: pd.Series, text: Callable[[Any], str] = as_text, ordered: bool = False
+) -> tuple[Codes, tuple[str, ...]]:
+    """Return the position of each value (n,) among the distinct texts, -1 where it is missing or blank, and the texts.
+
+    The texts are in the order of their first rows, or with `ordered` in that of `in_order`.
+    """
     import pandas as pd
 
     codes, distinct = pd.factorize(values)
     texts = list(map(text, np.asarray(distinct)))
-    names = in_order(set(filter(str.strip, texts)))
-    return places_of(texts, names)[codes], tuple(names)
-
-
-def places_of(texts: Sequence[str], names: Sequence[str]) -> Codes:
-    """Position of each text in distinct names, -1 where it is none of them; and one more -1, for code -1."""
-    place = dict(zip(names, range(len(names)), strict=True))
-    return np.array([*(place.get(text, -1) for text in texts), -1])
+    names = list(dict.fromkeys(filter(str.strip, texts)))  # 1 and 1.0 have one text
+    if ordered:
+        names = in_order(names)
+    places = pd.Index(names, dtype=object).get_indexer(texts)
+    return np.append(places, -1)[codes], tuple(names)
 
 
 def as_numbers(series: pd.Series, name: str) -> Floats:
@@ -190,7 +201,7 @@ def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tu
     """`as_codes` of labels or environments; refused if they look like measurements or identifiers."""
     if kind_of(values) not in (*KINDS, "bytes"):
         raise InputError(f"{where}: {noun} {name!r} holds {kind_of(values)} values: texts or whole numbers are needed")
-    codes, names = as_codes(values, as_name)
+    codes, names = as_codes(values, as_name, ordered=True)
     if len(names) > MANY:
         fractions = sum(is_number(text) and float(text) % 1 != 0 for text in names)
         if fractions > MANY:
@@ -204,3 +215,70 @@ def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tu
                 "not name groups: name another column, or bin it first"
             )
     return codes, names
+
+
+# ---- mean 0 and deviation 1
+
+
+def moments(
+    rows: NDArray[np.floating[Any]], weights: NDArray[np.floating[Any]] | None = None, rounding: int = 10
+) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of every column of rows (n, d), each (d,); a constant one has deviation 0.
+
+    A column is constant if it varies by at most `rounding` epsilons of its type, as computed numbers may. Columns are
+    divided by their largest number first, so that no square overflows, and rows are taken in chunks, so that there is
+    no second copy of them.
+    """
+    n, d = rows.shape
+    step = max(1, _CHUNK // d)
+    low, high = rows.min(0).astype(np.float64), rows.max(0).astype(np.float64)
+    largest = np.maximum(np.maximum(-low, high), np.finfo(np.float64).tiny)
+    constant = high / largest - low / largest <= rounding * np.finfo(rows.dtype).eps
+
+    counts = np.ones(n) if weights is None else weights / weights.mean()
+    mean, square = np.zeros(d), np.zeros(d)
+    for start in range(0, n, step):
+        shares = rows[start : start + step] / largest
+        mean += np.einsum("n,nd->d", counts[start : start + step], shares) / n
+    for start in range(0, n, step):
+        shares = rows[start : start + step] / largest
+        square += np.einsum("n,nd->d", counts[start : start + step], (shares - mean) ** 2) / n
+    scale = largest * np.sqrt(square)
+    return np.where(constant, low, largest * mean), np.where(constant | (scale <= _SMALLEST), 0.0, scale)
+
+
+def standardised(values: Numbers, mean: Any, scale: Any) -> Numbers:
+    """(x - mean) / scale in float64; a quarter of each is taken, so that the difference of large numbers is finite."""
+    result: Numbers = (values / 4 - mean / 4) / (scale / 4)
+    return result
+
+
+class Standardise(nn.Module):
+    """(x - mean) / scale by column, (n, d), in float64 and then in `dtype`; a column of scale 0 becomes 0.
+
+    Columns of a table may be large and vary little: after a subtraction in float32, only rounding would be left.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.double())
+        self.register_buffer("scale", scale.double())
+        self.dtype = dtype
+
+    @classmethod
+    def fit(
+        cls,
+        rows: NDArray[np.floating[Any]],
+        weights: NDArray[np.floating[Any]] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        """The module for the moments of rows (n, d)."""
+        mean, scale = map(torch.from_numpy, moments(rows, weights))
+        return cls(mean, scale, dtype)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        scale = torch.where(self.scale > 0, self.scale, torch.inf)
+        return standardised(vectors.double(), self.mean, scale).to(self.dtype)

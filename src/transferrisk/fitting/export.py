@@ -9,7 +9,7 @@
                 categorical  string, as in the table, a whole number without ".0"; "" where it is missing
 
 The output is `probabilities` (n, C), float32; `classes` among the file's properties names its columns, as JSON. The
-arithmetic of a table's encoding is that of `data.columns`, in float64, so that large numbers keep their digits.
+arithmetic of a table's encoding is that of `data.schema`, in float64, so that large numbers keep their digits.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.columns import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Scaling
-from ..data.schema import Schema
+from ..data.schema import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Scaling, Schema
 from ..errors import InputError
 from ..extras import require
 from ..files import check_target, write_atomically

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import Options
-from ..data.columns import Note, Numeric, Scaling
-from ..data.schema import Schema
+from ..data.schema import Note, Numeric, Scaling, Schema
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
 from ..reports import Table, percent

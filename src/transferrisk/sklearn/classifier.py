@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from ..algorithms import configure, create, get_algorithm
 from ..data import EnvironmentSet
-from ..data.standardise import Standardise
+from ..data.values import Standardise
 from ..errors import EnvironmentWarning, InputError, warn
 from ..models import Classifier, OnFrozen, build_model, features_of
 from ..results import Record, mean_score
@@ -351,7 +351,11 @@ class TransferRiskClassifier(
 
         def make() -> Classifier:
             top = build_model(name, classes, shape).to(dtype)
-            return OnFrozen(build_model("linear", classes, shape), top, fitted or Standardise.identity(*shape, dtype))
+            return OnFrozen(
+                build_model("linear", classes, shape),
+                top,
+                fitted or Standardise(torch.zeros(shape), torch.ones(shape), dtype),
+            )
 
         return make
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..data.standardise import Standardise
+from ..data.values import Standardise
 from ..errors import InputError
 from ..files import prepare_folder
 from ..models import Classifier, OnFrozen, build_model
@@ -98,7 +98,7 @@ def build_saved(header: Mapping[str, Any]) -> Classifier:
         return network
     dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
     top = build_model(on_top, classes, (width,), "none").to(dtype)
-    return OnFrozen(network, top, Standardise.identity(width, dtype))
+    return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))
 
 
 def _to_json(name: str, value: Any) -> Any:

@@ -26,8 +26,8 @@ from ..catalogue import Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
 from ..containers import DAMAGED
 from ..environments import EnvironmentSet
-from ..tabular import INDEX, open_parquet, read_parquet
 from ..values import classes_of, is_blank
+from .tables import INDEX, open_parquet, read_parquet
 
 NAMES = {"label": ("label", "labels"), "environment": ("environment", "environments")}
 LISTS = ("features", "embedding", "embeddings")
@@ -50,12 +50,12 @@ def assemble(
     given = {"label": pd.Series(_for_pandas(labels)), "environment": pd.Series(_for_pandas(environments))}
     finite = np.isfinite(vectors)
     whole: NDArray[np.bool_] = np.asarray(finite.all(1))
-    problems = [(f"{name} {keys[name]!r} is missing", is_blank(values)) for name, values in given.items()]
+    problems = {f"{name} {keys[name]!r} is missing": is_blank(values) for name, values in given.items()}
     if not whole.all():
         row = int(whole.argmin())
         column = int(finite[row].argmin())
         called = repr(columns[column]) if columns else f"{column + 1} of {vectors.shape[1]}"
-        problems.append((f"feature {called} is missing, infinite or too large for float32", ~whole))
+        problems[f"feature {called} is missing, infinite or too large for float32"] = ~whole
     rows = usable_rows(problems, path, skip_bad)
     if rows is not None:
         vectors = vectors[rows]

@@ -1,31 +1,42 @@
 """table:FILE, the user's own table in CSV, TSV or Parquet: a row a sample, a column each for label and environment.
 
-All other columns become features as `Schema` says, unless `features` names some of them. Missing values of features are
+CSV and TSV may be compressed with gzip. All other columns become features as `Schema` says, unless `features` names
+some of them; columns without a name, such as the index that pandas writes, are not read. Missing values of features are
 filled in; rows without a label or an environment, or with an infinite number, are errors or left out with `skip_bad`.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import re
+import warnings
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import DataWarning, InputError, listed, warn
-from ...files import expand_home
-from ..catalogue import Options, register_own_files
+from ...errors import DataWarning, InputError, cause_of, counted, listed, warn
+from ...files import existing_file, expand_home
+from ..catalogue import PARQUET, SEPARATORS, Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
-from ..columns import is_infinite
 from ..environments import EnvironmentSet
 from ..schema import Schema
-from ..tabular import read_frame, read_header
-from ..values import Codes, classes_of, is_blank
+from ..values import Codes, as_numbers, classes_of, is_blank, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # separator -> its name
+LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
+INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index without one
 
 
 @dataclass(frozen=True)
@@ -60,23 +71,12 @@ class Table:
     @cached_property
     def data(self) -> EnvironmentSet:
         """The rows, encoded by their own schema."""
-        return self._encode(self.schema)
-
-    def encode(self, schema: Schema) -> EnvironmentSet:
-        """The rows, encoded by a schema, which may be that of other rows."""
-        return self.data if schema is self.schema else self._encode(schema)
-
-    def _encode(self, schema: Schema) -> EnvironmentSet:
-        return EnvironmentSet(
-            schema.encode(self.frame).features,
-            torch.from_numpy(self.labels),
-            torch.from_numpy(self.environments),
-            self.environment_names,
-            self.class_names,
-        )
+        features = self.schema.encode(self.frame).features
+        labels, environments = torch.from_numpy(self.labels), torch.from_numpy(self.environments)
+        return EnvironmentSet(features, labels, environments, self.environment_names, self.class_names)
 
     def select(self, rows: Tensor) -> Table:
-        """The table of these rows, by position; the same table if these are all of them, in their order."""
+        """Return the table of these rows, by position; the same table if these are all of them, in their order."""
         if torch.equal(rows, torch.arange(len(self))):
             return self
         chosen = rows.numpy()
@@ -88,21 +88,17 @@ class Table:
             positions=chosen if self.positions is None else self.positions[chosen],
         )
 
-    def reviewed(self) -> EnvironmentSet:
-        """`data`, if it can be learnt from; warns if environments share rows."""
-        return review_vectors(self.data, self.file, self.positions)
-
 
 def read_table(file: Path | str, options: Options) -> Table:
-    """The table in a file, not encoded yet."""
+    """Read the table in a file, without encoding it."""
     label, environment, features = _columns(file, options)
-    chosen = [*features, *(name for name in (label, environment) if name not in features)]
-    frame = read_frame(file, chosen, texts=(label, environment))
-    problems = [
-        (f"column {name!r} is empty; NA, NaN, null and None count as empty too", is_blank(frame[name]))
-        for name in (label, environment)
-    ]
-    problems += [(f"column {name!r} is infinite", is_infinite(frame[name], name)) for name in features]
+    frame = read_frame(file, [*features, label, environment], texts=(label, environment))
+    problems = {}
+    for name in (label, environment):
+        problems[f"column {name!r} is empty; NA, NaN, null and None count as empty too"] = is_blank(frame[name])
+    for name in features:
+        if kind_of(frame[name]) == "numeric":
+            problems[f"column {name!r} is infinite"] = np.isinf(as_numbers(frame[name], name))
     rows = usable_rows(problems, file, options.skip_bad)
     if rows is not None:
         frame = frame.iloc[rows]
@@ -117,11 +113,11 @@ def load_table(file: str, options: Options) -> EnvironmentSet:
         if found:
             names = listed(f"{name!r} ({why})" for name, why in found.items())
             warn(f"{table.file}: {what}: {names}", DataWarning)
-    return table.reviewed()
+    return review_vectors(table.data, table.file, table.positions)
 
 
 def _columns(file: Path | str, options: Options) -> tuple[str, str, list[str]]:
-    """Names of label, environment and features, all of which the file has."""
+    """Return the names of label, environment and features, all of which the file has."""
     header = read_header(file)
     there = f"{file} has the columns {listed(map(repr, header), 30)}"
     if len(header) < 3:
@@ -135,16 +131,232 @@ def _columns(file: Path | str, options: Options) -> tuple[str, str, list[str]]:
     environment = require_name(options.environment, header, file, "column", "environment")
     if label == environment:
         raise InputError(f"{file}: column {label!r} cannot be both label and environment: name two columns")
+    features = list(header)
     if options.features is None:
-        return label, environment, [name for name in header if name not in (label, environment)]
-    names = [options.features] if options.features in header else [name.strip() for name in options.features.split(",")]
-    features = [require_name(name, header, file, "column", "features") for name in names]
+        features.remove(label)
+        features.remove(environment)
+        return label, environment, features
+    features = [options.features] if options.features in header else list(map(str.strip, options.features.split(",")))
     for name in features:
+        require_name(name, header, file, "column", "features")
         if name in (label, environment) or features.count(name) > 1:
             raise InputError(
                 f"{file}: column {name!r} is named twice: a column is a feature, the label or the environment"
             )
     return label, environment, features
+
+
+# ---- files
+
+
+def read_header(file: Path | str) -> tuple[str, ...]:
+    """Return the names of a table's columns."""
+    path = existing_file(file)
+    separator = _separator(path)
+    names = open_parquet(path).schema_arrow.names if separator is None else _csv_header(path, separator)[0]
+    found: dict[str, None] = {}
+    for name in names:
+        if name in found:
+            raise InputError(f"{path} has two columns named {name!r}: rename one")
+        if name and not INDEX.fullmatch(name):
+            found[name] = None
+    return tuple(found)
+
+
+def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Collection[str] = ()) -> pd.DataFrame:
+    """Read the rows of a table, at least one, with all columns or these; the columns `texts` as they are written."""
+    path, chosen = existing_file(file), list(columns or read_header(file))
+    separator = _separator(path)
+    if separator is None:
+        frame = read_parquet(path, chosen).to_pandas(
+            ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True
+        )
+    else:
+        (frame,) = _csv_parts(path, separator, texts, None)
+        frame = frame[chosen]
+    if not len(frame):
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+    return frame
+
+
+def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Iterator[pd.DataFrame]:
+    """Read the same rows in parts of `size`, so that a file of any length can be read; `texts` as above.
+
+    The other columns of a CSV file have types for each part by itself.
+    """
+    path, names, rows = existing_file(file), list(read_header(file)), 0
+    separator = _separator(path)
+    frames = (
+        _csv_parts(path, separator, texts, size) if separator else map(_to_pandas, parquet_parts(path, names, size))
+    )
+    for frame in frames:
+        rows += len(frame)
+        yield frame[names]
+    if not rows:
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+
+
+def _separator(path: Path) -> str | None:
+    """The separator of a CSV or TSV file by its name; None: it is a Parquet file."""
+    name = path.name.lower()
+    for ending, separator in SEPARATORS.items():
+        if name.endswith(ending):
+            return separator
+    if not name.endswith(PARQUET):
+        raise InputError(f"the name of a table must end in {', '.join((*SEPARATORS, *PARQUET))}, got {path}")
+    return None
+
+
+# ---- Parquet
+
+
+def open_parquet(path: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile; only the names and types of its columns have been read."""
+    import pyarrow.parquet as pq
+
+    with _clear_errors(path):
+        return pq.ParquetFile(path)
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Any:
+    """A pyarrow.Table of these columns."""
+    file = open_parquet(path)
+    with _clear_errors(path):
+        return file.read(columns=list(columns)).select(list(columns))
+
+
+def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any]:
+    """pyarrow.Tables of these columns, with at most `size` rows each."""
+    import pyarrow as pa
+
+    batches = open_parquet(path).iter_batches(batch_size=size, columns=list(columns))
+    while True:
+        with _clear_errors(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield pa.Table.from_batches([batch]).select(list(columns))
+
+
+def _to_pandas(table: Any) -> pd.DataFrame:
+    return table.to_pandas(ignore_metadata=True, date_as_object=False)
+
+
+# ---- CSV
+
+
+def _csv_header(path: Path, separator: str) -> tuple[list[str], int]:
+    """Return the names of the columns, and how many lines without any text come before them."""
+    names: list[str] = []
+    before = 0
+    with _csv_reader(path, separator) as reader:
+        for fields in reader:
+            names = list(map(str.strip, fields))
+            if any(names):
+                break
+            before = reader.line_num
+    if not any(names):
+        raise InputError(f"{path} has no columns: write it again")
+    text = "".join(names)
+    other = max(set(NAMES) - {separator}, key=text.count)
+    if len(names) <= 2 and text.count(other) >= 2:  # which would divide it into three or more
+        rename = next((f"name it {ending}, or " for ending, mark in SEPARATORS.items() if mark == other), "")
+        found = "one column" if len(names) == 1 else "two columns"
+        raise InputError(
+            f"{path} has {found}, {' and '.join(repr(name[:100]) for name in names)}: its separators are "
+            f"{NAMES[other]}; {rename}save it with {NAMES[separator]}"
+        )
+    return names, before
+
+
+def _csv_parts(path: Path, separator: str, texts: Collection[str], size: int | None) -> Iterator[pd.DataFrame]:
+    """Yield parts of a file with `size` rows each, or all rows in one part.
+
+    Fields beyond the header are errors, and so are lines that end early: pandas would fill them up silently.
+    """
+    import pandas as pd
+
+    header, before = _csv_header(path, separator)
+    names = [name or f"\0{i}" for i, name in enumerate(header)]
+    looked = False
+    reader: Any = None
+    try:
+        with _clear_errors(path):
+            reader = pd.read_csv(
+                path,
+                sep=separator,
+                skiprows=before,
+                header=0,
+                names=names,
+                index_col=False,
+                dtype=dict.fromkeys(texts, str),
+                skipinitialspace=True,
+                low_memory=False,  # types of whole columns, not of parts of them
+                encoding="utf-8-sig",
+                chunksize=size,
+            )
+        parts = iter([reader]) if size is None else reader
+        while True:
+            with _clear_errors(path):
+                frame = next(parts, None)
+            if frame is None:
+                return
+            if not looked and len(frame) and frame[names[-1]].isna().any():
+                _refuse_ragged(path, separator, len(names), before)
+                looked = True
+            yield frame
+    except InputError:
+        _refuse_ragged(path, separator, len(names), before)  # a better reason, where this is it
+        raise
+    finally:
+        if size is not None and reader is not None:
+            reader.close()
+
+
+def _refuse_ragged(path: Path, separator: str, width: int, before: int) -> None:
+    """Raise an error for the first line with another number of fields than the header, which follows `before` lines."""
+    with _csv_reader(path, separator) as reader:
+        for fields in reader:
+            if fields and len(fields) != width and (len(fields) < width or any(fields[width:])):
+                if reader.line_num <= before:
+                    continue
+                raise InputError(
+                    f"{path} is not well-formed: line {reader.line_num} has {counted(len(fields), 'field')}, the "
+                    f"header has {width}; correct the line"
+                )
+
+
+@contextmanager
+def _csv_reader(path: Path, separator: str) -> Iterator[Any]:
+    """A csv.reader over the lines of a file, decompressed."""
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        with _clear_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            yield csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    finally:
+        csv.field_size_limit(limit)
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Turn errors of reading a table into one clear line."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({cause_of(error)}): save it as UTF-8") from None
+    except (csv.Error, pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        raise InputError(f"{path} is not well-formed ({cause_of(error)}): correct the file") from None
+    except pa.ArrowException as error:
+        raise InputError(f"{path} is not a Parquet file, or damaged ({cause_of(error)}): write it again") from None
+    except (OSError, EOFError, zlib.error) as error:
+        way_out = "mend that" if isinstance(error, OSError) and error.errno else "write it again"
+        raise InputError(f"{path} cannot be read ({cause_of(error)}): {way_out}") from None
 
 
 register_own_files(
