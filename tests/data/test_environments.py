@@ -20,8 +20,7 @@ from transferrisk.data import (
     leave_out,
     load_data,
 )
-from transferrisk.data.environments import concatenate
-from transferrisk.data.splits import hold_out
+from transferrisk.data.environments import concatenate, hold_out
 from transferrisk.errors import InputError
 
 
@@ -172,7 +171,7 @@ def test_more_biases_than_samples():
 )
 def test_options_out_of_range(options, match):
     with pytest.raises(InputError, match=match):
-        Options(**options)
+        load_data("gaussian", Options(**options))
 
 
 def test_the_cpu_however_it_is_written():

@@ -1,9 +1,18 @@
 """Samples with a label and an environment, and where they come from."""
 
 from .catalogue import DataSet, Facts, Options, RemoteFile, available, load_data, load_splits, register
-from .environments import SPLITS, EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from .environments import (
+    SPLITS,
+    BalancedSampler,
+    EnvironmentSet,
+    Splits,
+    TestDomainValidation,
+    TrainingDomainValidation,
+    WholeSampler,
+    filled,
+    leave_out,
+)
 from .shifts import Shift
-from .splits import BalancedSampler, WholeSampler, filled, leave_out
 
 __all__ = [
     "SPLITS",

@@ -19,9 +19,8 @@ from ..errors import InputError, listed
 from ..files import existing_file, expand_home
 from ..registry import Registry
 from ..settings import Bound, Seed, Settings
-from .environments import EnvironmentSet, Splits
+from .environments import EnvironmentSet, Splits, leave_out
 from .shifts import Shift
-from .splits import leave_out
 
 VARIABLE = "TRANSFERRISK_DATA"
 CACHE_VARIABLE = "TRANSFERRISK_CACHE"
@@ -135,21 +134,16 @@ class Options(Settings):
     device: torch.device | str = "cpu"
     progress: Progress | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
+        """Raise an error if an option is set that would have no effect on the data set of this name."""
         try:
-            torch.device(self.device)
+            device = torch.device(self.device).type
         except RuntimeError:
             raise InputError(
                 f"device must be one that PyTorch has, such as 'cpu' or 'cuda', got {self.device!r}"
             ) from None
-
-    def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
-        """Raise an error if an option is set that would have no effect on the data set of this name."""
         for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name == "device":
-                value = torch.device(value).type
+            value = device if option.name == "device" else getattr(self, option.name)
             if option.name not in taken | ALWAYS and value != option.default:
                 others = ", ".join(sorted(taken)) or "none of its own"
                 raise InputError(f"data set {name!r} does not take {option.name}: leave it out (its options: {others})")

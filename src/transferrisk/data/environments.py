@@ -1,15 +1,23 @@
-"""Samples with a label and an environment: the one idea of the data layer."""
+"""Samples with a label and an environment, which of them are trained on and tested on, and which a batch holds.
+
+For sets without a division of their own, one environment is held out for the test; a fifth of it, and of each training
+environment, is kept for validation. The test-domain validation samples are not tested on, as in DomainBed, so that
+selecting by them does not look ahead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ..errors import InputError, choices
+from ..settings import Bound, Count, convert
+
+VALIDATION = 0.2  # share of each environment that is held out, as in the paper's folder sets
 
 
 class Inputs(Protocol):
@@ -68,8 +76,15 @@ class EnvironmentSet:
         for name, values in (("sources", self.sources), ("weights", self.weights)):
             if values is not None and len(values) != len(self.labels):
                 raise InputError(f"{len(values)} {name} for {len(self.labels)} samples: give each one, or none")
-        _check_numbers(self.labels, self.class_names, "label")
-        _check_numbers(self.environments, self.environment_names, "environment")
+        named = (("label", self.labels, self.class_names), ("environment", self.environments, self.environment_names))
+        for what, numbers, names in named:
+            if len(set(names)) < len(names):
+                raise InputError(f"{what} {_first_repeated(names)!r} is named twice: give each a name of its own")
+            if numbers.device.type == "cpu" and len(numbers):  # on a GPU, to look would be to wait
+                low, high = torch.stack(torch.aminmax(numbers)).tolist()
+                if low < 0 or high >= len(names):
+                    number = f"number them from 0 to {len(names) - 1}"
+                    raise InputError(f"{what}s are {low} to {high} where {len(names)} have names: {number}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,21 +98,17 @@ class EnvironmentSet:
     def select(self, index: Tensor | slice) -> Self:
         """The samples at these positions, or of a slice or mask; inputs are shared, not copied."""
         positions = torch.arange(len(self), device=self.labels.device)[index]
-        inputs = self.inputs
-        chosen = (
-            Rows(inputs.stored, inputs.positions[positions]) if isinstance(inputs, Rows) else Rows(inputs, positions)
-        )
-        return self._mapped(chosen, lambda values: values[index])
-
-    def _mapped(self, inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Self:
-        """The set with other inputs, and with the same change to everything else that has a row for each sample."""
+        stored = self.inputs
+        if isinstance(stored, Rows):
+            positions = stored.positions[positions]
+            stored = stored.stored
         return replace(
             self,
-            inputs=inputs,
-            labels=change(self.labels),
-            environments=change(self.environments),
-            sources=None if self.sources is None else change(self.sources),
-            weights=None if self.weights is None else change(self.weights),
+            inputs=Rows(stored, positions),
+            labels=self.labels[index],
+            environments=self.environments[index],
+            sources=None if self.sources is None else self.sources[index],
+            weights=None if self.weights is None else self.weights[index],
         )
 
     def environment(self, name: str) -> Self:
@@ -111,7 +122,8 @@ class EnvironmentSet:
 
     def only(self, names: Sequence[str]) -> Self:
         """The samples of these environments, which are numbered anew in the order given."""
-        _refuse_repeated(names, "environment")
+        if len(set(names)) < len(names):
+            raise InputError(f"environment {_first_repeated(names)!r} is named twice: name each once")
         number = torch.full((len(self.environment_names),), -1, device=self.labels.device)
         for i, name in enumerate(names):
             number[self._number(name)] = i
@@ -132,7 +144,14 @@ class EnvironmentSet:
 
     def to(self, device: torch.device | str) -> Self:
         """The set with all its samples in the memory of a device."""
-        return self._mapped(self.inputs[:].to(device), lambda values: values.to(device))
+        return replace(
+            self,
+            inputs=self.inputs[:].to(device),
+            labels=self.labels.to(device),
+            environments=self.environments.to(device),
+            sources=None if self.sources is None else self.sources.to(device),
+            weights=None if self.weights is None else self.weights.to(device),
+        )
 
     def group_counts(self) -> Tensor:
         """Number of samples of each environment and class, or the sum of their weights if they have some, (E, C)."""
@@ -140,22 +159,8 @@ class EnvironmentSet:
         return torch.bincount(self.environments * C + self.labels, self.weights, E * C).reshape(E, C)
 
 
-def _check_numbers(numbers: Tensor, names: Sequence[str], what: str) -> None:
-    """Check indices into distinct names; on a GPU, where looking would mean waiting, the indices are trusted."""
-    _refuse_repeated(names, what)
-    if numbers.device.type != "cpu" or not len(numbers):
-        return
-    low, high = torch.stack(torch.aminmax(numbers)).tolist()
-    if low < 0 or high >= len(names):
-        raise InputError(
-            f"{what}s are {low} to {high} where {len(names)} have names: number them from 0 to {len(names) - 1}"
-        )
-
-
-def _refuse_repeated(names: Sequence[str], what: str) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise InputError(f"{what} {twice!r} is named twice: give each a name of its own")
+def _first_repeated(names: Sequence[str]) -> str:
+    return next(name for i, name in enumerate(names) if name in names[:i])
 
 
 class TrainingDomainValidation(EnvironmentSet):
@@ -210,3 +215,131 @@ def concatenate(sets: Sequence[S]) -> S:
         sources=torch.cat(sources) if len(sources) == len(sets) else None,
         weights=torch.cat(weights) if weights else None,
     )
+
+
+# ---- division into splits
+
+
+def hold_out(data: EnvironmentSet, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Positions of the kept and of the held-out samples: `share` of each environment, at least one sample of it.
+
+    Samples with one source stay on one side. The draw depends on the seed alone, environment after environment.
+    """
+    convert("share", share, Annotated[float, Bound(above=0, below=1)])
+    generator = Generator().manual_seed(30_000 + seed)
+    sources = torch.arange(len(data)) if data.sources is None else data.sources.cpu()
+    held = torch.zeros(len(data), dtype=torch.bool)
+    for e, name in enumerate(data.environment_names):
+        members = (data.environments.cpu() == e).nonzero().flatten()
+        distinct, which = sources[members].unique(return_inverse=True)
+        if len(distinct) < 2:
+            raise InputError(
+                f"environment {name!r} has {len(distinct)} different samples: two or more are needed to hold some out"
+            )
+        count = min(max(round(share * len(distinct)), 1), len(distinct) - 1)
+        chosen = torch.zeros(len(distinct), dtype=torch.bool)
+        chosen[torch.randperm(len(distinct), generator=generator)[:count]] = True
+        held[members] = chosen[which]
+    return (~held).nonzero().flatten(), held.nonzero().flatten()
+
+
+def leave_out(data: EnvironmentSet, test_environment: str, seed: int, validation: float = VALIDATION) -> Splits:
+    """Train on all environments but one, and test on that one."""
+    names = data.environment_names
+    if test_environment not in names:
+        raise InputError(f"unknown test environment {test_environment!r}{choices(test_environment, names)}")
+    others = tuple(name for name in names if name != test_environment)
+    if len(others) < 2:
+        raise InputError(
+            f"{len(names)} environments leave {len(others)} to train on with {test_environment!r} held out: transfer "
+            "needs at least two"
+        )
+    kept, held = hold_out(data, validation, seed)
+
+    def part(positions: Tensor, environments: tuple[str, ...]) -> EnvironmentSet:
+        return data.select(positions.to(data.labels.device)).only(environments)
+
+    return Splits(
+        train=part(kept, others),
+        training_domain=retyped(part(held, others), TrainingDomainValidation),
+        test_domain=retyped(part(held, (test_environment,)), TestDomainValidation),
+        test=part(kept, (test_environment,)),
+    )
+
+
+def filled(data: EnvironmentSet, size: int) -> EnvironmentSet:
+    """The set with all samples of an environment that has fewer than `size` repeated until there are that many."""
+    counts = torch.bincount(data.environments, minlength=len(data.environment_names)).clamp(min=1)
+    times = ((size + counts - 1) // counts).clamp(min=1)  # (E,)
+    if bool((times == 1).all()):
+        return data
+    every = torch.arange(len(data), device=data.environments.device)
+    return data.select(every.repeat_interleave(times[data.environments]))
+
+
+# ---- batches
+
+
+class WholeSampler:
+    """Every batch is the whole set, environment after environment, however many samples each has."""
+
+    batch_size = None  # environments may differ in size
+    steps_per_epoch = 1
+
+    def __init__(self, data: EnvironmentSet) -> None:
+        self.order = data.environments.argsort(stable=True)
+
+    def next(self) -> Tensor:
+        """Positions of all samples, (n,)."""
+        return self.order
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Nothing moves."""
+
+
+class BalancedSampler:
+    """Draws `batch_size` samples of each environment, each environment shuffled anew when it runs out.
+
+    An epoch is one pass over the smallest environment: floor(smallest / batch_size) batches.
+    """
+
+    def __init__(self, data: EnvironmentSet, batch_size: int, seed: int) -> None:
+        names = data.environment_names
+        self.batch_size = convert("batch_size", batch_size, Count)
+        sizes = torch.bincount(data.environments, minlength=len(names)).tolist()
+        self.members = data.environments.argsort(stable=True).split(sizes)
+        if min(sizes) < batch_size:
+            raise InputError(
+                f"environment {names[sizes.index(min(sizes))]!r} has {min(sizes)} training samples, fewer than "
+                f"batch_size={batch_size}: lower the batch size"
+            )
+        self.steps_per_epoch = min(sizes) // batch_size
+        self.generator = Generator().manual_seed(20_000 + seed)  # not the stream that drew the data
+        self.orders = list(map(self._shuffle, self.members))
+        self.positions = [0] * len(self.members)
+
+    def _shuffle(self, members: Tensor) -> Tensor:
+        return members[torch.randperm(len(members), generator=self.generator)]
+
+    def next(self) -> Tensor:
+        """Positions of the next batch's samples, environment after environment, (E batch_size,)."""
+        drawn = []
+        for e, members in enumerate(self.members):
+            if self.positions[e] + self.batch_size > len(members):
+                self.orders[e], self.positions[e] = self._shuffle(members), 0
+            start = self.positions[e]
+            drawn.append(self.orders[e][start : start + self.batch_size])
+            self.positions[e] += self.batch_size
+        return torch.cat(drawn)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        positions = torch.tensor(self.positions)
+        return {"orders": torch.cat(self.orders), "positions": positions, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.orders = list(state["orders"].split(list(map(len, self.members))))
+        self.positions = state["positions"].tolist()
+        self.generator.set_state(state["generator"])

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 
 from ..errors import InputError
 from ..settings import Count, Settings, Share
-from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, concatenate
+from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
 
 Kind = Literal["label-correlated", "label-uncorrelated", "combined"]
 
@@ -57,28 +57,13 @@ class Shift(Settings):
             raise InputError(f"biases must name two training environments or more, got {len(self.biases)}")
 
     @property
-    def correlated(self) -> bool:
-        """Whether the non-causal feature takes part."""
-        return self.kind != "label-uncorrelated"
-
-    @property
-    def dummy(self) -> bool:
-        """Whether the dummy feature takes part."""
-        return self.kind != "label-correlated"
-
-    @property
     def environment_names(self) -> tuple[str, ...]:
         """Names of the training environments, with as many digits as tell them apart."""
-        for digits in (6, 9, 12, 15) if self.correlated else ():
+        for digits in (6, 9, 12, 15) if self.kind != "label-uncorrelated" else ():
             names = tuple(f"bias {100 * bias:.{digits}g}%" for bias in self.biases)
             if len(set(names)) == len(names):
                 return names
         return tuple(f"training {i + 1}" for i in range(len(self.biases)))
-
-
-def random_bijection(size: int, generator: Generator) -> Tensor:
-    """label -> non-causal value, drawn once a run and shared by its training environments, (size,)."""
-    return torch.randperm(size, generator=generator)
 
 
 def biased_values(labels: Tensor, bias: float, bijection: Tensor, generator: Generator) -> Tensor:
@@ -108,7 +93,7 @@ def build_splits(
     Everything random is drawn on the CPU, so a seed means the same on any device; the set is where `paint` leaves it.
     """
     generator = Generator().manual_seed(seed)
-    bijection = random_bijection(len(class_names), generator)
+    bijection = torch.randperm(len(class_names), generator=generator)  # label -> non-causal value
     order = torch.randperm(len(labels), generator=generator)
     trainings = len(shift.biases)
     sizes = split_sizes(len(labels), trainings, ratio)
@@ -119,30 +104,32 @@ def build_splits(
     palettes = torch.rand(trainings + 1, shift.dummies, 3, generator=generator)
     labels = labels.cpu()
 
-    def painted(index: Tensor, place: int, environment: int, names: tuple[str, ...], kind: type[E]) -> E:
-        """Samples as in training environment `place`, or as in the test where that is the last place."""
-        targets = labels[index].repeat_interleave(views)
-        bias = shift.biases[place] if place < trainings else 0.0
-        values = dummies = None
-        if shift.correlated:
-            values = biased_values(targets, bias, bijection, generator)
-        if shift.dummy:
-            dummies = palettes[place][torch.randint(shift.dummies, targets.shape, generator=generator)]
-        images = paint(index, values, dummies, generator)
-        device, sources = images.device, index.repeat_interleave(views)
-        environments = torch.full_like(targets, environment)
+    def painted(pieces: Sequence[Tensor], places: Sequence[int], names: tuple[str, ...], kind: type[E]) -> E:
+        """Paint each piece as in the training environment of its place, or as in the test where that is the last."""
+        parts = []
+        for environment, (index, place) in enumerate(zip(pieces, places, strict=True)):
+            targets = labels[index].repeat_interleave(views)
+            values = dummies = None
+            if shift.kind != "label-uncorrelated":
+                bias = shift.biases[place] if place < trainings else 0.0
+                values = biased_values(targets, bias, bijection, generator)
+            if shift.kind != "label-correlated":
+                dummies = palettes[place][torch.randint(shift.dummies, targets.shape, generator=generator)]
+            environments = torch.full_like(targets, environment)
+            sources = index.repeat_interleave(views)
+            parts.append((paint(index, values, dummies, generator), targets, environments, sources))
+        images, targets, environments, sources = map(torch.cat, zip(*parts, strict=True))
+        device = images.device
         return kind(images, targets.to(device), environments.to(device), names, class_names, sources.to(device))
 
-    def training(pieces: Sequence[Tensor], kind: type[E]) -> E:
-        names = shift.environment_names
-        places = [trainings if oracle else i for i in range(trainings)]
-        return concatenate([painted(piece, places[i], i, names, kind) for i, piece in enumerate(pieces)])
-
+    like_test = [trainings]
+    places = like_test * trainings if oracle else range(trainings)
+    held_out = torch.tensor_split(validation, trainings)
     return Splits(
-        train=training(train, EnvironmentSet),
-        training_domain=training(torch.tensor_split(validation, trainings), TrainingDomainValidation),
-        test_domain=painted(validation, trainings, 0, ("unbiased",), TestDomainValidation),
-        test=painted(test, trainings, 0, ("unbiased",), EnvironmentSet),
+        train=painted(train, places, shift.environment_names, EnvironmentSet),
+        training_domain=painted(held_out, places, shift.environment_names, TrainingDomainValidation),
+        test_domain=painted([validation], like_test, ("unbiased",), TestDomainValidation),
+        test=painted([test], like_test, ("unbiased",), EnvironmentSet),
     )
 
 

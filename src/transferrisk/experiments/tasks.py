@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from ..data.splits import VALIDATION
+from ..data.environments import VALIDATION
 from ..errors import DamagedRunError, InputError, OtherRunError
 from ..models.saved import DESCRIPTION, WEIGHTS
 from ..registry import Registry

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import cross_validate
 
 from ..data import EnvironmentSet
-from ..data.splits import VALIDATION, hold_out
+from ..data.environments import VALIDATION, hold_out
 from ..errors import listed
 from ..sklearn import LeaveOneEnvironmentOut
 from ..sklearn.classifier import threads_set

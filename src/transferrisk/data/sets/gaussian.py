@@ -20,8 +20,15 @@ from torch import Generator, Tensor
 from ...errors import InputError
 from ...settings import NonNegative, Settings
 from ..catalogue import DataSet, Facts, Options, register
-from ..environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, retyped
-from ..splits import VALIDATION, hold_out
+from ..environments import (
+    VALIDATION,
+    EnvironmentSet,
+    Splits,
+    TestDomainValidation,
+    TrainingDomainValidation,
+    hold_out,
+    retyped,
+)
 
 SAMPLES = 2000
 CLASSES = ("-1", "+1")

@@ -78,7 +78,7 @@ def load_scenecoco(_: str, options: Options) -> Splits:
     generator = Generator().manual_seed(50_000 + options.seed)
     objects, labels = cut_outs(folder / "coco", generator, options)
     scenes, counts = torch.zeros(1, 3, SIZE, SIZE, dtype=torch.uint8), torch.ones(1, dtype=torch.long)
-    if shift.correlated:
+    if shift.kind != "label-uncorrelated":
         scenes, counts = backgrounds(folder / "places", generator, options)
     first = counts.cumsum(0) - counts
 

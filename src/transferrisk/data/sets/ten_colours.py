@@ -132,7 +132,7 @@ def paint(shapes: Tensor, ink: Tensor, paper: Tensor) -> Tensor:
     """Shapes (n, h, w) in 0..1 in one colour each (n, 3) on a background each (n, 3): images (n, 3, h, w) uint8."""
     images = torch.empty(len(shapes), 3, *shapes.shape[1:], dtype=torch.uint8, device=shapes.device)
     for channel in range(3):  # one at a time: the largest temporary is a third of the images as floats
-        low, high = (colours[:, channel, None, None].float() for colours in (paper, ink))
+        low, high = paper[:, channel, None, None].float(), ink[:, channel, None, None].float()
         images[:, channel] = torch.lerp(low, high, shapes).round_().to(torch.uint8)
     return images
 
@@ -243,16 +243,11 @@ def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Ten
     """Each shape (n, h, w) in `views` different places of a larger canvas, (n, views, canvas, canvas)."""
     n, h, w = shapes.shape
     rows, columns = canvas - h + 1, canvas - w + 1
-    places = torch.rand(n, rows * columns, generator=generator).argsort(1)[:, :views]  # (n, views)
-    every = torch.stack(
-        [
-            torch.nn.functional.pad(shapes, (x, canvas - w - x, y, canvas - h - y))
-            for y in range(rows)
-            for x in range(columns)
-        ],
-        1,
-    )  # (n, rows columns, canvas, canvas)
-    return every[torch.arange(n).unsqueeze(1), places]
+    places = torch.rand(n, rows * columns, generator=generator).argsort(1)[:, :views, None, None]  # (n, views, 1, 1)
+    y, x = places // columns + torch.arange(h).unsqueeze(1), places % columns + torch.arange(w)
+    found = shapes.new_zeros(n, views, canvas, canvas)
+    found[torch.arange(n)[:, None, None, None], torch.arange(views)[:, None, None], y, x] = shapes.unsqueeze(1)
+    return found
 
 
 register(

@@ -19,10 +19,17 @@ from ...errors import InputError, choices
 from ...extras import require
 from ..catalogue import DataSet, Facts, Options, data_root, register
 from ..checks import review
-from ..environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation, retyped
+from ..environments import (
+    VALIDATION,
+    EnvironmentSet,
+    Splits,
+    TestDomainValidation,
+    TrainingDomainValidation,
+    hold_out,
+    retyped,
+)
 from ..image_set import SIZE
 from ..images import as_rgb
-from ..splits import VALIDATION, hold_out
 
 DOMAINS = {"camelyon17": "hospital", "iwildcam": "location", "fmow": "year", "rxrx1": "experiment"}
 
