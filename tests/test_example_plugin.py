@@ -31,7 +31,7 @@ import json, sys
 from functools import partial
 from pathlib import Path
 from transferrisk.experiments import plan, tasks
-from transferrisk.experiments.local_executor import run_jobs
+from transferrisk.experiments.executors import run_jobs
 from transferrisk.experiments.recipe import load_recipe, recipe_names
 
 

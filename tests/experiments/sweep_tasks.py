@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from transferrisk.algorithms import create
 from transferrisk.data import Options, load_splits
 from transferrisk.errors import InputError
-from transferrisk.experiments.local_executor import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.plan import Cell, Plan
 from transferrisk.experiments.recipe import Recipe
 from transferrisk.experiments.store import Store

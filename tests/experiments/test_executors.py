@@ -13,7 +13,7 @@ import torch
 
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments.demo import Demo
-from transferrisk.experiments.local_executor import LocalExecutor, run_jobs
+from transferrisk.experiments.executors import LocalExecutor, run_jobs
 
 
 @dataclass(frozen=True)

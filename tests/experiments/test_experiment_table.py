@@ -12,12 +12,11 @@ import pytest
 from sweep_tasks import plan, walk
 
 import transferrisk
-from transferrisk.experiments.local_executor import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.plan import Cell, Plan
 from transferrisk.experiments.recipe import Recipe
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.sweep import run_experiment
-from transferrisk.experiments.table import ExperimentTable
+from transferrisk.experiments.sweep import ExperimentTable, run_experiment
 
 HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
 

@@ -26,7 +26,7 @@ from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 from transferrisk import extras
 from transferrisk.errors import InputError, TransferRiskError
-from transferrisk.experiments.local_executor import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.ray_executor import RayExecutor
 from transferrisk.experiments.store import Store
 from transferrisk.experiments.sweep import Interrupted, run_experiment

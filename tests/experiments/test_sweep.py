@@ -18,10 +18,9 @@ from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments import sweep as sweep_module
-from transferrisk.experiments.local_executor import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.sweep import Interrupted, run_experiment
-from transferrisk.experiments.table import ExperimentTable
+from transferrisk.experiments.sweep import ExperimentTable, Interrupted, run_experiment
 from transferrisk.experiments.tasks import PlannedRun, get_task
 
 HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
@@ -339,7 +338,7 @@ def test_workers_that_cannot_start(tmp_path):
     script.write_text(
         "from sweep_tasks import plan, walk\n"
         "from transferrisk.errors import TransferRiskError\n"
-        "from transferrisk.experiments.local_executor import LocalExecutor\n"
+        "from transferrisk.experiments.executors import LocalExecutor\n"
         "from transferrisk.experiments.sweep import run_experiment\n"
         "from transferrisk.experiments.store import Store\n"
         f"try:\n    run_experiment(plan(walk()), Store({str(tmp_path / 'out')!r}), LocalExecutor(1))\n"

@@ -10,7 +10,7 @@ from multiprocessing import active_children
 import pytest
 from sweep_tasks import plan
 
-from transferrisk.experiments.local_executor import LocalExecutor
+from transferrisk.experiments.executors import LocalExecutor
 from transferrisk.experiments.store import Store
 from transferrisk.experiments.sweep import run_experiment
 from transferrisk.experiments.tasks import plan_run

@@ -22,8 +22,7 @@ from ..files import write_atomically
 from ..results import Record
 from ..results.records import RECORDS, records_bytes
 from ..training import Steps, TrainConfig, TrainSpec, run_spec
-from .executors import Slot
-from .local_executor import run_jobs
+from .executors import Slot, run_jobs
 
 DATA = "10c-digits"
 UNFINISHED = "records.unfinished.jsonl"

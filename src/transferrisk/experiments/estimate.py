@@ -15,8 +15,7 @@ from ..errors import counted
 from ..settings import dumps
 from ..training import Precision
 from .bench import BRIEF, Cost, Workload, forward_seconds, step_seconds
-from .executors import Executor, threads_set
-from .local_executor import LocalExecutor
+from .executors import Executor, LocalExecutor, threads_set
 from .plan import Plan
 from .store import Store
 from .tasks import PlannedRun, get_task

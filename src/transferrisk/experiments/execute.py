@@ -26,7 +26,7 @@ from ..settings import dumps
 from ..training import Stopped
 from .executors import Slot
 from .store import RUN, Store, digest_of, model_was_kept
-from .tasks import TASKS, Place, PlannedRun, get_task
+from .tasks import Place, PlannedRun, get_task
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,6 @@ class RunJob:
     module: str
     store: Store
     data_root: Path | None = None
-
-    @classmethod
-    def of(cls, run: PlannedRun, store: Store, data_root: Path | None = None) -> RunJob:
-        return cls(run, TASKS.get(run.task).__module__, store, None if data_root is None else data_root.absolute())
 
     def __call__(self, slot: Slot) -> Outcome:
         try:

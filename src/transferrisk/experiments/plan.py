@@ -83,7 +83,7 @@ def make_plan(
     """A plan of every problem, combination, method, point and seed, in this order.
 
     only   "column=value,value" leaves the others out of the plan's cells; a value alone is a method's label
-    seeds  how many, in place of the recipe's
+    seeds  how many, in place of the recipe's; whole numbers come after its own
     given  settings where the recipe does not say them, such as the precision of the machine; those that the task does
            not have are left out
     """
@@ -91,7 +91,12 @@ def make_plan(
     given = given or {}
     names = get_task(recipe.task).settings_type.__dataclass_fields__.keys()
     common = {key: given[key] for key in given.keys() & names}
-    numbers = recipe.seeds if seeds is None else _first_seeds(recipe.seeds, seeds)
+    numbers = recipe.seeds
+    if seeds is not None:
+        if seeds < 1:
+            raise InputError(f"--seeds must be an integer >= 1, got {seeds}")
+        after = itertools.count(max(numbers) + 1)
+        numbers = (*numbers[:seeds], *itertools.islice(after, max(0, seeds - len(numbers))))
     every = numbers if len(numbers) > len(recipe.seeds) else recipe.seeds
     combinations = list(_combinations(recipe))
     wanted = _wanted(recipe, only, combinations)
@@ -225,49 +230,38 @@ def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wanted(recipe: Recipe, only: Sequence[str], combinations: Sequence[Combination]) -> dict[str, set[str]]:
-    """Column -> the values that `only` leaves, in the form in which they are compared."""
+    """Column -> the values that `only` leaves, in the form in which they are compared.
+
+    Without a column, a value of `only` belongs to the first column that has it.
+    """
     values: dict[str, dict[str, str]] = {}  # column -> each of its values, as compared and as text
-    for columns, _ in combinations:
+    for columns, _ in combinations if only else ():
         for column, value in columns.items():
             values.setdefault(column, {})[_comparable(value)] = _as_text(value)
     if only and not values:
         raise InputError(f"--only {only[0]}: {recipe.name} is one run for each seed, of which nothing can be left out")
     wanted: dict[str, set[str]] = {}
     for text in only:
-        column, names = _parse_only(recipe, text, values)
-        wanted.setdefault(column, set()).update(names)
+        if not text.strip():
+            raise InputError("--only must name a method, or be COLUMN=VALUE, got nothing")
+        column, equals, listed = text.partition("=")
+        if not equals:
+            listed, asked = text, set(map(_comparable, (text, *text.split(","))))
+            column = usual = "method" if "method" in values else next(iter(values))
+            for name in (usual, *values):
+                if name != "point" and asked & values[name].keys():
+                    column = name
+                    break
+        if column not in values:
+            raise InputError(f"--only {text}: unknown column {column!r} of {recipe.name}{choices(column, values)}")
+        there = values[column]
+        for name in [listed] if _comparable(listed) in there else listed.split(","):
+            if _comparable(name) not in there:
+                again = "; give --only once for each column" if "=" in name and column != "point" else ""
+                known = choices(name, [repr(one) if "," in one else one for one in sorted(there.values())])
+                raise InputError(f"--only {text}: unknown {column} {name!r} of {recipe.name}{known}{again}")
+            wanted.setdefault(column, set()).add(_comparable(name))
     return wanted
-
-
-def _parse_only(recipe: Recipe, text: str, values: Mapping[str, Mapping[str, str]]) -> tuple[str, list[str]]:
-    """Column and values of one --only; without a column, it is the first that has any of the values."""
-    if not text.strip():
-        raise InputError("--only must name a method, or be COLUMN=VALUE, got nothing")
-    column, equals, listed = text.partition("=")
-    if not equals:
-        listed, asked = text, set(map(_comparable, (text, *text.split(","))))
-        column = usual = "method" if "method" in values else next(iter(values))
-        for name in (usual, *values):
-            if name != "point" and asked & values[name].keys():
-                column = name
-                break
-    if column not in values:
-        raise InputError(f"--only {text}: unknown column {column!r} of {recipe.name}{choices(column, values)}")
-    names = [listed] if _comparable(listed) in values[column] else listed.split(",")
-    for name in names:
-        if _comparable(name) not in values[column]:
-            again = "; give --only once for each column" if "=" in name and column != "point" else ""
-            quoted = [repr(one) if "," in one else one for one in sorted(values[column].values())]
-            raise InputError(f"--only {text}: unknown {column} {name!r} of {recipe.name}{choices(name, quoted)}{again}")
-    return column, list(map(_comparable, names))
-
-
-def _first_seeds(seeds: Sequence[int], count: int) -> list[int]:
-    """The first `count` of these, and whole numbers after them where there are too few."""
-    if count < 1:
-        raise InputError(f"--seeds must be an integer >= 1, got {count}")
-    after = itertools.count(max(seeds) + 1)
-    return [*seeds[:count], *itertools.islice(after, max(0, count - len(seeds)))]
 
 
 def _comparable(value: Any) -> str:

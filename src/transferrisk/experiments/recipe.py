@@ -92,7 +92,12 @@ def load_recipe(name: str | Path, fast: bool = False, defaults: bool = False) ->
     defaults  every method with its default settings, without grids, NAME-defaults
     """
     given = [str(name)]
-    called = _folder_name(given[0])
+    called = Path(name).name.removesuffix(SUFFIX)  # as the folder of its results
+    if not called or called[0] == "." or called in TAKEN or not called.isprintable():
+        raise InputError(
+            f"an experiment cannot be called {called!r}, since its results go into a folder of that name: rename "
+            f"{readable(name)}"
+        )
     table, small = _whole(given[0], _find(given[0]), ())
     if defaults:
         methods = table.get("methods", {}).values()
@@ -108,17 +113,6 @@ def load_recipe(name: str | Path, fast: bool = False, defaults: bool = False) ->
         table.pop("published", None)  # the paper's numbers are those of the whole
         given.append("--fast")
     return _recipe(called, table, tuple(given))
-
-
-def _folder_name(name: str) -> str:
-    """The name of the folder of its results; one that a folder cannot have is refused."""
-    called = Path(name).name.removesuffix(SUFFIX)
-    if not called or called[0] == "." or called in TAKEN or not called.isprintable():
-        raise InputError(
-            f"an experiment cannot be called {called!r}, since its results go into a folder of that name: rename "
-            f"{readable(name)}"
-        )
-    return called
 
 
 @dataclass(frozen=True)
@@ -181,24 +175,20 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
             inherited.pop(key, None)
     if fast is False or not (fast or small):
         small = {}
+    elif not small:
+        small = _merged(_merged(whole, table), fast)
     else:
-        small = _merged(small, _without_dropped(table, whole, small)) if small else _merged(whole, table)
-        small = _merged(small, fast)
+        own = dict(table)
+        for key in ("methods", "problems", "vary"):  # what the other recipe's small version drops stays dropped
+            dropped = whole.get(key, {}).keys() - small.get(key, {}).keys()
+            if isinstance(own.get(key), Mapping):
+                own[key] = {name: value for name, value in own[key].items() if name not in dropped}
+        small = _merged(_merged(small, own), fast)
     whole = _merged(whole, table)
     for key, found in itertools.product(_TABLES, (whole, small)):
         if found.get(key) is False:  # it is dropped, and was not there
             del found[key]
     return whole, small
-
-
-def _without_dropped(table: Mapping[str, Any], whole: Mapping[str, Any], small: Mapping[str, Any]) -> dict[str, Any]:
-    """The table without methods, problems and settings to vary that the other recipe's small version drops."""
-    found = dict(table)
-    for key in ("methods", "problems", "vary"):
-        dropped = whole.get(key, {}).keys() - small.get(key, {}).keys()
-        if isinstance(table.get(key), Mapping):
-            found[key] = {name: value for name, value in table[key].items() if name not in dropped}
-    return found
 
 
 def _inherited(

@@ -1,27 +1,32 @@
-"""Carrying out a plan: what is missing is run, what failed is tried again, what is done is left alone."""
+"""Carrying out a plan: what is missing is run, what failed is tried again, what is done is left alone.
+
+The folder of the experiment holds its recipe and cells, and the records of all its finished runs as one Parquet file.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from ..errors import TransferRiskError
-from ..results.records import RUNS
+from ..errors import InputError, TransferRiskError
+from ..results import Record, read_table, records_table, table_bytes
+from ..results.records import RECIPE, RESULT_PREFIX, RUN_COLUMN, RUNS, TABLE
+from ..settings import digest, dumps
 from ..training import Stopped
 from .execute import Outcome, RunJob
 from .executors import Executor
 from .plan import Plan
-from .store import Store
-from .table import ExperimentTable
-from .tasks import PlannedRun, needs_of
+from .store import PROVENANCE, Lost, Store
+from .tasks import TASKS, PlannedRun, needs_of
 
 WRITE_EVERY = 60.0  # seconds between two writings of the records
 LOOK_EVERY = (0.2, 5.0)  # seconds between two looks at runs of other processes, at first and at most
@@ -107,6 +112,108 @@ def run_experiment(
     return sweep.summary
 
 
+NamedCell = tuple[str, Mapping[str, Any]]
+"""Name of a run, and the columns of its place in the experiment."""
+Place = frozenset[tuple[str, Any]]
+"""The columns of a cell with their values, by which it is found; 1 and 1.0 are the same."""
+Content = tuple[dict[str, Any], list[Record]]
+"""Provenance and records of a run."""
+
+
+@dataclass
+class ExperimentTable:
+    """The files of an experiment's folder, and what has been read for them so far: a finished run does not change.
+
+    replaced  whether the folder was of another recipe until it was written
+    """
+
+    plan: Plan
+    store: Store
+    replaced: bool = False
+    _runs: dict[str, Content] = field(default_factory=dict, repr=False)
+
+    def write(self) -> dict[str, str]:
+        """Write all finished runs. Safe with concurrent writers: neither drops cells or records of the other.
+
+        Where an earlier call had the same recipe, its cells stay that this one does not ask for, more seeds perhaps,
+        and so do its runs, in another precision perhaps, until the ones in their place are done. That holds for records
+        without their runs' folders too, such as published ones. Without a record, no table is written.
+        Returns why runs that were done are not any more: their files could not be read.
+        """
+        name = self.plan.recipe.name
+        with self.store.alone(name):
+            recipe = self.plan.recipe
+            # what decides which runs there are, but for the seeds
+            asked = digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods])
+            finished, earlier = self.store.finished(), self._earlier_cells(asked)
+            recorded = self._recorded(dict(earlier.values()), finished)
+            known = finished | recorded.keys()
+            cells: list[NamedCell] = []
+            for cell in self.plan.whole or self.plan.cells:
+                run = cell.run.name
+                before, _ = earlier.pop(frozenset(cell.columns.items()), (run, {}))
+                cells.append((before if before in known and run not in known else run, cell.columns))
+            cells += earlier.values()  # those that this plan does not ask for
+            about = {"recipe": recipe, "asked": asked, "cells": cells}
+            self.store.write(f"{name}/{RECIPE}", dumps(about, indent=2) + "\n")
+            lost: dict[str, str] = {}
+            rows = []
+            for run, columns in cells:
+                if found := self._read_run(run, lost) if run in finished else recorded.get(run):
+                    rows.append(({**columns, RUN_COLUMN: run, **found[0]}, found[1]))
+            table = records_table(rows)
+            if len(table):
+                self.store.write(f"{name}/{TABLE}", table_bytes(table))
+        return lost
+
+    def _read_run(self, name: str, lost: dict[str, str]) -> Content | None:
+        """The content of a finished run; None, with the cause in `lost`, where its files cannot be read."""
+        if name not in self._runs and name not in lost:
+            try:
+                self._runs[name] = self.store.provenance(name), self.store.records(name)
+            except Lost as error:
+                self.store.set_aside(name)
+                lost[name] = str(error)
+        return self._runs.get(name)
+
+    def _recorded(self, columns: Mapping[str, Mapping[str, Any]], finished: Collection[str]) -> dict[str, Content]:
+        """Provenance and records of the runs that the last table has, and that are not finished here.
+
+        columns  run -> the columns of one of its cells, those of the first lines of the run
+        """
+        path = f"{self.plan.recipe.name}/{TABLE}"
+        try:
+            table = read_table(self.store.read(path) or b"", path)
+            table = table[~table[RUN_COLUMN].isin(list(finished)) & table[RUN_COLUMN].isin(list(columns))]
+        except (InputError, KeyError):  # it is not there, or damaged, and is written anew
+            return {}
+        found: dict[str, Content] = {}
+        first: dict[str, Place] = {}  # cells may share a run, whose records are then there for each of them
+        lines = table.astype(object).where(table.notna(), None).to_dict("records")
+        for line in lines:
+            run = line.pop(RUN_COLUMN)
+            own = frozenset({name: line.pop(name, None) for name in columns[run]}.items())
+            if first.setdefault(run, own) == own:
+                provenance = {name: line.pop(name, None) for name in PROVENANCE}
+                record = {str(k).removeprefix(RESULT_PREFIX): v for k, v in line.items() if v is not None}
+                found.setdefault(run, (provenance, []))[1].append(record)
+        return {run: content for run, content in found.items() if not self.store.is_aside(run)}
+
+    def _earlier_cells(self, asked: str) -> dict[Place, NamedCell]:
+        """The cells of the last writing, if there is one that is whole and of the same recipe, by its digest."""
+        content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
+        try:
+            before = json.loads(content or b"")
+            cells: dict[Place, NamedCell] = {
+                frozenset(columns.items()): (str(run), columns) for run, columns in before["cells"]
+            }
+            same = before["asked"] == asked
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+        self.replaced = self.replaced or not same
+        return cells if same else {}
+
+
 class Sweep:
     """Iterate over it, and every run is done, or has failed here; then all that is done is in the experiment's table.
 
@@ -126,7 +233,8 @@ class Sweep:
         data_root: Path | None = None,
         on_step: OnEvent = lambda event: None,
     ) -> None:
-        self.store, self.executor, self.data_root, self.on_step = store, executor, data_root, on_step
+        self.store, self.executor, self.on_step = store, executor, on_step
+        self.data_root = None if data_root is None else data_root.absolute()
         self.runs = plan.runs
         self.table = ExperimentTable(plan, store)
         self.failed: dict[str, str] = {}
@@ -166,7 +274,7 @@ class Sweep:
             ready = yield from self._ready()
             if ready is None:
                 return
-            jobs = [RunJob.of(run, self.store, self.data_root) for run in ready]
+            jobs = [RunJob(run, TASKS.get(run.task).__module__, self.store, self.data_root) for run in ready]
 
             def on_step(position: int, done: int, total: int, ready: list[PlannedRun] = ready) -> None:
                 self.on_step(Event(ready[position].name, "step", done, total))

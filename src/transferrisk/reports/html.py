@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from ..files import write_atomically
@@ -30,6 +30,7 @@ def write_page(path: Path, page: Page) -> None:
 
 def render_page(page: Page) -> str:
     """The page as HTML. Bytes of a name that are not text are shown as \\xNN, or \\udcNN where Python has them so."""
+    script = _FILES["page.js"]
     names: list[list[str]] = []
     shared: list[str] = []  # by sections that are not chapters, so that a name looks the same in all of them
     for section in page.sections:
@@ -42,8 +43,8 @@ def render_page(page: Page) -> str:
         page=page,
         sections=sections,
         levels=LEVELS,
-        script=Markup(_SCRIPT),
-        script_digest=base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode(),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         date=date.today().isoformat(),
     )
     return html.encode(errors="backslashreplace").decode()
@@ -123,10 +124,12 @@ def _scale(section: Heatmap) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
 
 
+_FILES = {
+    file.name: file.read_text(encoding="utf-8") for file in resources.files(__package__).joinpath("templates").iterdir()
+}
 _TEMPLATES = Environment(
-    loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader=DictLoader(_FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 _TEMPLATES.globals.update(
     page_svg=page_svg, heat_cells=heat_cells, heat_key=heat_key, shared_key=shared_key, picture_uri=picture_uri
 )
-_SCRIPT = resources.files(__package__).joinpath("templates", "page.js").read_text(encoding="utf-8")
