@@ -10,7 +10,7 @@ import torch
 
 import transferrisk.reports.terminal  # noqa: F401  # before COLUMNS is set, so that its console looks each time
 from transferrisk.experiments import estimate as estimates
-from transferrisk.experiments.plan import count_runs, make_plan
+from transferrisk.experiments.plan import count_runs
 from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.sweep import Event
 
@@ -37,29 +37,17 @@ def small(tmp_path):
     return tmp_path
 
 
-def test_a_run_whose_rows_are_lost_is_done_again(trm, small):
-    assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
-    next((small / "results" / "runs").glob("*/records.jsonl")).unlink()
-    code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
-    assert code == 0, err
-    assert "2 of 2 runs are done (1 now)" in out
-
-
-def test_a_run_whose_rows_are_damaged_is_told_and_done_again(trm, small):
-    assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0
-    next((small / "results" / "runs").glob("*/records.jsonl")).write_text('{"st')
-    code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
-    assert code == 0, err
-    assert ": lost, " in err
-    assert "2 of 2 runs are done (1 now)" in out
-
-
-def test_another_recipe_of_the_same_name_is_told(trm, small):
+def test_runs_that_are_lost_or_damaged_are_done_again_and_another_recipe_is_told(trm, small):
     assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[2].count("another recipe") == 0
+    one, other = (small / "results" / "runs").glob("*/records.jsonl")
+    one.unlink()
+    other.write_text('{"st')
+    code, out, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
+    assert (code, err.count(": lost, ")) == (0, 1), err
+    assert "2 of 2 runs are done (2 now)" in out
     (small / "small.toml").write_text(SMALL.replace("mlp:2", "mlp:3"))
     code, _, err = trm("experiment", "small.toml", "--only", "ERM", *HERE)
-    assert code == 0
-    assert "results/small was of another recipe of that name until now" in err
+    assert (code, err.count("another recipe")) == (0, 1)
     assert "another recipe" not in trm("experiment", "small.toml", "--only", "ERM", *HERE)[2]
 
 
@@ -133,16 +121,19 @@ def test_a_dry_run_counts_and_measures_and_writes_nothing(trm, small):
     assert "6 runs: 2 done, 4 missing" in trm("experiment", "small.toml", "--dry-run", *HERE)[1]
 
 
+@pytest.fixture
+def steps_of_a_second(monkeypatch):
+    """Steps that are not measured."""
+    for measured in ("step_seconds", "forward_seconds"):
+        monkeypatch.setattr(estimates, measured, lambda *given, **more: 1.0)
+
+
+@pytest.mark.usefixtures("steps_of_a_second")
 def test_runs_that_others_need_are_counted_everywhere(trm):
     code, out, err = trm("experiment", "transferability", "--fast", "--dry-run", *HERE)
     assert code == 0, err
     assert "48 runs (16 of them train what others go on with): 0 done, 48 missing" in out
-    assert (
-        count_runs(load_recipe("transferability", fast=True))
-        == len(make_plan(load_recipe("transferability", fast=True)).runs)
-        == 48
-    )
-    assert count_runs(load_recipe("transferability")) == 2240
+    assert count_runs(load_recipe("transferability", fast=True)) == 48
 
 
 def test_runs_of_another_precision_are_other_runs(trm, small):
@@ -174,9 +165,8 @@ def test_data_that_is_not_there_is_told_before_anything_runs(trm, small):
     assert [path.name for path in small.iterdir()] == ["small.toml"]
 
 
-def test_a_dry_run_says_which_data_is_not_there(trm, small, monkeypatch):
-    monkeypatch.setattr(estimates, "step_seconds", lambda *given, **more: 1.0)
-    monkeypatch.setattr(estimates, "forward_seconds", lambda *given, **more: 1.0)
+@pytest.mark.usefixtures("steps_of_a_second")
+def test_a_dry_run_says_which_data_is_not_there(trm, small):
     code, out, err = trm("experiment", "cmnist", "--only", "ERM", "--dry-run", "--data-root", str(small), *HERE)
     assert (code, err) == (0, "")
     assert out.splitlines()[-1].startswith("10c-cmnist is not there")

@@ -35,7 +35,7 @@ from transferrisk.experiments.tasks import PlannedRun, get_task
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'transferrisk[ray]'")
 
 SMALL = {"num_cpus": 2, "num_gpus": 0, "object_store_memory": 80_000_000}
-TWO = LocalExecutor(workers=2, devices=["cpu"], threads=1)
+HERE, TWO = (LocalExecutor(workers, ("cpu",), threads=1) for workers in (0, 2))
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +72,6 @@ def first_signalled(folder, number):
         time.sleep(0.02)
     os.kill(starts(folder)[0], number)
     hurry(folder)
-
-
-def test_a_cluster_is_started_and_ended(tmp_path, workers_find_the_tasks):
-    runs = [walk(seed=seed) for seed in range(2)]
-    executor = RayExecutor(gpus_per_run=0.5, options={**SMALL, "num_gpus": 1})
-    summary = run_experiment(plan(*runs), Store(tmp_path), executor)
-    assert (summary.done, summary.ran, summary.failed) == (2, 2, {})
-    assert not ray.is_initialized()
-    about = [json.loads(Store(tmp_path).read(f"runs/{run.name}/done.json")) for run in runs]
-    assert [one["device"] for one in about] == ["cuda", "cuda"]
 
 
 def processes_of(session):
@@ -123,7 +113,7 @@ def address_of(entry):
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc/net/tcp, which Linux has")
-def test_a_cluster_that_is_started_is_closed_to_others(tmp_path, workers_find_the_tasks, monkeypatch):
+def test_a_cluster_that_is_started_is_closed_to_others_and_ended(tmp_path, workers_find_the_tasks, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     run, before, seen = walk(steps=1200, pause=0.1), dict(os.environ), {}
     folder = tmp_path / "runs" / run.name
@@ -145,13 +135,17 @@ def test_a_cluster_that_is_started_is_closed_to_others(tmp_path, workers_find_th
             hurry(folder)
 
     looking = in_the_background(look)
-    summary = run_experiment(plan(run), Store(tmp_path), RayExecutor(options=SMALL))
+    executor = RayExecutor(gpus_per_run=0.5, options={**SMALL, "num_gpus": 1})
+    summary = run_experiment(plan(run), Store(tmp_path), executor)
     looking.join()
-    assert (summary.done, summary.failed) == (1, {})
+    assert (summary.done, summary.ran, summary.failed) == (1, 1, {})
+    assert not ray.is_initialized()
+    assert json.loads(Store(tmp_path).read(f"runs/{run.name}/done.json"))["device"] == "cuda"
     assert seen["worker"]
     assert {"gcs_server", "raylet"} <= {name for name, _ in seen["listening"]}
     assert [(name, str(address)) for name, address in seen["listening"] if not address.is_loopback] == []
-    assert dict(os.environ) == before
+    assert {name: os.environ.get(name) for name in before} == before
+    assert os.environ.keys() - before.keys() <= {"PYTHONBREAKPOINT"}, "Ray sets that itself"
     assert not (tmp_path / ".ray").exists()
     if hasattr(ray._raylet, "AuthenticationTokenLoader"):
         for environment in seen["environments"]:
@@ -159,30 +153,37 @@ def test_a_cluster_that_is_started_is_closed_to_others(tmp_path, workers_find_th
             assert any(re.fullmatch("RAY_AUTH_TOKEN=[0-9a-f]{64}", variable) for variable in environment)
 
 
-def test_a_cluster_that_others_would_reach_is_ended():
-    """With a Ray that knows no tokens."""
-    ended, before = [], dict(os.environ)
-    constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
-    stub = SimpleNamespace(
+def old_ray(ended, address="127.0.0.1"):
+    """A Ray that knows no tokens, in a stub."""
+    return SimpleNamespace(
+        __spec__=ray.__spec__,
         __version__="2.30.0",
         _raylet=SimpleNamespace(),
-        _private=SimpleNamespace(ray_constants=constants),
+        _private=SimpleNamespace(ray_constants=SimpleNamespace(ENABLE_RAY_CLUSTER=True)),
         is_initialized=lambda: False,
         init=lambda **options: None,
         shutdown=lambda: ended.append(True),
-        util=SimpleNamespace(get_node_ip_address=lambda: "192.0.2.1"),
+        cluster_resources=lambda: {"CPU": 2.0},
+        util=SimpleNamespace(get_node_ip_address=lambda: address),
     )
+
+
+def test_a_cluster_that_others_would_reach_is_ended():
+    ended, before = [], dict(os.environ)
+    stub = old_ray(ended, "192.0.2.1")
     with pytest.raises(TransferRiskError, match=r"must be 127\.0\.0\.1, got 192\.0\.2\.1 from Ray 2\.30\.0"):
         RayExecutor().connect(stub)
     assert ended == [True]
     assert dict(os.environ) == before
-    assert constants.ENABLE_RAY_CLUSTER
+    assert stub._private.ray_constants.ENABLE_RAY_CLUSTER
 
 
-def test_more_than_this_machine_has(tmp_path):
-    with pytest.raises(InputError, match="CPUs of a run must be <= 2, which this machine has, got 3"):
-        run_experiment(plan(walk()), Store(tmp_path), RayExecutor(cpus_per_run=3, options=SMALL))
-    assert not ray.is_initialized()
+def test_more_than_this_machine_has(tmp_path, monkeypatch):
+    ended = []
+    monkeypatch.setitem(sys.modules, "ray", old_ray(ended))
+    with pytest.raises(InputError, match=r"CPUs of a run must be <= 2, .* got 3"):
+        run_experiment(plan(walk()), Store(tmp_path), RayExecutor(cpus_per_run=3))
+    assert ended == [True]
 
 
 def test_results_are_those_of_local_to_the_bit(tmp_path, cluster):
@@ -209,7 +210,7 @@ def test_a_worker_killed_in_the_middle(tmp_path, cluster):
     assert (summary.done, summary.failed) == (2, {})
     assert len(starts(folder)) == 2
     hurry(tmp_path / "local" / "runs" / runs[0].name)
-    run_experiment(plan(*runs), Store(tmp_path / "local"), TWO)
+    run_experiment(plan(*runs), Store(tmp_path / "local"), HERE)
     assert rows_of(Store(tmp_path / "ray"), runs) == rows_of(Store(tmp_path / "local"), runs)
 
 
@@ -243,7 +244,7 @@ def test_a_training_that_is_interrupted_is_saved(tmp_path, cluster):
 
 
 def test_a_worker_that_is_asked_to_stop_goes_on_elsewhere(tmp_path, cluster):
-    run = PlannedRun("test-training", get_task("test-training").resolve({"pause": 0.5}))
+    run = PlannedRun("test-training", get_task("test-training").resolve({"pause": 0.2}))
     folder = tmp_path / "ray" / "runs" / run.name
     stopping = in_the_background(lambda: first_signalled(folder, signal.SIGTERM))
     summary = run_experiment(plan(run), Store(tmp_path / "ray"), RayExecutor())
@@ -251,7 +252,7 @@ def test_a_worker_that_is_asked_to_stop_goes_on_elsewhere(tmp_path, cluster):
     assert (summary.done, summary.failed) == (1, {})
     assert len(starts(folder)) == 2
     hurry(tmp_path / "local" / "runs" / run.name)
-    run_experiment(plan(run), Store(tmp_path / "local"), LocalExecutor(workers=0, devices=["cpu"], threads=1))
+    run_experiment(plan(run), Store(tmp_path / "local"), HERE)
     assert rows_of(Store(tmp_path / "ray"), [run]) == rows_of(Store(tmp_path / "local"), [run])
 
 
@@ -271,7 +272,7 @@ def test_a_cluster_that_is_there_and_storage_without_locks(tmp_path, cluster):
     command = [sys.executable, "-c", code, root, scratch, cluster]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert out.stdout == "2\n"
-    run_experiment(plan(walk(seed=0)), Store(tmp_path / "local"), TWO)
+    run_experiment(plan(walk(seed=0)), Store(tmp_path / "local"), HERE)
     assert Store(root, scratch).records(walk(seed=0).name) == Store(tmp_path / "local").records(walk(seed=0).name)
     assert (tmp_path / "out" / "trial" / "records.parquet").exists()
 

@@ -76,19 +76,18 @@ def test_what_is_done_is_not_repeated(tmp_path):
     assert run_experiment(plan(walk(seed=0), walk(seed=1)), store, HERE).ran == 0
 
 
-@pytest.mark.parametrize("executor", [HERE, TWO], ids=["here", "two"])
-def test_a_failure_stops_nothing_else_and_is_tried_again_by_the_next(tmp_path, executor):
+def test_a_failure_stops_nothing_else_and_is_tried_again_by_the_next(tmp_path):
     bad, good = walk(trouble="one error"), walk(seed=1)
-    summary = run_experiment(plan(bad, good), Store(tmp_path), executor)
+    summary = run_experiment(plan(bad, good), Store(tmp_path), HERE)
     assert summary.failed == {bad.name: "only the first time"}
     assert (summary.done, summary.ran) == (1, 1)
-    summary = run_experiment(plan(bad, good), Store(tmp_path), executor)
+    summary = run_experiment(plan(bad, good), Store(tmp_path), HERE)
     assert (summary.done, summary.ran, summary.failed) == (2, 1, {})
 
 
 def test_needed_runs_come_first(tmp_path):
     whole = total(1, 2)
-    summary = run_experiment(plan(whole, walk(seed=2)), Store(tmp_path), TWO)
+    summary = run_experiment(plan(whole, walk(seed=2)), Store(tmp_path), HERE)
     assert (summary.total, summary.done) == (3, 3)
     kept = [Store(tmp_path).records(walk(seed=seed).name)[-1]["value"] for seed in (1, 2)]
     assert Store(tmp_path).records(whole.name) == [{"sum": sum(kept)}]
@@ -104,16 +103,6 @@ def test_a_run_whose_need_fails_fails_with_it(tmp_path):
     assert summary.done == 1
 
 
-def test_a_worker_that_dies_is_replaced_and_its_run_tried_again(tmp_path):
-    events, runs = [], [walk(trouble="one death"), *(walk(seed=seed) for seed in range(3))]
-    summary = run_experiment(plan(*runs), Store(tmp_path), TWO, events.append)
-    assert (summary.done, summary.failed) == (4, {})
-    assert [(e.name, e.message) for e in events if e.kind == "died"] == [
-        (runs[0].name, "its worker process was ended by SIGKILL, perhaps because memory ran out; it is tried again")
-    ]
-    assert len(starts(tmp_path / "runs" / runs[0].name)) == 2
-
-
 def test_a_run_that_always_kills_its_worker_fails(tmp_path):
     bad, good = walk(trouble="death"), walk(seed=1)
     executor = LocalExecutor(workers=1, devices=["cpu"], retries=1)
@@ -125,17 +114,20 @@ def test_a_run_that_always_kills_its_worker_fails(tmp_path):
     assert Store(tmp_path).done(good.name)
 
 
-def test_a_worker_killed_from_outside(tmp_path):
-    slow, quick = walk(seed=1, steps=600, pause=0.1), walk(seed=2)
-    folder = tmp_path / "out" / "runs" / slow.name
+def test_a_worker_that_is_killed_is_replaced_and_its_run_tried_again(tmp_path):
+    slow, quick, bad = walk(seed=1, steps=600, pause=0.1), walk(seed=2), walk(trouble="error")
+    folder, died = tmp_path / "out" / "runs" / slow.name, []
 
     def kill(event):
         if event.kind == "step" and event.name == slow.name and len(starts(folder)) == 1 and event.step == 3:
             os.kill(starts(folder)[0], signal.SIGKILL)
             hurry(folder)
+        elif event.kind == "died":
+            died.append((event.name, "SIGKILL" in event.message))
 
-    summary = run_experiment(plan(slow, quick), Store(tmp_path / "out"), TWO, kill)
-    assert (summary.done, summary.failed) == (2, {})
+    summary = run_experiment(plan(slow, quick, bad), Store(tmp_path / "out"), TWO, kill)
+    assert (summary.done, summary.failed) == (2, {bad.name: "the reason in two lines"})
+    assert died == [(slow.name, True)]
     assert len(starts(folder)) == 2
     hurry(tmp_path / "reference" / "runs" / slow.name)
     run_experiment(plan(slow, quick), Store(tmp_path / "reference"), HERE)
@@ -156,38 +148,25 @@ def test_two_at_once_share_the_work(tmp_path):
     assert pq.read_table(tmp_path / "trial" / "records.parquet").num_rows == 36
 
 
-def test_a_run_of_another_process_is_waited_for_and_taken_over_when_that_is_killed(tmp_path):
-    run, events = walk(steps=600, pause=0.1), []
-    other = sweep(tmp_path, 1, run)
-    (worker,) = until(lambda: starts(tmp_path / "runs" / run.name))
+def test_runs_of_another_process_are_waited_for_and_taken_over_when_that_is_killed(tmp_path):
+    ended, left = runs = [walk(seed=seed, steps=600, pause=0.1) for seed in range(2)]
+    other, events = sweep(tmp_path, 2, *runs), []
+    until(lambda: all(starts(tmp_path / "runs" / run.name) for run in runs))
 
-    def kill(event):
-        events.append(event.kind)
-        if event.kind == "busy":
-            os.kill(other.pid, signal.SIGKILL)
-            os.kill(worker, signal.SIGKILL)
+    def act(event):
+        if event.kind != "step":
+            events.append((event.kind, event.name, event.seconds > 0))
+        if events == [("busy", ended.name, False), ("busy", left.name, False)]:
+            hurry(tmp_path / "runs" / ended.name)
+        elif event.kind == "done" and event.name == ended.name:
+            os.killpg(other.pid, signal.SIGKILL)
             other.communicate()
-            hurry(tmp_path / "runs" / run.name)
+            hurry(tmp_path / "runs" / left.name)
 
-    summary = run_experiment(plan(run), Store(tmp_path), HERE, kill)
-    assert (summary.done, summary.ran) == (1, 1)
-    assert events[0] == "busy"
-    assert len(starts(tmp_path / "runs" / run.name)) == 2
-
-
-def test_a_run_that_another_process_ends_is_told_once(tmp_path):
-    run, events = walk(steps=600, pause=0.1), []
-    other = sweep(tmp_path, 1, run)
-    until(lambda: starts(tmp_path / "runs" / run.name))
-
-    def note(event):
-        events.append((event.kind, event.seconds))
-        hurry(tmp_path / "runs" / run.name)
-
-    summary = run_experiment(plan(run), Store(tmp_path), HERE, note)
-    other.communicate()
-    assert (summary.done, summary.ran) == (1, 0)
-    assert events == [("busy", 0), ("done", 0)]
+    summary = run_experiment(plan(*runs), Store(tmp_path), HERE, act)
+    assert (summary.done, summary.ran) == (2, 1)
+    assert events[2:] == [("done", ended.name, False), ("done", left.name, True)]
+    assert [len(starts(tmp_path / "runs" / run.name)) for run in runs] == [1, 2]
 
 
 def test_all_is_killed_and_started_again(tmp_path):
@@ -217,7 +196,7 @@ def test_a_training_is_saved_when_the_process_that_started_its_worker_is_killed(
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 1)])
 def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, workers):
-    run = PlannedRun("test-training", get_task("test-training").resolve({"pause": 0.5}))
+    run = PlannedRun("test-training", get_task("test-training").resolve({"pause": 0.2}))
     one = sweep(tmp_path / "cut", workers, run)
     folder = tmp_path / "cut" / "runs" / run.name
     until(lambda: starts(folder))
@@ -234,10 +213,8 @@ def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_interruption_in_the_last_step_of_a_training_is_heard(tmp_path, workers):
-    runs = [
-        PlannedRun("test-training", get_task("test-training").resolve({"seed": seed, "pause": 5.0, "last": True}))
-        for seed in range(2)
-    ]
+    last = {"epochs": 1, "pause": 2.0, "last": True}
+    runs = [PlannedRun("test-training", get_task("test-training").resolve({"seed": seed, **last})) for seed in range(2)]
     one = sweep(tmp_path, workers, *runs)
     until(lambda: starts(tmp_path / "runs" / runs[0].name))
     os.kill(one.pid, signal.SIGTERM)
@@ -329,8 +306,8 @@ def test_storage_that_workers_do_not_share(tmp_path, monkeypatch):
 
 def test_a_task_that_workers_cannot_import(tmp_path, monkeypatch):
     monkeypatch.setattr(type(get_task("test-walk")), "__module__", "only_here")
-    with pytest.raises(InputError, match="the module only_here, which registers a task, cannot be imported"):
-        run_experiment(plan(walk()), Store(tmp_path), TWO)
+    with pytest.raises(InputError, match="only_here"):
+        run_experiment(plan(walk()), Store(tmp_path), LocalExecutor(1, ("cpu",)))
 
 
 def test_workers_that_cannot_start(tmp_path):

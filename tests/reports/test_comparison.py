@@ -45,7 +45,7 @@ def test_rows_are_mean_and_sample_deviation_over_seeds():
     assert erm.test.std == pytest.approx(np.std([0.5, 0.7], ddof=1))
     assert erm.transfer_risk.mean == pytest.approx((0.7 + 0.8) / 2)
     assert erm.transfer["site B"]["site A"] == pytest.approx(0.7)
-    assert erm.test.percent().text == "60.0 ± 14.1"
+    assert erm.test.cell(100, 1).text == "60.0 ± 14.1"
     assert list(erm.train) == ["site A", "site B"]
 
 
@@ -102,7 +102,7 @@ def test_verdict_on_transfer_risks(erm, trm, said):
 def test_one_seed_has_no_spread(tmp_path):
     one = [r for r in runs_of_two() if r[0]["seed"] == 0]
     rows = summarise(one)
-    assert (rows[0].test.percent().text, rows[0].transfer_risk.loss().text) == ("50.0", "0.700")
+    assert (rows[0].test.cell(100, 1).text, rows[0].transfer_risk.cell(1, 3).text) == ("50.0", "0.700")
     assert caption(rows).startswith("One seed")
     assert caption(summarise(runs_of_two())) == "Mean ± standard deviation over 2 seeds"
     path = tmp_path / "report.html"
@@ -201,7 +201,7 @@ def test_records_without_matrices_have_a_page():
     runs = [run(algorithm, seed, 0.5, []) for algorithm in ("erm", "trm") for seed in (0, 1)]
     assert sections(runs, Group) == []
     assert verdict(summarise(runs)).endswith("no difference over 2 seeds.")
-    assert summarise(runs)[0].transfer_risk.loss().text == "\N{EN DASH}"
+    assert summarise(runs)[0].transfer_risk.cell(1, 3).text == "\N{EN DASH}"
     parser = Links()
     parser.feed(render_page(comparison_page("Title", runs, {}, {}, "trm demo")))
     assert "nan" not in parser.text

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import truediv
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from ..algorithms import Batch, create, get_algorithm
 from ..algorithms import available as available_algorithms
@@ -28,6 +29,8 @@ from ..training.state import TrainState, aside, make_step, start_state
 
 WARM_UP = {"cuda": 10, "cpu": 2}
 STEPS = {"cuda": 60, "cpu": 12}
+OnProgress = Callable[[str, int, int], None]
+"""(what, done, total)"""
 BRIEF = 0.3  # seconds of steps by which the length of a whole training is judged
 
 
@@ -82,7 +85,7 @@ def measure_all(
     device: str = "auto",
     precision: str | None = None,
     captured: bool = True,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> list[Measurement]:
     """Measure a workload, or "all" of them, with algorithms separated by commas, "" being all."""
     if setting != "all" and setting not in SETTINGS:
@@ -100,7 +103,7 @@ def measure(
     device: str = "auto",
     precision: str | None = None,
     captured: bool = True,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> list[Measurement]:
     """Measure a step of each algorithm on a workload; ERM comes first, whether it was asked for or not.
 
@@ -110,53 +113,38 @@ def measure(
     if setting not in SETTINGS:
         raise InputError(f"unknown setting {setting!r}{choices(setting, SETTINGS)}")
     names = list(dict.fromkeys(["erm", *algorithms]))
-    workload = SETTINGS[setting]
     engine = Engine.of(device, precision=precision, captured=captured)
-    with engine.arithmetic():
-        return _measure(setting, workload, names, engine, progress)
-
-
-def _measure(
-    setting: str,
-    workload: Workload,
-    names: Sequence[str],
-    engine: Engine,
-    progress: Callable[[str, int, int], None] | None,
-) -> list[Measurement]:
     kind = engine.device.type
+    warm_up, rounds = WARM_UP[kind], WARM_UP[kind] + STEPS[kind]
     times: dict[str, list[float]] = {name: [] for name in names}
     peaks: dict[str, float | None] = dict.fromkeys(names)
-    total, done = len(names) * (WARM_UP[kind] + STEPS[kind]), 0
-    for together in [[name] for name in names] if engine.on_gpu else [names]:
-        gc.collect()
-        if engine.on_gpu:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(engine.device)
-        before = torch.cuda.memory_allocated(engine.device) if engine.on_gpu else 0
-        steps = {name: _step(workload, name, engine) for name in together}
-        for i in range(WARM_UP[kind] + STEPS[kind]):
-            for name in [*together[i % len(together) :], *together[: i % len(together)]]:  # each comes first in turn
-                taken = _timed(steps[name], engine)
-                if i >= WARM_UP[kind]:
-                    times[name].append(taken)
-                done += 1
-                if progress is not None:
-                    progress(f"{setting}, {name}", done, total)
-        if engine.on_gpu:
-            peaks[together[0]] = (torch.cuda.max_memory_allocated(engine.device) - before) / 2**20
-        del steps
-    return [
-        Measurement(
-            setting,
-            name,
-            kind,
-            engine.precision,
-            1e3 * statistics.median(values),
-            statistics.median(one / other for one, other in zip(values, times["erm"], strict=True)),
-            peaks[name],
-        )
-        for name, values in times.items()
-    ]
+    done = 0
+    with engine.arithmetic():
+        for together in [[name] for name in names] if engine.on_gpu else [names]:
+            gc.collect()
+            if engine.on_gpu:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(engine.device)
+            before = torch.cuda.memory_allocated(engine.device) if engine.on_gpu else 0
+            steps = {name: _step(SETTINGS[setting], name, engine) for name in together}
+            for i in range(rounds):
+                first = i % len(together)  # each comes first in turn
+                for name in (*together[first:], *together[:first]):
+                    taken = _timed(steps[name], engine)
+                    if i >= warm_up:
+                        times[name].append(taken)
+                    done += 1
+                    if progress is not None:
+                        progress(f"{setting}, {name}", done, len(names) * rounds)
+            if engine.on_gpu:
+                peaks[together[0]] = (torch.cuda.max_memory_allocated(engine.device) - before) / 2**20
+            del steps
+    found = []
+    for name, values in times.items():
+        ratios = map(truediv, values, times["erm"])
+        ms, ratio = 1e3 * statistics.median(values), statistics.median(ratios)
+        found.append(Measurement(setting, name, kind, engine.precision, ms, ratio, peaks[name]))
+    return found
 
 
 def step_seconds(
@@ -189,8 +177,12 @@ def _start(
 ) -> tuple[TrainState, EnvironmentSet]:
     generator = Generator().manual_seed(0)
     n = workload.environments * workload.batch_size
+    if len(workload.shape) == 3:
+        inputs = torch.randint(256, (n, *workload.shape), generator=generator, dtype=torch.uint8)
+    else:
+        inputs = torch.randn(n, *workload.shape, generator=generator)
     data = EnvironmentSet(
-        _inputs((n, *workload.shape), generator),
+        inputs,
         torch.randint(workload.classes, (n,), generator=generator),
         torch.arange(workload.environments).repeat_interleave(workload.batch_size),
         tuple(f"environment {e}" for e in range(workload.environments)),
@@ -209,13 +201,6 @@ def _start(
 
     config = TrainConfig(epochs=10_000, batch_size=workload.batch_size, lr=0.01)
     return start_state(model, data, create(algorithm, setting_of(data), **settings), config, 0, engine), data
-
-
-def _inputs(shape: tuple[int, ...], generator: Generator) -> Tensor:
-    """Random images or vectors."""
-    if len(shape) == 4:
-        return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
-    return torch.randn(shape, generator=generator)
 
 
 def _step(
@@ -268,7 +253,7 @@ class HeadCost:
     ms: float
 
 
-def head_costs(device: str = "auto", progress: Callable[[str, int, int], None] | None = None) -> list[HeadCost]:
+def head_costs(device: str = "auto", progress: OnProgress | None = None) -> list[HeadCost]:
     """How the head grows: each size doubled or more in turn, the others as in 10C-CMNIST."""
     engine = Engine.of(device, precision="fp32")
     base = {"environments": 2, "samples": 128, "features": 128, "classes": 10}

@@ -191,6 +191,7 @@ class FinetuneSettings(TrainSpec):
         super().__post_init__()
         self.tuned(None)  # checks the tuning
 
+    @cached_property
     def model(self) -> TrainSpec:
         """The training of the model."""
         return TrainSpec(**{own.name: getattr(self, own.name) for own in fields(TrainSpec)})
@@ -198,7 +199,7 @@ class FinetuneSettings(TrainSpec):
     def tuned(self, init: Path | None) -> TrainSpec:
         """The fine-tuning of the model in the folder `init`."""
         return replace(
-            self.model(),
+            self.model,
             algorithm="erm",
             settings={},
             training=self.tuning,
@@ -220,19 +221,19 @@ class FinetuneTask(Task[FinetuneSettings]):
     rules: ClassVar[tuple[str, ...]] = ("test_domain", "last")
 
     def complete(self, settings: FinetuneSettings) -> FinetuneSettings:
-        model = TrainTask().complete(settings.model())
+        model = TrainTask().complete(settings.model)
         own = {name.name: getattr(model, name.name) for name in fields(TrainSpec)}
         return replace(settings, **own, tuning=settings.tuned(None).resolve().training)
 
     def needs(self, settings: FinetuneSettings) -> list[PlannedRun]:
-        return [plan_run("train", as_json(settings.model()), keep=True)]
+        return [PlannedRun("train", as_json(settings.model), keep=True)]  # resolved as these settings are
 
     def run(self, settings: FinetuneSettings, place: Place) -> list[Record]:
         (before,) = self.needs(settings)
         return train_in_folder(settings.tuned(place.other(before.name) / FOLDER), place)
 
     def cost(self, settings: FinetuneSettings) -> Cost | None:
-        facts, model, tuning = facts_of(settings.data), TrainTask().cost(settings.model()), settings.tuning
+        facts, model, tuning = facts_of(settings.data), TrainTask().cost(settings.model), settings.tuning
         if facts is None or model is None or not tuning.get("batch_size") or "epochs" not in tuning:
             return None
         batch = tuning["batch_size"]

@@ -18,6 +18,7 @@ from .values import (
     Bar,
     Bars,
     Curves,
+    Entry,
     Group,
     Heatmap,
     Page,
@@ -81,29 +82,14 @@ def _row(algorithm: str, runs: Sequence[Run], rule: str) -> Row:
 
 
 def comparison_table(rows: Sequence[Row], rule: str = "training_domain") -> Table:
-    train = list(rows[0].train)
-    return Table(
-        "Results",
-        [
-            "Algorithm",
-            "Test accuracy,\u00a0%",
-            *(f"Train,\u00a0%: {name}" for name in train),
-            "Transfer risk",
-            "Seconds",
-        ],
-        [
-            [
-                row.name,
-                row.test.percent(),
-                *(row.train[name].percent() for name in train),
-                row.transfer_risk.loss(),
-                row.seconds.mean,
-            ]
-            for row in rows
-        ],
-        emphasised=[place for place, row in enumerate(rows) if row.algorithm == "trm"],
-        note=f"{caption(rows)}. {selection_words(rule)}",
-    )
+    columns = ["Algorithm", "Test accuracy,\u00a0%", "Transfer risk", "Seconds"]
+    columns[2:2] = [f"Train,\u00a0%: {name}" for name in rows[0].train]
+    lines: list[list[Entry]] = []
+    for row in rows:
+        train = [row.train[name].cell(100, 1) for name in rows[0].train]
+        lines.append([row.name, row.test.cell(100, 1), *train, row.transfer_risk.cell(1, 3), row.seconds.mean])
+    ours = [place for place, row in enumerate(rows) if row.algorithm == "trm"]
+    return Table("Results", columns, lines, emphasised=ours, note=f"{caption(rows)}. {selection_words(rule)}")
 
 
 def caption(rows: Sequence[Row]) -> str:
@@ -119,7 +105,7 @@ def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> st
     by_name = {row.algorithm: row for row in rows}
     if ours not in by_name or baseline not in by_name:
         best = max(rows, key=lambda row: row.test.mean)
-        return f"{best.name} is the most accurate in the unseen environment, at {best.test.percent().text} %."
+        return f"{best.name} is the most accurate in the unseen environment, at {best.test.cell(100, 1).text} %."
     a, b = by_name[ours], by_name[baseline]
     pairs = _by_seed(a, b)
     x, y = map(statistics.mean, zip(*pairs, strict=True)) if pairs else (a.test.mean, b.test.mean)
@@ -200,7 +186,7 @@ def _bars(rows: Sequence[Row]) -> Bars:
             row.test.mean,
             max(0.0, row.test.mean - row.test.std) if several else None,
             min(1.0, row.test.mean + row.test.std) if several else None,
-            f"{row.test.percent().text} %",
+            f"{row.test.cell(100, 1).text} %",
         )
         for row in rows
     ]

@@ -28,7 +28,7 @@ from .tables import (
     axis_words,
     column_label,
     find_published,
-)
+)  # fmt: skip
 from .values import Curves
 
 BASELINE, AVERAGE = "erm", "average"
@@ -151,17 +151,10 @@ class LinesView(View):
             deviations[method] = [score.summary.std if len(score.values) > 1 else math.nan for score in scores]
         around = bands(series, deviations, VALUES[value].most)
         return Curves(
-            grid.title,
-            series,
-            self.x_label or column_label(self.x),
-            VALUES[value].label,
-            bands=around,
-            span=0.0 if self.y_scale == "log" else VALUES[value].span,
-            x_log=self.scale == "log",
-            y_log=self.y_scale == "log",
-            x_ticks=ticks,
-            note=BAND if around else "",
-        )
+            grid.title, series, self.x_label or column_label(self.x), VALUES[value].label, bands=around,
+            note=BAND if around else "", span=0.0 if self.y_scale == "log" else VALUES[value].span, x_ticks=ticks,
+            x_log=self.scale == "log", y_log=self.y_scale == "log",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,18 +177,12 @@ class CurvesView(View):
                 title = ", ".join(filter(None, [axis_words(panel), VALUES[value].label]))
                 drawn.append(
                     Curves(
-                        title,
-                        lines,
-                        self.x,
-                        VALUES[value].label,
-                        note="Mean over seeds.",
-                        x_log=self.scale == "log",
-                        y_log=self.y_scale == "log",
+                        title, lines, self.x, VALUES[value].label, note="Mean over seeds.",
+                        x_log=self.scale == "log", y_log=self.y_scale == "log",
                     )
-                )
-        return results.part(
-            self, grids, drawn, ["The lines show every evaluation; the table, the one that is selected."]
-        )
+                )  # fmt: skip
+        note = "The lines show every evaluation; the table, the one that is selected."
+        return results.part(self, grids, drawn, [note])
 
 
 def _words(value: str) -> str:
@@ -305,16 +292,9 @@ class MethodResults:
                     score, against=against, published=self._published(method, key, keys, panel, value)
                 )
         names = [name for name, _ in (*places, *places[:1])]
-        return Grid(
-            title=", ".join(filter(None, [axis_words(panel), VALUES[value].label if value else ""])),
-            corner="Method",
-            keys=keys,
-            columns=columns,
-            lines=lines,
-            less=[VALUES[name].less_is_better for name in names[: len(keys)]],
-            apart=frozenset(apart),
-            notes=self._points(panel),
-        )
+        less = [VALUES[name].less_is_better for name in names[: len(keys)]]
+        title = ", ".join(filter(None, [axis_words(panel), VALUES[value].label if value else ""]))
+        return Grid(title, "Method", keys, columns, lines, less, frozenset(apart), self._points(panel))
 
     @cached_property
     def baseline(self) -> str | None:

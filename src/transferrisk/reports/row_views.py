@@ -165,18 +165,11 @@ class XyView(RowView):
         for reference in self.reference:
             series[column_label(reference)], _ = _line(records, self.x, reference)
         around = bands(series, deviations) if self.draw == "lines" else {}
+        y_label = self.y_label or (column_label(self.y[0]) if len(self.y) == 1 else "")
         return Curves(
-            title,
-            series,
-            self.x_label or column_label(self.x),
-            self.y_label or (column_label(self.y[0]) if len(self.y) == 1 else ""),
-            note=BAND if around else "",
-            bands=around,
-            marks=self.marks,
-            x_log=self.scale == "log",
-            y_log=self.y_scale == "log",
-            joined=self.draw == "lines",
-        )
+            title, series, self.x_label or column_label(self.x), y_label, note=BAND if around else "", bands=around,
+            marks=self.marks, x_log=self.scale == "log", y_log=self.y_scale == "log", joined=self.draw == "lines",
+        )  # fmt: skip
 
 
 def _mark(given: Any) -> Mark:

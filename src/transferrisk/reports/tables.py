@@ -33,13 +33,8 @@ class Summary:
             return cls(math.nan, math.nan, tuple(values))
         return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0, tuple(values))
 
-    def percent(self) -> Cell:
-        return self._cell(100, 1)
-
-    def loss(self) -> Cell:
-        return self._cell(1, 3)
-
-    def _cell(self, factor: float, digits: int) -> Cell:
+    def cell(self, factor: float, digits: int) -> Cell:
+        """The mean and deviation times a factor: 100 for percent."""
         if math.isnan(self.mean):
             return Cell(NOTHING, math.nan)
         spread = f" ± {factor * self.std:.{digits}f}" if len(self.values) > 1 else ""
