@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from transferrisk import audit
-from transferrisk.auditing.run import block_loss, fit, scores
+from transferrisk.auditing.run import fit, held_out_loss, scores
 from transferrisk.auditing.samples import arrange_samples, assign_folds
 
 Floats = NDArray[np.float32]
@@ -54,7 +54,7 @@ def ours(data: tuple[Any, ...], held: NDArray[np.int64], ridge: float) -> dict[s
     begin, busy = time.perf_counter(), time.process_time()
     samples = arrange_samples(*data, held, 0, False)
     with torch.no_grad():
-        losses = [block_loss(samples, [e], ridge) for e in range(E)]
+        losses = [held_out_loss(samples, [e], ridge) for e in range(E)]
         fits = [fit(loss) for loss in losses]
         tested = scores(samples, torch.stack([f.value for f in fits]).unsqueeze(1).expand(-1, E, -1, -1, -1))
         matrix = torch.stack([tested.loss[:, samples.span(e)].double().mean(1) for e in range(E)], 1)

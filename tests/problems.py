@@ -74,7 +74,8 @@ def padded_loss(seed: int, batch: int, n: int, classes: int, width: int, ridge: 
 
 
 def random_predictors(loss: SoftmaxLoss, seed: int = 1) -> Tensor:
-    return torch.randn(loss.zero.shape, dtype=loss.rows.dtype, generator=torch.Generator().manual_seed(seed))
+    B, _, D = loss.rows.shape
+    return torch.randn(B, loss.num_classes, D, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def relative(a: Tensor, b: Tensor) -> float:

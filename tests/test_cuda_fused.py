@@ -60,8 +60,8 @@ def test_close_to_float64(sizes, classes, width, scale, blocks):
         batch = replace(batch, features=batch.features[order], labels=batch.labels[order], index=batch.index[order])
     expected, gradient = reference(batch)
     out = compare(batch, fused(classes, len(sizes), capacity=max(sizes), blocks=blocks), expected, gradient)
-    assert out.solution.all_converged
-    assert out.inverse.all_converged
+    assert out.solution.converged.all()
+    assert out.inverse.converged.all()
 
 
 def test_features_of_a_trained_network():
@@ -152,4 +152,4 @@ def test_a_batch_on_which_whole_steps_of_newton_lead_away(ridge):
     batch = replace(batch, features=features, labels=labels.long(), index=index.long())
     expected, gradient = reference(batch, ridge)
     out = compare(batch, fused(10, 2, ridge=ridge, capacity=128, blocks=True), expected, gradient, tolerance=2e-2)
-    assert out.solution.all_converged
+    assert out.solution.converged.all()

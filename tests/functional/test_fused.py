@@ -40,9 +40,8 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 from problems import random_batch, relative
 from transferrisk.functional.fused import fused_transfer_risk, group_fused, side
-from transferrisk.functional.grouping import group
 from transferrisk.functional.penalties import exponentiated_gradient
-from transferrisk.functional.transfer import given_weights, transfer_risk, uniform_weights, worst_weights
+from transferrisk.functional.transfer import given_weights, group, transfer_risk, uniform_weights, worst_weights
 
 def compare(sizes, classes, width, scale=1.0, rule="given", queries=None, **options):
     batch, E = random_batch(0, sizes, classes, width), len(sizes)
@@ -59,7 +58,7 @@ def compare(sizes, classes, width, scale=1.0, rule="given", queries=None, **opti
     found.risk.backward()
     torch.testing.assert_close(found.risk.double(), expected.risk, rtol=1e-3, atol=1e-6)
     assert relative(single.grad.double(), exact.grad) < 1e-3, (sizes, relative(single.grad.double(), exact.grad))
-    assert found.solution.all_converged
+    assert found.solution.converged.all()
 
 compare([16, 16], 3, 5)
 compare([20, 30, 9], 4, 12, rule="worst")
@@ -91,8 +90,7 @@ import sys, numpy as np, torch
 sys.path.insert(0, sys.argv[1])
 from problems import relative
 from transferrisk.functional.fused import fused_transfer_risk
-from transferrisk.functional.grouping import group
-from transferrisk.functional.transfer import transfer_risk, uniform_weights
+from transferrisk.functional.transfer import group, transfer_risk, uniform_weights
 
 kept = np.load(f"{sys.argv[1]}/functional/hard_batch.npz")  # see test_cuda_fused.py
 features, labels, index = (torch.from_numpy(kept[key]) for key in ("features", "labels", "environments"))
@@ -105,7 +103,7 @@ found.risk.backward()
 expected.risk.backward()
 torch.testing.assert_close(found.risk.double(), expected.risk, rtol=1e-3, atol=0)
 assert relative(single.grad.double(), exact.grad) < 2e-2
-assert found.solution.all_converged
+assert found.solution.converged.all()
 print("all agree")
 """
 

@@ -47,7 +47,7 @@ def system(rows: int, m: int, scale: float = 1.0) -> tuple[Factored, Tensor]:
 def test_agrees_with_dense_solve(solver, rows, m):
     A, rhs = system(rows, m)
     solution = solver.solve(A, rhs)
-    assert solution.all_converged
+    assert solution.converged.all()
     assert relative(solution.value, torch.linalg.solve(A.dense(), rhs)) < 1e-9
     true_residual = (A.product(solution.value) - rhs).norm(dim=1)
     torch.testing.assert_close(solution.residual, true_residual, atol=1e-9, rtol=0)
@@ -67,7 +67,7 @@ def test_neumann_converges_to_the_inverse_and_says_when_it_has_not():
     A, rhs = system(9, 4, scale=0.2)
     assert not Neumann(terms=10).solve(A, rhs).converged.any()
     solution = Neumann(terms=5000).solve(A, rhs)
-    assert solution.all_converged
+    assert solution.converged.all()
     assert relative(solution.value, torch.linalg.solve(A.dense(), rhs)) < 1e-8
 
 
@@ -106,7 +106,7 @@ def test_cg_fixed_equals_cg_after_as_many_iterations():
     A, rhs = system(4, 9)
     fixed = CG(max_iterations=30, fixed=True).solve(A, rhs)
     assert fixed.iterations == 30
-    assert fixed.all_converged
+    assert fixed.converged.all()
     assert CG(fixed=True).captures
     assert not CG().captures
     assert Cholesky().captures
@@ -118,7 +118,7 @@ def test_zero_right_hand_side_gives_zero():
     A, rhs = system(4, 9)
     for fixed in (True, False):
         solution = CG(max_iterations=5, fixed=fixed).solve(A, torch.zeros_like(rhs))
-        assert solution.all_converged
+        assert solution.converged.all()
         assert not solution.value.any()
 
 

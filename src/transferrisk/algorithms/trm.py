@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..criterion import Query, TransferRisk, Weights
 from ..settings import NonNegative, Positive
-from ..solvers.named import chosen_solvers
+from ..solvers.minimisers import chosen_solvers
 from .base import Algorithm, Config, Grid, Logs, Pass, Setting
 from .registry import register
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ConvergenceWarning, counted, warn
-from ..functional import BlockLoss
+from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import LBFGS, Solution
@@ -29,7 +29,8 @@ Judged = NDArray[np.bool_]
 GRID = (1e-1, 1e-2, 1e-3, 1e-4)
 """Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
 _HELPERS = 5  # environments tried as an addition to the worst pair's training, those first that do best there
-_TESTED = 1 << 20  # numbers of rows that are tested at once
+_WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are worked on at once
+_JOINED = 1 << 16  # numbers of rows up to which folds are worked on together, though each is held out from some fit
 _DRAWN = 1 << 23  # samples that are drawn at once
 
 
@@ -83,9 +84,11 @@ def audit(
         counts = samples.counts()
         remarks, judged = _remarks(samples, counts)
         shared = _shared_ridge(ridges, judged)
-        pooled = fit(block_loss(samples, range(E), shared), own.nanmean(0)).value
+        pooled = fit(held_out_loss(samples, range(E), shared), own.nanmean(0)).value
         tell("auditing", E + 1, E + 3)
-        without = fit(block_loss(samples, range(E), shared, "environment"), pooled.nanmean(0).expand(E, -1, -1)).value
+        without = fit(
+            held_out_loss(samples, range(E), shared, "environment"), pooled.nanmean(0).expand(E, -1, -1)
+        ).value
         tell("auditing", E + 2, E + 3)
         several = scores(
             samples, torch.stack([pooled.expand(E, -1, -1, -1), without.unsqueeze(1).expand(-1, F, -1, -1)])
@@ -127,31 +130,44 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
     pass
 
 
-def block_loss(
+def held_out_loss(
     samples: Samples, environments: Sequence[int], ridge: float, left_out: Literal["fold", "environment"] = "fold"
-) -> BlockLoss:
-    """The loss on these environments' samples outside of each fold, or outside of each environment."""
-    F, C = samples.folds, len(samples.classes)
-    blocks: list[slice] = []
+) -> SoftmaxLoss:
+    """The loss on these environments' samples outside of each fold, or outside of each environment.
+
+    Rows are worked on by folds: a long one in chunks, short ones several at once.
+    """
+    (n, D), F, C = samples.rows.shape, samples.folds, len(samples.classes)
     number = F if left_out == "fold" else len(environments)
-    included = torch.ones(number, len(environments) * F, dtype=torch.bool)
+    weights = samples.rows.new_zeros(number, n)
+    chunks: list[slice] = []
+    longest = max(1, _WORKED_ON // max(D, number * C))
     for i, e in enumerate(environments):
+        weights[:, samples.span(e)] = 1
         for k in range(F):
-            included[k if left_out == "fold" else i, len(blocks)] = False
-            blocks.append(samples.span(e, k))
-    return BlockLoss(samples.rows, samples.labels, blocks, included, C, ridge, samples.gram(environments))
+            block = samples.span(e, k)
+            weights[k if left_out == "fold" else i, block] = 0
+            before = chunks[-1] if chunks else None
+            if before and block.start == before.stop and (block.stop - before.start) * D <= _JOINED:
+                chunks[-1] = slice(before.start, block.stop)
+                continue
+            begins = range(block.start, block.stop, longest)
+            chunks += [slice(begin, min(begin + longest, block.stop)) for begin in begins]
+    weights /= weights.sum(1, keepdim=True).clamp(min=1)
+    gram = samples.gram(environments)
+    return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
 
 
-def fit(loss: BlockLoss, start: Tensor | None = None) -> Solution:
+def fit(loss: SoftmaxLoss, start: Tensor | None = None) -> Solution:
     """Minimise every problem of the loss, from a start (K, C, D) or from zero; nan answers one that has no row."""
-    there = loss.sizes > 0
+    there = loss.weights.any(1)
     begin = loss.rows.new_zeros(len(there), loss.num_classes, loss.rows.shape[1])
     begin = begin if start is None else start.nan_to_num(0)
     value = torch.full_like(begin, torch.nan)
     if not bool(there.any()):
         return Solution(value, ~there, 0, value[:, 0, 0])
     solution = LBFGS().minimise(loss.only(there), begin[there])
-    if not solution.all_converged:
+    if not bool(solution.converged.all()):
         warn(
             f"a predictor of the audit was not fitted to tolerance after {solution.iterations} iterations: raise "
             "ridge, or standardise the features",
@@ -170,10 +186,10 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     environment whose samples all lie in one fold.
     """
     if ridge is not None:
-        return fit(block_loss(samples, [environment], ridge)).value, ridge
+        return fit(held_out_loss(samples, [environment], ridge)).value, ridge
     best, start, chosen = torch.inf, None, None
     for candidate in GRID:
-        start = fit(block_loss(samples, [environment], candidate), start).value
+        start = fit(held_out_loss(samples, [environment], candidate), start).value
         everywhere = start.expand(1, len(samples.environments), -1, -1, -1)
         own = scores(samples, everywhere, [environment]).loss[0, samples.span(environment)]
         mean = float(own.nanmean())
@@ -204,7 +220,7 @@ class Scores:
 def scores(samples: Samples, predictors: Tensor, environments: Sequence[int] | None = None) -> Scores:
     """Test predictors (R, E, folds, C, D) on the samples of the environment and the fold they are for; None: of all."""
     loss, correct, slope = samples.rows.new_full((3, len(predictors), len(samples.labels)), torch.nan)
-    step = max(1, _TESTED // samples.rows.shape[1])
+    step = max(1, _WORKED_ON // samples.rows.shape[1])
     for e in range(len(samples.environments)) if environments is None else environments:
         for k in range(samples.folds):
             block = samples.span(e, k)
@@ -326,7 +342,7 @@ class _Judge:
             return None, None
         together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last is without another environment
         for i, r in enumerate(others.tolist()):
-            together[i] = fit(block_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value
+            together[i] = fit(held_out_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value
         tested = scores(self.samples, together.unsqueeze(1).expand(-1, len(own), -1, -1, -1), [p])
         right = self.means(tested.correct)[..., p]  # (1 + B, R + 1)
         brought = right[:, :-1] - right[:, -1:]

@@ -60,7 +60,7 @@ class Samples:
         return found.reshape(E, self.folds, C)
 
     def gram(self, environments: Sequence[int]) -> Tensor:
-        """About the mean of z z^T over the rows z of these environments, as `functional.BlockLoss` takes it."""
+        """About the mean of z z^T over the rows z of these environments, as `functional.SoftmaxLoss` takes it."""
         total = torch.zeros(())
         for e in environments:
             if e not in self.moments:

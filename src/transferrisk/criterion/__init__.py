@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ..errors import DivergedError, InputError
 from ..functional import fused
 from ..functional.checks import (
-    as_integer,
     check_count,
     check_environments,
     check_finite,
@@ -22,13 +21,20 @@ from ..functional.checks import (
     check_start,
     working_dtype,
 )
-from ..functional.grouping import group
 from ..functional.penalties import exponentiated_gradient
-from ..functional.precision import INVERSE, PREDICTOR, attempts, warn_unless_converged
-from ..functional.transfer import Transfer, WeightRule, given_weights, transfer_risk, uniform_weights, worst_weights
+from ..functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
+from ..functional.transfer import (
+    Transfer,
+    WeightRule,
+    given_weights,
+    group,
+    transfer_risk,
+    uniform_weights,
+    worst_weights,
+)
 from ..settings import NonNegative, Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
-from ..solvers.named import chosen_solvers
+from ..solvers.minimisers import chosen_solvers
 
 Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
@@ -130,8 +136,10 @@ class TransferRisk(nn.Module):
         self.fused = fused
         self.captured, self.blocks = False, False
         self.capacity: int | None = None
+        self.solver: Minimiser
+        self.implicit: LinearSolver | None
         self._asked = (solver, implicit)
-        self._choose_solvers(captured=False)
+        self.solver, self.implicit, self._default_solvers = chosen_solvers(solver, implicit, captured=False)
         self.register_buffer("alpha", torch.empty(0, 0))
         self.register_buffer("environment_ids", torch.empty(0, dtype=torch.int64))
         self.register_buffer("class_count", torch.tensor(self.num_classes or 0))
@@ -146,23 +154,14 @@ class TransferRisk(nn.Module):
 
     def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
         """Make sure that nothing waits for the device from now on, as with captured=True."""
-        if self.num_classes is None or not self.num_environments:
+        if self.num_classes is None or not len(self.environment_ids):
             raise InputError(
                 "num_classes and environments must be given where steps are captured, since nothing is read from a "
                 "first batch: write TransferRisk(num_classes=..., environments=...)"
             )
-        self._choose_solvers(captured=True)
+        self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured=True)
         self.captured, self.blocks = True, blocks
         self.capacity = None if capacity is None else check_count("capacity", capacity)
-
-    def _choose_solvers(self, captured: bool) -> None:
-        self.solver: Minimiser
-        self.implicit: LinearSolver | None
-        self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured)
-
-    @property
-    def num_environments(self) -> int:
-        return len(self.environment_ids)
 
     def forward(
         self,
@@ -212,16 +211,19 @@ class TransferRisk(nn.Module):
         index = self._index(features, labels, environments, start)
         queries = self._pick(index) if self.query == "random" and self.training else None
         assert self.num_classes is not None
+        rule: WeightRule = worst_weights if self.weights == "worst" else uniform_weights
+        if self.weights == "eg":
+            rule = given_weights(self.alpha if queries is None else self.alpha[queries])
         for attempt in attempts(features):
             try:
                 result = transfer_risk(
                     attempt,
                     labels,
                     index,
-                    self.num_environments,
+                    len(self.environment_ids),
                     self.num_classes,
                     self.ridge,
-                    weights=self._rule(queries),
+                    weights=rule,
                     gradient_matching=0.0 if self.implicit is None else self.gradient_matching,
                     bound=self.bound,
                     queries=queries,
@@ -233,24 +235,25 @@ class TransferRisk(nn.Module):
                 )
             except DivergedError as error:
                 raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
-            promised = [] if self.captured else self._promised(result)
-            if all(solution.all_converged for solution, _ in promised):
+            missed = []  # solutions of solvers that promise to arrive, and did not
+            for name, solver, solution in (
+                (PREDICTOR, self.solver, result.solution),
+                (INVERSE, self.implicit, result.inverse),
+            ):
+                promised = not self.captured and solver is not None and not solver.fixed
+                if promised and solution is not None and not bool(solution.converged.all()):
+                    missed.append((solution, name))
+            if not missed:
                 break
-        for solution, what in promised:
-            warn_unless_converged(solution, what)
-        return result.to(working_dtype(features.dtype)), queries
-
-    def _promised(self, result: Transfer) -> list[tuple[Solution, str]]:
-        """Solutions of solvers that promise to arrive, and the names of these solutions."""
-        promised = [] if self.solver.fixed else [(result.solution, PREDICTOR)]
-        if result.inverse is not None and self.implicit is not None and not self.implicit.fixed:
-            promised.append((result.inverse, INVERSE))
-        return promised
+        for solution, name in missed:
+            warn_not_converged(solution, name)
+        dtype = working_dtype(features.dtype)
+        return result if result.risk.dtype == dtype else result.to(dtype), queries
 
     def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
         """The same by the kernels, which start from zero whatever they are given."""
         assert self.num_classes is not None
-        E, capacity, features = self.num_environments, self._room(features), features.to(torch.float32)
+        E, capacity, features = len(self.environment_ids), self._room(features), features.to(torch.float32)
         random, everyone = self.query == "random" and self.training, torch.arange(E, device=features.device)
         with torch.no_grad():
             if self.blocks:
@@ -278,11 +281,6 @@ class TransferRisk(nn.Module):
         """The most samples that an environment may have in a batch."""
         return len(features) if self.capacity is None else self.capacity
 
-    def _rule(self, queries: Tensor | None) -> WeightRule:
-        if self.weights == "eg":
-            return given_weights(self.alpha if queries is None else self.alpha[queries])
-        return worst_weights if self.weights == "worst" else uniform_weights
-
     def _move_weights(self, result: Transfer, matrix: Tensor, queries: Tensor | None) -> None:
         """Take one step of exponentiated gradient, which the kernels have taken already."""
         if result.moved is None:
@@ -301,14 +299,14 @@ class TransferRisk(nn.Module):
             assert self.num_classes is not None
             if start is not None:
                 check_start(start, features, self.num_classes)
-            index = torch.searchsorted(self.environment_ids, environments).clamp(max=self.num_environments - 1)
+            index = torch.searchsorted(self.environment_ids, environments).clamp(max=len(self.environment_ids) - 1)
             return torch.where(self.environment_ids[index] == environments, index, -1)  # -1 becomes nan
         num_classes = check_labels(labels, self.num_classes)
         if start is not None:
             check_start(start, features, num_classes)
         present = check_environments(environments)
         unknown = present[~torch.isin(present, self.environment_ids)]
-        if self.num_environments and len(unknown):
+        if len(self.environment_ids) and len(unknown):
             raise InputError(
                 f"environments must be among {self.environment_ids.tolist()}, which the first batch or environments= "
                 f"gave, got {int(unknown[0])}: name all of them with TransferRisk(environments=...)"
@@ -317,13 +315,13 @@ class TransferRisk(nn.Module):
         if self.num_classes is None:
             self.num_classes = num_classes
             self.class_count.fill_(num_classes)
-        if not self.num_environments:
+        if not len(self.environment_ids):
             self._set_environments(present)
         return torch.searchsorted(self.environment_ids, environments)
 
     def _pick(self, index: Tensor) -> Tensor:
         """(1,) one of the environments that are present, uniformly."""
-        everyone = torch.arange(self.num_environments, device=index.device)
+        everyone = torch.arange(len(self.environment_ids), device=index.device)
         present = (index.unsqueeze(-1) == everyone).any(0)
         # From the CPU's generator unless nothing may be copied: so one generator's state is enough to resume.
         drawn = torch.rand(len(everyone), device=index.device if self.captured else "cpu").to(index.device)
@@ -333,8 +331,7 @@ class TransferRisk(nn.Module):
         """(m, E) to (E, E), with nan in the rows that were not queried."""
         if queries is None:
             return rows
-        full = rows.new_full((self.num_environments, self.num_environments), torch.nan)
-        return full.index_copy(0, queries, rows)
+        return torch.full_like(self.alpha, torch.nan, dtype=rows.dtype).index_copy(0, queries, rows)
 
     def _set_environments(self, ids: Tensor) -> None:
         ids = ids.unique()
@@ -383,11 +380,10 @@ class TransferRisk(nn.Module):
 
 def _identifiers(environments: object) -> Tensor:
     """The ids (E,) that `environments=` stands for."""
-    number = as_integer(environments)
-    if number is not None:
-        return torch.arange(max(number, 0))
-    several = isinstance(environments, Iterable) and getattr(environments, "ndim", 1) > 0
-    ids = [as_integer(i) for i in environments] if several else [None]  # type: ignore[attr-defined]  # is iterable
-    if None in ids:
+    try:
+        ids = torch.as_tensor(environments)
+    except (TypeError, ValueError, RuntimeError):
+        ids = torch.empty(0)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.dim() > 1:
         raise InputError(f"environments must be their number, or integer ids, got {environments!r}")
-    return torch.tensor(ids, dtype=torch.int64)
+    return ids if ids.dim() else torch.arange(max(int(ids), 0))

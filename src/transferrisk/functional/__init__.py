@@ -1,6 +1,6 @@
 """The paper's equations as pure functions on tensors."""
 
-from .linear_loss import BlockLoss, Hessian, SoftmaxLoss
+from .linear_loss import Hessian, SoftmaxLoss
 from .penalties import (
     environment_means,
     exponentiated_gradient,
@@ -19,7 +19,6 @@ from .transfer import (
 )
 
 __all__ = [
-    "BlockLoss",
     "Fit",
     "Hessian",
     "SoftmaxLoss",

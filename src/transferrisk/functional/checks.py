@@ -7,6 +7,7 @@ takes their place.
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,22 +26,17 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
-def as_integer(value: Any) -> int | None:
-    """An integer of Python, NumPy or torch; None for anything else, such as a bool or a float with a whole value."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
 def check_count(name: str, value: Any) -> int:
     """An integer of Python, NumPy or torch, from 1 up."""
-    integer = as_integer(value)
-    count: int = convert(name, value if integer is None else integer, Count)
+    with suppress(TypeError):
+        value = value if isinstance(value, bool) else operator.index(value)
+    count: int = convert(name, value, Count)
     return count
 
 
 def check_tensors(**named: object) -> None:
+    """Refuse what is not a tensor, or not on the device of the first one."""
+    device = None
     for name, value in named.items():
         if not isinstance(value, Tensor):
             kind = type(value).__name__
@@ -51,22 +47,17 @@ def check_tensors(**named: object) -> None:
             else:
                 way_out = "give a tensor"
             raise InputError(f"{name} must be a torch.Tensor, got {kind}: {way_out}")
-
-
-def check_together(features: Tensor, **named: Tensor) -> None:
-    """Refuse tensors that are not on the features' device."""
-    for name, tensor in named.items():
-        if tensor.device != features.device:
-            raise InputError(f"{name} must be on {features.device}, as features are, got {tensor.device}: move them")
+        device = device or value.device
+        if value.device != device:
+            raise InputError(f"{name} must be on {device}, as {next(iter(named))} are, got {value.device}: move them")
 
 
 def check_start(start: Tensor, features: Tensor, num_classes: int, batch: int = 1) -> None:
     """(C, d + 1), or one for each problem of a batch."""
-    check_tensors(start=start)
+    check_tensors(features=features, start=start)
     expected = (num_classes, features.shape[-1] + 1)
     if start.shape[-2:] != expected or start.shape[:-2] not in ((), (1,), (batch,)):
         raise InputError(f"start must have the shape {expected} of a predictor, got {tuple(start.shape)}")
-    check_together(features, start=start)
 
 
 def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None:
@@ -83,24 +74,25 @@ def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None
             raise InputError(f"{name} must be integers, got {tensor.dtype}: number them, or convert with .long()")
     if not len(features):
         raise InputError("features must hold a sample of each of two environments, got an empty batch")
-    check_together(features, labels=labels, environments=environments)
 
 
 def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
     """(n,) floats beside the features; their values are read on the CPU only."""
-    check_tensors(sample_weights=sample_weights)
+    check_tensors(features=features, sample_weights=sample_weights)
     if sample_weights.shape != features.shape[:1] or not sample_weights.is_floating_point():
         raise InputError(
             f"sample_weights must be one float for each sample, ({len(features)},), got {sample_weights.dtype} of "
             f"shape {tuple(sample_weights.shape)}"
         )
-    check_together(features, sample_weights=sample_weights)
     if sample_weights.device.type == "cpu" and not bool((sample_weights >= 0).all() & sample_weights.isfinite().all()):
         raise InputError("sample_weights must be finite numbers >= 0, got a negative one, nan or infinity")
 
 
-def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None) -> bool:
-    """Features (n, d) and labels (n,), or (B, n, d) and (B, n), a weight for each; returns whether it is a batch."""
+def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None, values: bool) -> None:
+    """Features (n, d) and labels (n,), or (B, n, d) and (B, n), and a weight for each.
+
+    `values` asks for finite features where they count, and for weights from 0 up that are not all 0.
+    """
     check_tensors(features=features, labels=labels)
     if features.dim() not in (2, 3) or labels.shape != features.shape[:-1] or not labels.numel():
         raise InputError(
@@ -109,24 +101,19 @@ def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None
         )
     working_dtype(features.dtype)
     if sample_weight is not None:
-        check_tensors(sample_weight=sample_weight)
+        check_tensors(features=features, sample_weight=sample_weight)
         if sample_weight.shape != labels.shape:
             raise InputError(
                 f"sample_weight must have the shape {tuple(labels.shape)} of the labels, got "
                 f"{tuple(sample_weight.shape)}"
             )
-    return features.dim() == 3
-
-
-def check_problem_values(features: Tensor, sample_weight: Tensor | None) -> None:
-    """Finite features where they count, weights from 0 up that are not all 0."""
-    if sample_weight is not None:
-        if not bool(((sample_weight >= 0) & sample_weight.isfinite()).all()):
+        if values and not bool(((sample_weight >= 0) & sample_weight.isfinite()).all()):
             raise InputError("sample_weight must be finite numbers >= 0, got a negative one, nan or infinity")
-        if not bool((sample_weight.sum(-1) > 0).all()):
+        if values and not bool((sample_weight.sum(-1) > 0).all()):
             raise InputError("sample_weight must be above 0 somewhere in every environment, got 0 everywhere in one")
         features = torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
-    check_finite(features)
+    if values:
+        check_finite(features)
 
 
 def check_labels(labels: Tensor, num_classes: int | None) -> int:

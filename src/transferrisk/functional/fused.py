@@ -21,9 +21,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..solvers import Solution
-from .grouping import Grouped
-from .precision import full_precision
-from .transfer import Transfer, bounded, with_gradient
+from .predictor import full_precision
+from .transfer import Grouped, Transfer, WithGradient, bounded
 
 Rule = Literal["given", "worst", "uniform"]
 RULES: dict[Rule, int] = {"given": 0, "worst": 1, "uniform": 2}
@@ -74,7 +73,7 @@ def side(capacity: int) -> int:
 def group_fused(
     features: Tensor, labels: Tensor, environments: Tensor, ids: Tensor, num_classes: int, capacity: int
 ) -> Grouped:
-    """`grouping.group` for a batch in blocks: equally many samples of each of the ids (E,), in their order.
+    """`transfer.group` for a batch in blocks: equally many samples of each of the ids (E,), in their order.
 
     One launch. A sample with a label out of range, or that is not where its environment belongs, gets the weight nan.
     """
@@ -121,7 +120,8 @@ def fused_transfer_risk(
         if gradient is None:
             return result
         gradient = grouped.ungroup(gradient)[:, :-1]
-    return replace(result, risk=with_gradient(features, result.risk, gradient))
+    risk: Tensor = WithGradient.apply(features, result.risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
+    return replace(result, risk=risk)
 
 
 def _transfer(

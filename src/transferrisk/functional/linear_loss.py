@@ -15,12 +15,12 @@ logits     L  (B, n, C)  Z W^T,   S = softmax(L)
 
 J is the Jacobian of the softmax, a symmetric positive semi-definite C x C matrix per row.
 
-`SoftmaxLoss` is the loss of a batch of problems; `BlockLoss` is its sum over blocks of rows that many problems share.
+`SoftmaxLoss` is the loss of a batch of problems, `Hessian` its second derivative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -68,11 +68,6 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return largest + torch.log1p(torch.expm1(-largest) + rest)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of the rows' losses: (..., n, C), (..., n, C), (..., n) -> (...)."""
-    return (weights * row_losses(logits, targets)).sum(-1)
-
-
 def softmax_residual(probabilities: Tensor, targets: Tensor) -> Tensor:
     """S - Y for one-hot Y, (..., n, C), with full relative precision where S is close to Y.
 
@@ -81,17 +76,6 @@ def softmax_residual(probabilities: Tensor, targets: Tensor) -> Tensor:
     """
     others = torch.where(targets > 0, 0, probabilities)
     return others - targets * others.sum(-1, keepdim=True)
-
-
-def softmax_jacobian(probabilities: Tensor, direction: Tensor) -> Tensor:
-    """J(U) for S and U of shape (..., n, C).
-
-    J does not change when a constant is added to a row of U. Taking the likeliest class's entry as zero keeps
-    the relative precision where one probability is close to one.
-    """
-    top = probabilities.argmax(-1, keepdim=True)
-    moment = probabilities * (direction - direction.gather(-1, top))
-    return moment - probabilities * moment.sum(-1, keepdim=True)
 
 
 def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
@@ -103,11 +87,14 @@ def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
 class SoftmaxLoss:
     """l(W) of B problems: a `solvers.Problem`, which every minimiser takes.
 
-    `rows` may be (n, D) and `labels` (n,) where all problems share them.
+    Problems may share one table of rows (n, D) and labels (n,), and differ in their weights alone.
 
     centred  all W sum to zero over classes, as minimisers do: their logits and their gradients then do as well, and the
              last class needs no product
-    chunk    numbers of rows that `evaluate` works on at once, so that they are read while they are in the cache
+    gram     about the mean of z z^T over the rows, (1, D, D), or its diagonal, (1, 1, D), for `rough_inverse`; a bad
+             one costs iterations, not accuracy. None: computed from all rows
+    chunks   rows that `evaluate` works on at once, so that they are read while they are in the cache; rows in none of
+             them must have no weight. None: all rows at once
     """
 
     rows: Tensor  # (B, n, D)
@@ -116,7 +103,8 @@ class SoftmaxLoss:
     num_classes: int
     ridge: float
     centred: bool = False
-    chunk: int = 1 << 20
+    gram: Tensor | None = None
+    chunks: Sequence[slice] | None = None
 
     @cached_property
     def targets(self) -> Tensor:
@@ -132,16 +120,6 @@ class SoftmaxLoss:
     def unit(self) -> Tensor:
         """The length of a predictor that moves some logit by one, (B,)."""
         return 1 / self.lengths.amax(-1).clamp(min=torch.finfo(self.rows.dtype).tiny)
-
-    @property
-    def zero(self) -> Tensor:
-        """The predictors that are zero, (B, C, D)."""
-        return self.rows.new_zeros(len(self.weights), self.num_classes, self.rows.shape[-1])
-
-    def value(self, x: Tensor) -> Tensor:
-        """l(W), (B,)."""
-        data = cross_entropy(logits_of(x, self.rows), self.targets, self.weights)
-        return data + 0.5 * self.ridge * euclidean(x, x)
 
     def hessian(self, x: Tensor) -> Hessian:
         """H at W."""
@@ -161,7 +139,7 @@ class SoftmaxLoss:
         moved = logits + steps[..., None, None] * change  # (T, B, n, C)
         square, cross, curve = euclidean(x, x), euclidean(x, direction), euclidean(direction, direction)
         norm = square + 2 * steps * cross + steps.square() * curve
-        return cross_entropy(moved, self.targets, self.weights) + 0.5 * self.ridge * norm
+        return (self.weights * row_losses(moved, self.targets)).sum(-1) + 0.5 * self.ridge * norm
 
     def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
         """The minimiser of an upper bound of f along the direction.
@@ -183,53 +161,76 @@ class SoftmaxLoss:
 
         `linearise` keeps the digits of small residuals as well.
         """
-        shown = x[:, :-1].contiguous() if self.centred else x
+        shown = x[:, :-1] if self.centred else x
         value, gradient = torch.zeros(len(x), dtype=torch.float64, device=x.device), torch.zeros_like(shown)
-        n = self.labels.shape[-1]
-        step = max(1, self.chunk * n // max(1, self.rows.numel()))
-        for begin in range(0, n, step):
-            chunk = slice(begin, begin + step)
-            rows, labels, weights = self.rows[..., chunk, :], self.labels[..., chunk], self.weights[..., chunk]
-            logits = shown @ rows.mT  # (B, C, m)
+        for chunk in self.chunks or [slice(None)]:
+            rows, labels, weights = self.rows[..., chunk, :], self.labels[..., chunk], self.weights[:, chunk]
+            shares = rows.dim() == 2  # then problems that give these rows no weight need no product with them
+            those = weights.any(1).nonzero().flatten() if shares else slice(None)
+            weights, predictors = weights[those], shown[those].transpose(0, 1)
+            logits = x.new_empty(self.num_classes, *weights.shape)  # (C, B, m), so that a class is one piece
+            others = logits[: len(predictors)]
+            if shares:
+                torch.mm(predictors.reshape(-1, x.shape[-1]), rows.mT, out=others.view(-1, len(rows)))
+            else:
+                torch.bmm(predictors.transpose(0, 1), rows.mT, out=others.transpose(0, 1))
             if self.centred:
-                logits = torch.cat([logits, -logits.sum(1, keepdim=True)], 1)
-            logs = torch.log_softmax(logits, 1)
-            own = labels.clamp(min=0).expand(len(x), -1).unsqueeze(1)  # padding has no weight, whatever its class
-            value -= (weights.unsqueeze(1) * logs.gather(1, own)).sum((1, 2), dtype=torch.float64)
-            residual = logs.exp_().scatter_add_(1, own, -torch.ones_like(own, dtype=x.dtype)).mul_(weights.unsqueeze(1))
-            gradient += residual[:, : shown.shape[1]].contiguous() @ rows
-        if self.centred:
-            gradient = torch.cat([gradient, -gradient.sum(1, keepdim=True)], 1)
-        return value + 0.5 * self.ridge * euclidean(x, x).double(), gradient.add_(x, alpha=self.ridge)
+                torch.sum(others, 0, out=logits[-1]).neg_()
+            logs = torch.log_softmax(logits, 0)
+            own = labels.clamp(min=0).expand_as(weights).unsqueeze(0)  # padding has no weight, whatever its class
+            value[those] -= (weights * logs.gather(0, own)[0]).sum(1, dtype=torch.float64)
+            residual = logs.exp_().scatter_add_(0, own, logs.new_full((1, 1, 1), -1.0).expand_as(own)).mul_(weights)
+            residual = residual[: len(predictors)]
+            if shares:
+                gradient[those] += (residual.view(-1, len(rows)) @ rows).view_as(predictors).transpose(0, 1)
+            else:
+                gradient += residual.transpose(0, 1) @ rows
+        value += 0.5 * self.ridge * euclidean(x, x)
+        gradient.add_(shown, alpha=self.ridge)
+        # The last class from the others: so steps of a minimiser stay centred, where rounding would lead them off.
+        return value, torch.cat([gradient, -gradient.sum(1, keepdim=True)], 1) if self.centred else gradient
 
     def only(self, kept: Tensor) -> SoftmaxLoss:
+        if self.rows.dim() == 2:
+            return replace(self, weights=self.weights[kept])
         return replace(self, rows=self.rows[kept], labels=self.labels[kept], weights=self.weights[kept])
 
     def rough_inverse(self) -> Tensor:
-        """About the inverse Hessian at W = 0, ((1/C) Z^T Z / n + ridge)^-1."""
-        weighted = self.weights.unsqueeze(-1) * self.rows
-        if self.rows.shape[-1] > _LARGEST_FACTOR:
-            return rough_inverse((weighted * self.rows).sum(1, keepdim=True), self.num_classes, self.ridge)
-        return rough_inverse(weighted.mT @ self.rows, self.num_classes, self.ridge)
+        """About the inverse Hessian of each class at W = 0, C (Z^T Z / n + C ridge)^-1."""
+        gram = self.gram
+        if gram is None:
+            weighted = self.weights.unsqueeze(-1) * self.rows
+            few = self.rows.shape[-1] <= _LARGEST_FACTOR
+            gram = weighted.mT @ self.rows if few else (weighted * self.rows).sum(1, keepdim=True)
+        damping = self.ridge * self.num_classes
+        if gram.shape[1] == 1:
+            return self.num_classes / (gram + damping)
+        damped = gram + damping * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        return self.num_classes * torch.cholesky_inverse(torch.linalg.cholesky(damped))
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Directions along which the logits of x vary, and the constant; the Hessian there from evenly spaced rows.
+
+        Few rows are enough for it.
+        """
         if self.num_classes > _LARGEST_REFINED:
             return None
-        directions = logit_directions(x)
-        hessian = self.hessian_along(x, directions)
-        return directions, hessian + self.ridge * torch.eye(hessian.shape[-1], dtype=x.dtype, device=x.device)
-
-    def hessian_along(self, x: Tensor, directions: Tensor) -> Tensor:
-        """H without its ridge on classes x directions (B, b, D), (B, C b, C b)."""
-        probabilities = torch.softmax(x @ self.rows.mT, 1)  # (B, C, n)
+        constant = torch.zeros_like(x[:, :1])
+        constant[..., -1] = 1.0
+        directions = torch.linalg.qr(torch.cat([x[:, :-1], constant], 1).mT)[0].mT.contiguous()  # (B, b, D)
         C, b = x.shape[1], directions.shape[1]
-        along = directions @ self.rows.mT  # (B, b, n)
-        products = (probabilities.unsqueeze(2) * along.unsqueeze(1)).flatten(1, 2)  # (B, C b, n)
-        weighted = self.weights.unsqueeze(1) * products
+        counted = self.weights.any(0).nonzero().flatten()
+        most = int((self.weights > 0).sum(1).max())
+        counted = counted[:: max(1, most // (_ROWS_PER_DIRECTION * C * b))]
+        rows, weights = self.rows[..., counted, :], self.weights[:, counted].unsqueeze(1)
+        probabilities = torch.softmax(x @ rows.mT, 1)  # (B, C, m)
+        along = directions @ rows.mT  # (B, b, m)
+        products = (probabilities.unsqueeze(2) * along.unsqueeze(1)).flatten(1, 2)  # (B, C b, m)
+        weighted = weights / weights.sum(-1, keepdim=True) * products
         hessian = -(weighted @ products.mT)
         own = (weighted @ along.mT).unflatten(1, (C, b))  # (B, C, b, b)
         torch.diagonal(hessian.view(-1, C, b, C, b), dim1=1, dim2=3).add_(own.permute(0, 2, 3, 1))
-        return hessian
+        return directions, hessian + self.ridge * torch.eye(C * b, dtype=x.dtype, device=x.device)
 
 
 @dataclass(frozen=True)
@@ -245,20 +246,25 @@ class Hessian:
     weights: Tensor  # (B, n)
     ridge: float
 
+    @cached_property
+    def _constants(self) -> tuple[Tensor, Tensor]:
+        """The parts of `jacobian` that do not depend on U: the likeliest class of each row, and r S."""
+        return self.probabilities.argmax(-1, keepdim=True), self.weights.unsqueeze(-1) * self.probabilities
+
+    def jacobian(self, change: Tensor) -> Tensor:
+        """r J(U), (B, n, C).
+
+        J does not change when a constant is added to a row of U. Taking the likeliest class's entry as zero keeps the
+        relative precision where one probability is close to one.
+        """
+        top, weighted = self._constants
+        change = change - change.gather(-1, top)
+        return weighted * (change - (self.probabilities * change).sum(-1, keepdim=True))
+
     def product(self, vector: Tensor) -> Tensor:
-        """H[V], (B, C, D): `softmax_jacobian` with all that does not depend on V computed once."""
-        change = logits_of(vector, self.rows)
-        change = change - change.gather(-1, self._top)
-        mean = (self.probabilities * change).sum(-1, keepdim=True)
-        return torch.add((self._weighted * (change - mean)).mT @ self.rows, vector, alpha=self.ridge)
-
-    @cached_property
-    def _top(self) -> Tensor:
-        return self.probabilities.argmax(-1, keepdim=True)
-
-    @cached_property
-    def _weighted(self) -> Tensor:
-        return self.weights.unsqueeze(-1) * self.probabilities
+        """H[V], (B, C, D)."""
+        curved = self.jacobian(logits_of(vector, self.rows))
+        return torch.add(curved.mT @ self.rows, vector, alpha=self.ridge)
 
     def dense(self) -> Tensor:
         """H as (B, C D, C D), row-major over (class, column)."""
@@ -295,93 +301,3 @@ class Hessian:
         batch, n, C = self.probabilities.shape
         mixed = torch.einsum("bick,bik->bic", self._root(), rows.reshape(batch, n, C))
         return mixed.mT @ self.rows
-
-
-@dataclass(frozen=True)
-class BlockLoss:
-    """The losses of K problems on a table (n, D) that they share: the mean over the blocks of rows that each includes.
-
-    A `solvers.Evaluated`. The weights of all problems that include a block stand side by side in one product with it.
-    All W sum to zero over classes.
-
-    gram   about the mean of z z^T over the rows, (1, D, D), or its diagonal, (1, 1, D); a bad one costs iterations, not
-           accuracy
-    chunk  numbers of rows that are worked on at once
-    """
-
-    rows: Tensor  # (n, D)
-    labels: Tensor  # (n,)
-    blocks: Sequence[slice]  # of rows
-    included: Tensor  # (K, blocks) bool; every problem includes some row
-    num_classes: int
-    ridge: float
-    gram: Tensor
-    chunk: int = 1 << 20
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        """Rows of each problem, (K,) float64."""
-        lengths = torch.tensor([block.stop - block.start for block in self.blocks], dtype=torch.float64)
-        return self.included.double() @ lengths
-
-    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if bool(x.any()):
-            return self._sum(x)
-        # At zero, where fits begin, problems differ in the blocks they include only: each block is read for one.
-        alone = replace(self, included=torch.eye(len(self.blocks), dtype=torch.bool))
-        value, gradient = alone._sum(x.new_zeros(len(self.blocks), *x.shape[1:]))
-        shares = self.included * alone.sizes / self.sizes.unsqueeze(1)
-        return shares @ value, (shares.to(x.dtype) @ gradient.flatten(1)).view_as(x)
-
-    def _sum(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        value, gradient = 0.5 * self.ridge * euclidean(x, x).double(), self.ridge * x
-        for those, loss in self._losses():
-            some, change = loss.evaluate(x[those])
-            value[those] += some
-            gradient[those] += change
-        return value, gradient
-
-    def only(self, kept: Tensor) -> BlockLoss:
-        return replace(self, included=self.included[kept])
-
-    def rough_inverse(self) -> Tensor:
-        return rough_inverse(self.gram, self.num_classes, self.ridge)
-
-    def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The curvature from evenly spaced rows, since it needs few."""
-        if self.num_classes > _LARGEST_REFINED:
-            return None
-        directions = logit_directions(x)
-        size = self.num_classes * directions.shape[1]
-        stride = max(1, int(self.sizes.max()) // (_ROWS_PER_DIRECTION * size))
-        hessian, share = x.new_zeros(len(x), size, size), torch.zeros_like(self.sizes)
-        for those, loss in self._losses(stride):
-            hessian[those] += loss.hessian_along(x[those], directions[those])
-            share[those] += len(loss.labels) / self.sizes[those]
-        hessian /= share.to(x.dtype)[:, None, None]
-        return directions, hessian + self.ridge * torch.eye(size, dtype=x.dtype)
-
-    def _losses(self, stride: int = 1) -> Iterator[tuple[Tensor, SoftmaxLoss]]:
-        """Problems, and their loss without its ridge on every `stride`-th row of a block that they include."""
-        for included, block in zip(self.included.unbind(1), self.blocks, strict=True):
-            those, rows = included.nonzero().flatten(), self.rows[block][::stride]
-            if len(those) and len(rows):
-                weights = (1 / self.sizes[those]).to(rows.dtype).unsqueeze(1).expand(-1, len(rows))
-                labels = self.labels[block][::stride]
-                yield those, SoftmaxLoss(rows, labels, weights, self.num_classes, 0.0, True, self.chunk)
-
-
-def rough_inverse(gram: Tensor, num_classes: int, ridge: float) -> Tensor:
-    """C (Z^T Z / n + C ridge)^-1 from the mean of z z^T, (B, D, D), or from its diagonal, (B, 1, D)."""
-    if gram.shape[1] == 1:
-        return num_classes / (gram + ridge * num_classes)
-    damped = gram + ridge * num_classes * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return num_classes * torch.cholesky_inverse(torch.linalg.cholesky(damped))
-
-
-def logit_directions(x: Tensor) -> Tensor:
-    """Orthonormal directions (B, b, D) along which logits of the predictors x (B, C, D) vary, and the constant."""
-    constant = torch.zeros_like(x[:, :1])
-    constant[..., -1] = 1.0
-    basis: Tensor = torch.linalg.qr(torch.cat([x[:, :-1], constant], 1).mT)[0]
-    return basis.mT.contiguous()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .checks import working_dtype
 from .linear_loss import one_hot, scale_slopes
-from .precision import full_precision
+from .predictor import full_precision
 
 _SMALLEST = 1e-30
 

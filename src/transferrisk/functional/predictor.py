@@ -1,76 +1,87 @@
-"""w(Q; Phi): the exact ridge-regularised minimiser, and its derivative by the rows that it is fitted on."""
+"""w(Q; Phi): the exact ridge-regularised minimiser, its derivative by the rows it is fitted on, and their precision."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..errors import ConvergenceWarning, warn
 from ..settings import Positive, convert
 from ..solvers import CG, LinearSolver, Minimiser, Newton, Solution
-from ..solvers.named import check_solver
+from ..solvers.minimisers import check_solver
 from .checks import (
     check_count,
     check_labels,
     check_problem,
-    check_problem_values,
     check_start,
     check_tensors,
     working_dtype,
 )
-from .linear_loss import SoftmaxLoss, logits_of, softmax_jacobian, softmax_residual, with_bias
-from .precision import PREDICTOR, attempts, full_precision, warn_unless_converged
+from .linear_loss import SoftmaxLoss, logits_of, softmax_residual, with_bias
 
 SpaceName = Literal["auto", "predictor", "sample"]
 
 
-@dataclass(frozen=True)
-class Span:
-    """Rows Z = rows basis^T in an orthonormal basis of their span: the n x C space.
+PREDICTOR = "the optimal predictor"
+INVERSE = "the implicit gradient's linear system"
 
-    At its optimum a predictor lies in the span of the rows it is fitted on: ridge W = -(r (S - Y))^T Z. With
-    Z = R Q^T, Q (D, k) orthonormal and k = min(n, D), it is W = X Q^T for some X of C x k numbers, and because Q
-    keeps norms the problem in X is the same one with rows R in place of Z. When there are far fewer rows than
-    columns, its products no longer depend on D.
 
-    Why not coefficients over the rows themselves, W = A^T Z, with the Gram matrix Z Z^T: where rows are nearly
-    equal and their labels are not, A is huge and cancels in A^T Z, and float32 has no digits left to give.
-    """
+def attempts(features: Tensor) -> Iterator[Tensor]:
+    """The features, then the same in float64, for callers that the first answer does not satisfy."""
+    yield features
+    if features.dtype != torch.float64:
+        yield features.double()
 
-    rows: Tensor  # (B, n, k)
-    basis: Tensor | None  # (B, D, k) orthonormal columns; None: rows are taken as they are
 
-    @classmethod
-    def of(cls, rows: Tensor, space: SpaceName = "auto") -> Span:
-        """Factor rows (B, n, D) for "sample" (n x C), keep them for "predictor" (d x C).
+def warn_not_converged(solution: Solution, name: str) -> None:
+    """Warn of an answer that the last of the `attempts` has not reached: float64 is not a way out any more."""
+    iterations = "1 iteration" if solution.iterations == 1 else f"{solution.iterations} iterations"
+    warn(
+        f"{name} was not solved to tolerance after {iterations}, in float64 (residual "
+        f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or allow the solver more "
+        "iterations",
+        ConvergenceWarning,
+    )
 
-        "auto" factors where products with the rows are what takes the time: on a CPU, when that at least halves them.
-        On a GPU the small products cost their launch, whatever their size.
-        """
-        if convert("space", space, SpaceName) == "auto":
-            space = "sample" if rows.device.type == "cpu" and 2 * rows.shape[1] <= rows.shape[2] else "predictor"
-        if space == "predictor":
-            return cls(rows, None)
-        basis, triangle = torch.linalg.qr(rows.mT)
-        return cls(triangle.mT, basis)
 
-    def project(self, vectors: Tensor) -> Tensor:
-        """The part of (B, C, D) inside the span, (B, C, k)."""
-        return vectors if self.basis is None else vectors @ self.basis
-
-    def lift(self, reduced: Tensor) -> Tensor:
-        """(B, C, k) back to (B, C, D)."""
-        return reduced if self.basis is None else reduced @ self.basis.mT
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """No autocast and no TF32: Newton's method cannot correct what a rounded product does to its gradient."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    rounded = (
+        device.type == "cuda" and before != "ieee"
+    )  # otherwise there is nothing to change, nor to pin by restoring
+    try:
+        if rounded:
+            matmul.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        if rounded:
+            matmul.fp32_precision = before
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Predictors W (B, C, D) that minimise l on rows Z (B, n, D), and the problem in the space where it was solved."""
+    """Predictors W (B, C, D) that minimise l on rows Z (B, n, D), and the problem in the space where it was solved.
 
-    loss: SoftmaxLoss  # on the span's rows
-    span: Span
+    At its optimum a predictor lies in the span of the rows it is fitted on: ridge W = -(r (S - Y))^T Z. With Z = R Q^T,
+    Q (D, k) orthonormal and k = min(n, D), it is W = X Q^T for some X of C x k numbers, and because Q keeps norms the
+    problem in X is the same one with rows R in place of Z. When there are far fewer rows than columns, its products no
+    longer depend on D.
+
+    Why not coefficients over the rows themselves, W = A^T Z, with the Gram matrix Z Z^T: where rows are nearly equal
+    and their labels are not, A is huge and cancels in A^T Z, and float32 has no digits left to give.
+    """
+
+    loss: SoftmaxLoss  # on R, (B, n, k)
+    basis: Tensor | None  # Q, (B, D, k); None: R is Z, and X is W
     reduced: Tensor  # X, (B, C, k)
     solution: Solution  # W
 
@@ -86,15 +97,27 @@ def fit_rows(
     space: SpaceName = "auto",
     start: Tensor | None = None,
 ) -> Fit:
-    """Solve a batch of problems in the conventions of `linear_loss`."""
-    span = Span.of(rows, space)
-    loss = SoftmaxLoss(span.rows, labels, weights, num_classes, ridge)
-    begin = loss.zero
+    """Solve a batch of problems in the conventions of `linear_loss`.
+
+    space  "predictor" takes rows as they are (d x C), "sample" factors them first (n x C). "auto" factors where
+           products with the rows are what takes the time: on a CPU, when that at least halves them. On a GPU the small
+           products cost their launch, whatever their size
+    """
+    if convert("space", space, SpaceName) == "auto":
+        space = "sample" if rows.device.type == "cpu" and 2 * rows.shape[1] <= rows.shape[2] else "predictor"
+    basis = None
+    if space == "sample":
+        basis, triangle = torch.linalg.qr(rows.mT)
+        rows = triangle.mT
+    loss = SoftmaxLoss(rows, labels, weights, num_classes, ridge)
+    begin = rows.new_zeros(len(rows), num_classes, rows.shape[-1])
     if start is not None:  # from a confident mistake it is a long way back: zero where that has the lower loss
-        projected = span.project(start)
-        begin = torch.where((loss.value(projected) < loss.value(begin))[:, None, None], projected, begin)
+        start = start if basis is None else start @ basis
+        at_zero, at_start = loss.along(begin, start, torch.arange(2, dtype=rows.dtype, device=rows.device)[:, None])
+        begin = torch.where((at_start < at_zero)[:, None, None], start, begin)
     solution = (solver or Newton()).minimise(loss, begin)
-    return Fit(loss, span, solution.value, replace(solution, value=span.lift(solution.value)))
+    reduced = solution.value
+    return Fit(loss, basis, reduced, solution if basis is None else replace(solution, value=reduced @ basis.mT))
 
 
 def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None) -> tuple[Tensor, Solution]:
@@ -108,17 +131,16 @@ def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None
     v, and so h, need not lie in the span of the rows. A maps the span to itself and is ridge times the identity on what
     is orthogonal to it, so the two are solved apart. `solver` is conjugate gradients unless given.
     """
-    loss, span = fit.loss, fit.span
+    loss, basis = fit.loss, fit.basis
     hessian = loss.hessian(fit.reduced)
-    inside = span.project(cotangent)
+    inside = cotangent if basis is None else cotangent @ basis
     solution = (solver or CG()).solve(hessian, inside)
-    h = span.lift(solution.value)
-    if span.basis is not None:
-        h = h + (cotangent - span.lift(inside)) / loss.ridge
-    S = hessian.probabilities
-    curved = softmax_jacobian(S, logits_of(solution.value, loss.rows))  # U: the rows do not see what is orthogonal
-    moved = softmax_residual(S, loss.targets) @ h + curved @ fit.solution.value
-    return -loss.weights.unsqueeze(-1) * moved, replace(solution, value=h)
+    curved = hessian.jacobian(logits_of(solution.value, loss.rows))  # U: the rows do not see what is orthogonal
+    if basis is not None:
+        orthogonal = (cotangent - inside @ basis.mT) / loss.ridge
+        solution = replace(solution, value=solution.value @ basis.mT + orthogonal)
+    residual = loss.weights.unsqueeze(-1) * softmax_residual(hessian.probabilities, loss.targets)
+    return -(residual @ solution.value + curved @ fit.solution.value), solution
 
 
 def solve_predictor(
@@ -141,15 +163,16 @@ def solve_predictor(
 
     Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
     """
-    batched = check_problem(features, labels, sample_weight)
-    ridge, num_classes = convert("ridge", ridge, Positive), check_count("num_classes", num_classes)
     if solver is not None:
         check_solver("solver", solver, "minimise")
+    reads_values = solver is None or not solver.captures
+    check_problem(features, labels, sample_weight, reads_values)
+    ridge, num_classes = convert("ridge", ridge, Positive), check_count("num_classes", num_classes)
+    batched = features.dim() == 3
     if start is not None:
         check_start(start, features, num_classes, len(features) if batched else 1)
-    if not (solver and solver.captures):
+    if reads_values:
         check_labels(labels, num_classes)
-        check_problem_values(features, sample_weight)
     with torch.no_grad(), full_precision(features.device):
         rows = with_bias(features.detach().to(working_dtype(features.dtype)))
         weights = torch.ones_like(rows[..., 0]) if sample_weight is None else sample_weight.to(rows.dtype)
@@ -185,8 +208,8 @@ def optimal_predictor(
         solution = solve_predictor(
             attempt, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
         )
-        if fixed or solution.all_converged:
+        if fixed or bool(solution.converged.all()):
             break
     else:
-        warn_unless_converged(solution, PREDICTOR)
+        warn_not_converged(solution, PREDICTOR)
     return solution.value.to(working_dtype(features.dtype))

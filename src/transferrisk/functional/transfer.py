@@ -9,13 +9,16 @@ In the conventions of `linear_loss`, for predictors W(Q), Q one of m queries amo
     direct    dR/dZ_P =  (1/m) sum_Q a_P(Q) r_P (S_P - Y_P) W(Q)          with S_P under W(Q)
     implicit  dR/dZ_Q = -(1/m) r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)],         U = Z_Q h_Q^T
 
-The implicit part is `predictor.implicit_vjp`. With W(Q) solved, direct + implicit is the total derivative.
+With W(Q) solved, direct + implicit is the total derivative; the implicit part is `predictor.implicit_vjp`. A batch's
+rows are gathered by environment into one padded tensor (`group`), so that all environments are handled by the same few
+matrix products, whatever their sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,15 +26,90 @@ from torch import Tensor
 
 from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
-from ..solvers.named import check_solver
+from ..solvers.minimisers import check_solver
 from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, working_dtype
-from .grouping import Grouped, group
-from .linear_loss import cross_entropy, softmax_residual
-from .precision import PREDICTOR, attempts, full_precision, warn_unless_converged
-from .predictor import Fit, SpaceName, fit_rows, implicit_vjp
+from .linear_loss import one_hot, row_losses, softmax_residual, with_bias
+from .predictor import (
+    PREDICTOR,
+    Fit,
+    SpaceName,
+    attempts,
+    fit_rows,
+    full_precision,
+    implicit_vjp,
+    warn_not_converged,
+)
 
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """E environments of up to N samples each; `linear_loss` explains rows, targets and weights.
+
+    Padding has weight zero and all-zero features, the constant column included, so it changes nothing.
+    """
+
+    rows: Tensor  # (E, N, D)
+    labels: Tensor  # (E, N), -1 for padding
+    weights: Tensor  # (E, N) each sample's share of its environment, 1/n_e unless weighted; 0 for padding
+    counts: Tensor | None  # (E,) samples of each environment; None: see `samples`
+    num_classes: int
+    slots: Tensor | None  # (n,) where each sample went in the flattened (E N); None: see `samples`
+    samples: int = 0  # of each environment, where these are in blocks, one environment after the other
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(E, N, C)"""
+        return one_hot(self.labels, self.num_classes, self.rows.dtype)
+
+    def ungroup(self, values: Tensor) -> Tensor:
+        """(E, N, ...) back to the order of the batch, (n, ...)."""
+        if self.slots is None:
+            return values[:, : self.samples].flatten(0, 1)
+        return values.flatten(0, 1).index_select(0, self.slots)
+
+
+def group(
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_environments: int,
+    num_classes: int,
+    capacity: int | None = None,
+    sample_weights: Tensor | None = None,
+) -> Grouped:
+    """features (n, d), labels (n,), index (n,) in 0..E-1.
+
+    `capacity` is N. Without it N is the largest count, which must be read from the device; with it nothing
+    is read. What cannot be placed rightly must not go unnoticed: the samples of an environment that does not
+    fit, and samples whose label or index is out of range, get the weight nan. `sample_weights` (n,) decide a sample's
+    share of its environment; one whose weights are all zero counts as absent.
+    """
+    n = len(features)
+    wrong = (labels < 0) | (labels >= num_classes) | (index < 0) | (index >= num_environments)
+    index = index.clamp(0, num_environments - 1)
+    environments = torch.arange(num_environments, device=index.device)
+    counts = (index.unsqueeze(-1) == environments).sum(0)  # (E,)
+    size = capacity if capacity is not None else max(int(counts.max()), 1)
+    order = torch.argsort(index, stable=True)
+    first = counts.cumsum(0) - counts  # (E,) where each environment starts in the sorted order
+    ranks = torch.empty_like(order).scatter_(0, order, torch.arange(n, device=index.device)) - first[index]
+    slots = index * size + ranks.clamp(max=size - 1)
+
+    def place(values: Tensor, padding: int = 0) -> Tensor:
+        padded = values.new_full((num_environments * size, *values.shape[1:]), padding)
+        return padded.index_copy(0, slots, values).reshape(num_environments, size, *values.shape[1:])
+
+    share = torch.where(counts > size, torch.nan, 1 / counts.clamp(min=1).to(features.dtype))[index]
+    if sample_weights is not None:
+        given = sample_weights.to(features.dtype)
+        total = torch.where(index.unsqueeze(-1) == environments, given.unsqueeze(-1), 0).sum(0)  # (E,)
+        share = torch.where(share.isnan(), share, given / torch.where(total > 0, total, 1)[index])
+        counts = torch.where(total > 0, counts, 0)
+    share = torch.where(wrong, torch.nan, share)
+    return Grouped(place(with_bias(features)), place(labels, -1), place(share), counts, num_classes, slots)
 
 
 @dataclass(frozen=True)
@@ -78,21 +156,6 @@ def given_weights(alpha: Tensor) -> WeightRule:
     return rule
 
 
-def cross_logits(predictors: Tensor, rows: Tensor) -> Tensor:
-    """Logits of every W(Q) on every environment, (m, E, N, C)."""
-    return torch.einsum("qcd,pnd->qpnc", predictors, rows)
-
-
-def direct_gradient(residual: Tensor, predictors: Tensor) -> Tensor:
-    """sum_Q a_P(Q) r_P (S_P - Y_P) W(Q), (E, N, D); `residual` (m, E, N, C) holds all but the last factor."""
-    return torch.einsum("qpnc,qcd->pnd", residual, predictors)
-
-
-def predictor_gradient(residual: Tensor, rows: Tensor) -> Tensor:
-    """v_Q, (m, C, D)."""
-    return torch.einsum("qpnc,pnd->qcd", residual, rows)
-
-
 def feature_gradient(
     grouped: Grouped,
     queries: Tensor,
@@ -103,14 +166,15 @@ def feature_gradient(
     bound: float | None,
     implicit: LinearSolver | None,
 ) -> tuple[Tensor, Solution | None]:
-    """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M; `logits` are `cross_logits`. And h_Q."""
+    """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M, and h_Q; `logits` (m, E, N, C) of W(Q) on P."""
     predictors = fit.solution.value
     probabilities = torch.softmax(logits, -1)
     residual = share[..., None, None] * grouped.weights.unsqueeze(-1) * softmax_residual(probabilities, grouped.targets)
-    direct = direct_gradient(residual, predictors)
+    direct = torch.einsum("qpnc,qcd->pnd", residual, predictors)
     if gradient_matching == 0:
         return direct, None
-    moved, h = implicit_vjp(fit, predictor_gradient(residual, grouped.rows), implicit)
+    v = torch.einsum("qpnc,pnd->qcd", residual, grouped.rows)
+    moved, h = implicit_vjp(fit, v, implicit)
     through_predictor = torch.zeros_like(direct).index_copy(0, queries, gradient_matching * moved)
     if bound is not None:
         through_predictor = bounded(through_predictor, direct, bound)
@@ -126,14 +190,8 @@ def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
     return gradient * torch.where(norm > allowed, allowed / norm, 1.0)
 
 
-def with_gradient(features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
-    """The risk, as a function of the features whose gradient is this."""
-    value: Tensor = _WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
-    return value
-
-
-class _WithGradient(torch.autograd.Function):
-    """The risk, with the closed-form gradient as its backward."""
+class WithGradient(torch.autograd.Function):
+    """The risk as a function of the features, with a gradient in closed form as its backward."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
@@ -184,7 +242,7 @@ def transfer_risk(
     bound              keeps the implicit gradient's norm at most this multiple of the direct one's
     implicit           how H^-1 v is solved; None: conjugate gradients to rounding level
     start              (C, D) where the search for every W(Q) starts
-    capacity           see `grouping.group`
+    capacity           see `group`
     sample_weights     (n,) how much each sample counts within its environment; None: all the same
 
     The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
@@ -207,9 +265,11 @@ def transfer_risk(
             space=space,
             start=None if start is None else start.detach().to(features.dtype).expand(len(queries), -1, -1),
         )
-        logits = cross_logits(fit.solution.value, grouped.rows)
-        matrix = cross_entropy(logits, grouped.targets, grouped.weights)  # (m, E)
-        both = grouped.present[queries].unsqueeze(-1) & grouped.present
+        logits = torch.einsum("qcd,pnd->qpnc", fit.solution.value, grouped.rows)
+        matrix = (grouped.weights * row_losses(logits, grouped.targets)).sum(-1)  # (m, E)
+        assert grouped.counts is not None  # `group` counts them
+        present = grouped.counts > 0
+        both = present[queries].unsqueeze(-1) & present
         counted = both & (queries.unsqueeze(-1) != everyone)
         used = weights(matrix, counted)
         share = used / counted.any(-1).sum()  # mean over the queries that are present
@@ -221,7 +281,7 @@ def transfer_risk(
             )
             gradient = grouped.ungroup(gradient)[:, :-1]
     if wants_gradient:
-        risk = with_gradient(features, risk, gradient)
+        risk = WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
     return Transfer(risk, torch.where(both, matrix, torch.nan), used, fit.solution, inverse)
 
 
@@ -249,8 +309,8 @@ def transfer_matrix(
     index, fixed = torch.searchsorted(ids, environments), solver is not None and solver.fixed
     for attempt in attempts(features.detach()):
         result = transfer_risk(attempt, labels, index, len(ids), classes, ridge, solver=solver, space=space)
-        if fixed or result.solution.all_converged:
+        if fixed or bool(result.solution.converged.all()):
             break
     else:
-        warn_unless_converged(result.solution, PREDICTOR)
+        warn_not_converged(result.solution, PREDICTOR)
     return result.matrix.to(working_dtype(features.dtype))

@@ -50,7 +50,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..experiments.tasks import ignore_steps
 from ..functional import solve_predictor, transfer_risk, uniform_weights, worst_weights
-from ..functional.linear_loss import cross_entropy, one_hot, with_bias
+from ..functional.linear_loss import one_hot, row_losses, with_bias
 from ..results import Record
 from ..settings import Bound, Count, Length, NonNegative, Positive, Seed, Settings
 from ..solvers import Cholesky, Newton
@@ -162,7 +162,7 @@ class Toy:
         features = self.features(angles, means).reshape(K, -1, 1)
         predictors = solve_predictor(features.detach(), labels, 2, self.ridge, sample_weight=weights).value
         logits = with_bias(features) @ predictors.mT
-        risks = cross_entropy(logits, one_hot(labels, 2, features.dtype), weights / E)
+        risks = (weights / E * row_losses(logits, one_hot(labels, 2, features.dtype))).sum(-1)
         (slopes,) = torch.autograd.grad(risks.sum(), angles)
         return risks.detach(), slopes
 

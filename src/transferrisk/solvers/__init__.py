@@ -1,11 +1,8 @@
 """Generic solvers: values that are passed in, and that know nothing of losses or environments."""
 
-from .cg import CG
-from .direct import Cholesky, Woodbury
-from .gradient_descent import GradientDescent
 from .lbfgs import LBFGS
-from .neumann import Neumann
-from .newton import Newton
+from .linear import CG, Cholesky, Neumann, Woodbury
+from .minimisers import GradientDescent, Newton
 from .protocols import (
     Evaluated,
     Linearisation,

@@ -13,7 +13,8 @@ Differs from the textbook routine in four ways:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,13 +40,8 @@ class LBFGS:
     memory: int = 15
     refine_after: int | None = 6
 
-    @property
-    def fixed(self) -> bool:
-        return False
-
-    @property
-    def captures(self) -> bool:
-        return False
+    fixed: ClassVar[bool] = False
+    captures: ClassVar[bool] = False
 
     def minimise(self, problem: Evaluated, start: Tensor) -> Solution:
         default = 1e-13 if start.dtype == torch.float64 else 5e-7
@@ -102,29 +98,38 @@ def _step(
     return new, f_new, g_new
 
 
+@dataclass
 class _InverseHessian:
     """H, the running approximation of the inverse Hessian of each problem."""
 
-    def __init__(self, rough: Tensor, memory: int) -> None:
-        self.rough, self.memory = rough, memory
-        self.scale: Tensor | None = None  # (B,) of the rough inverse
-        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # step, change, 1 / (step . change) or 0
-        self.refined: tuple[Tensor, Tensor] | None = None  # directions (B, b, D), inverse Hessian (B, C b, C b)
+    rough: Tensor  # H_0 of one row of x, (B, D, D) or (B, 1, D), B = 1 where problems share it
+    memory: int
+    scale: Tensor | None = None  # (B,) of the rough inverse
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # step, change, 1 / (step . change) or 0
+    refined: tuple[Tensor, Tensor] | None = None  # directions (B, b, D), inverse Hessian (B, C b, C b)
 
     def keep(self, kept: Tensor) -> None:
+        """Drop the problems that are not kept, (B,) bool."""
         self.rough = self.rough[kept] if len(self.rough) > 1 else self.rough
         self.scale = None if self.scale is None else self.scale[kept]
-        self.pairs = [(s[kept], y[kept], r[kept]) for s, y, r in self.pairs]
+        for i, (step, change, inverse) in enumerate(self.pairs):
+            self.pairs[i] = step[kept], change[kept], inverse[kept]
         self.refined = None if self.refined is None else (self.refined[0][kept], self.refined[1][kept])
 
     def product(self, vector: Tensor) -> Tensor:
-        """H vector, (B, C, D), by the two loops of limited-memory BFGS."""
+        """H vector, (B, C, D), by the two loops of limited-memory BFGS around H_0."""
         q, shares = vector, []
         for s, y, r in reversed(self.pairs):
             share = r * euclidean(s, q)
             q = q - per_problem(share, q) * y
             shares.append(share)
-        q = self._first(q)
+        rest, along = self._split(q)
+        q, _ = self._split(self._rough(rest))
+        if self.scale is not None:
+            q = q * per_problem(self.scale, q)
+        if self.refined is not None and along is not None:
+            directions, inverse = self.refined
+            q = q + (inverse @ along.flatten(1).unsqueeze(2)).view_as(along) @ directions
         for (s, y, r), share in zip(self.pairs, reversed(shares), strict=True):
             q = q + per_problem(share - r * euclidean(y, q), q) * s
         return q
@@ -149,17 +154,6 @@ class _InverseHessian:
         factor, failed = torch.linalg.cholesky_ex(hessian)
         if not bool(failed.any()) and bool(factor.isfinite().all()):
             self.refined = directions, torch.cholesky_inverse(factor)
-
-    def _first(self, vector: Tensor) -> Tensor:
-        """H_0 vector."""
-        rest, along = self._split(vector)
-        out = self._split(self._rough(rest))[0]
-        if self.scale is not None:
-            out = out * per_problem(self.scale, out)
-        if self.refined is not None and along is not None:
-            directions, inverse = self.refined
-            out = out + (inverse @ along.flatten(1).unsqueeze(2)).view_as(along) @ directions
-        return out
 
     def _split(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
         """The vector without its components along the refined directions, and these components (B, C, b)."""

@@ -33,10 +33,6 @@ class Solution:
     iterations: int | Tensor
     residual: Tensor
 
-    @property
-    def all_converged(self) -> bool:
-        return bool(self.converged.all())
-
     def to(self, dtype: torch.dtype) -> Solution:
         """The same in another floating type."""
         return replace(self, value=self.value.to(dtype), residual=self.residual.to(dtype))

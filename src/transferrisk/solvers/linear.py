@@ -1,0 +1,158 @@
+"""Linear systems A x = rhs, for a batch of them: conjugate gradients, direct solves, and the paper's Neumann series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import DivergedError
+from .protocols import Product, Solution, System, accurate, euclidean, norms, per_problem
+
+
+@dataclass(frozen=True)
+class CG:
+    """Conjugate gradients.
+
+    Stops when the residual it carries along is <= tolerance * |rhs| (None: 1e-12 in float64, 1e-6 in float32). `solve`
+    then computes the residual anew, and calls the answer converged when that bounds its error (`protocols.accurate`)
+    or, with a tolerance given, when it is within ten times that.
+
+    Differs from the textbook routine in two ways:
+
+    1. Problems of a batch that are done stand still while the others go on, so that a problem's answer does not depend
+       on its neighbours.
+    2. With `fixed=True` it runs `max_iterations` iterations and never looks at a value on the host, so that a whole
+       training step can be captured in a CUDA graph.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 1000
+    fixed: bool = False
+
+    @property
+    def captures(self) -> bool:
+        return self.fixed
+
+    def solve(self, system: System, rhs: Tensor) -> Solution:
+        found = self.run(system.product, rhs)
+        residual = norms(rhs - system.product(found.value))
+        if self.tolerance is None:
+            converged = accurate(norms(found.value), residual, system.ridge)
+        else:
+            converged = residual <= 10 * self.tolerance * norms(rhs)
+        return replace(found, converged=converged, residual=residual)
+
+    def run(self, product: Product, rhs: Tensor, tolerance: Tensor | None = None) -> Solution:
+        """The iteration alone; `tolerance` (B,) overrides the solver's own, as an inexact Newton method wants it."""
+        if tolerance is None:
+            default = 1e-12 if rhs.dtype == torch.float64 else 1e-6
+            own = default if self.tolerance is None else self.tolerance
+            tolerance = rhs.new_full(rhs.shape[:1], own)
+        x = torch.zeros_like(rhs)
+        residual = direction = rhs
+        square = euclidean(rhs, rhs)
+        target = square * tolerance.square()
+        iterations = 0
+        while iterations < self.max_iterations:
+            active = square > target
+            if not self.fixed and not bool(active.any()):
+                break
+            image = product(direction)
+            curvature = euclidean(direction, image)
+            step = per_problem(torch.where(active & (curvature > 0), square / curvature, 0), rhs)
+            x = torch.addcmul(x, step, direction)
+            residual = torch.addcmul(residual, step, image, value=-1)
+            previous, square = square, torch.where(active, euclidean(residual, residual), square)
+            ratio = torch.where(previous > 0, square / previous, 0)
+            direction = torch.addcmul(residual, per_problem(ratio, rhs), direction)
+            iterations += 1
+        return Solution(x, square <= target, iterations, square.sqrt())
+
+
+def _solve(matrix: Tensor, rhs: Tensor) -> Tensor:
+    """matrix (B, m, m) positive definite, rhs (B, m); a failed factorisation leaves nan."""
+    factor, _ = torch.linalg.cholesky_ex(matrix)
+    return torch.cholesky_solve(rhs.unsqueeze(-1), factor).squeeze(-1)
+
+
+def _report(system: System, rhs: Tensor, value: Tensor) -> Solution:
+    residual = norms(system.product(value) - rhs)
+    return Solution(value, accurate(norms(value), residual, system.ridge), 1, residual)
+
+
+@dataclass(frozen=True)
+class Cholesky:
+    """Factors A = F^T F + ridge I itself, (B, m, m)."""
+
+    fixed: ClassVar[bool] = False
+    captures: ClassVar[bool] = True
+
+    def solve(self, system: System, rhs: Tensor) -> Solution:
+        return _report(system, rhs, _solve(system.dense(), rhs.flatten(1)).reshape(rhs.shape))
+
+
+@dataclass(frozen=True)
+class Woodbury:
+    """Factors F F^T + ridge I instead, which is smaller when F has fewer rows than columns:
+
+    A^-1 rhs = (rhs - F^T (F F^T + ridge I)^-1 F rhs) / ridge
+    """
+
+    fixed: ClassVar[bool] = False
+    captures: ClassVar[bool] = True
+
+    def solve(self, system: System, rhs: Tensor) -> Solution:
+        gram = system.factor_gram()
+        gram = gram + system.ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        correction = system.factor_adjoint(_solve(gram, system.factor(rhs)))
+        return _report(system, rhs, (rhs - correction) / system.ridge)
+
+
+@dataclass(frozen=True)
+class Neumann:
+    """The truncated Neumann series, as section 4.2 of the paper writes it.
+
+        A^-1 rhs  ~  s * sum over i = 0..terms of (I - s A)^i rhs
+
+    with s = 1 in the paper. The partial sum h leaves rhs - A h = (I - s A)^(terms + 1) rhs, so the norm of the next
+    power is the residual, exactly. I - s A is symmetric, so the ratio of successive powers' norms never falls: once it
+    is above one the series diverges and no further term can mend it. That raises `DivergedError` or, with
+    `raises=False`, where the host never looks at a value, gives nan. Few terms are rarely enough: `converged` and
+    `residual` say how far they are off.
+
+    Differs from the public implementation: each power is a tensor of its own (there the running vector and the sum are
+    one object, which drops a term), and a diverged sum is never returned as if it were an answer.
+    """
+
+    fixed: ClassVar[bool] = True
+
+    terms: int = 10
+    scale: float = 1.0
+    raises: bool = True
+
+    @property
+    def captures(self) -> bool:
+        return not self.raises
+
+    def solve(self, system: System, rhs: Tensor) -> Solution:
+        power = total = rhs
+        norm = previous = norms(rhs)
+        for i in range(self.terms + 1):
+            power = power - self.scale * system.product(power)
+            previous, norm = norm, norms(power)
+            if i < self.terms:
+                total = total + power
+        contracting = (norm <= previous) & torch.isfinite(norm)
+        if self.raises and not bool(contracting.all()):
+            first = int((~contracting).nonzero()[0])
+            growth = float((norm / previous).nan_to_num(torch.inf).max())
+            raise DivergedError(
+                f"the Neumann series diverges for problem {first} of {len(norm)} (terms grow {growth:.3g}-fold): "
+                f"{self.scale:g} * A has an eigenvalue above 2. Use a smaller scale, scale the features down, "
+                "or an exact solver (implicit='exact')."
+            )
+        value = torch.where(per_problem(contracting, total), self.scale * total, torch.nan)
+        return Solution(value, accurate(norms(value), norm, system.ridge), self.terms + 1, norm)
