@@ -56,7 +56,7 @@ def _residual(S, Y):
 
 @triton.jit
 def _jacobian(S, top, U):
-    """J(U) likewise, as `linear_loss.Hessian.jacobian`; `top` marks the likeliest class of each row."""
+    """J(U) likewise, as `linear_loss.softmax_jacobian`; `top` marks the likeliest class of each row."""
     moment = S * (U - tl.sum(tl.where(top, U, 0.0), 1)[:, None])
     return moment - S * tl.sum(moment, 1)[:, None]
 

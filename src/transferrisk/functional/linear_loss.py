@@ -78,6 +78,17 @@ def softmax_residual(probabilities: Tensor, targets: Tensor) -> Tensor:
     return others - targets * others.sum(-1, keepdim=True)
 
 
+def softmax_jacobian(probabilities: Tensor, direction: Tensor) -> Tensor:
+    """J(U) for S and U of shape (..., n, C).
+
+    J does not change when a constant is added to a row of U. Taking the likeliest class's entry as zero keeps the
+    relative precision where one probability is close to one.
+    """
+    top = probabilities.argmax(-1, keepdim=True)
+    moment = probabilities * (direction - direction.gather(-1, top))
+    return moment - probabilities * moment.sum(-1, keepdim=True)
+
+
 def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
     """d/ds CE(s L, y) at s = 1 of each row, sum_c (S - Y)_c L_c: (..., n, C), (..., n, C) -> (..., n)."""
     return ((probabilities_of(logits) - targets) * logits).sum(-1)
@@ -248,23 +259,16 @@ class Hessian:
 
     @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
-        """The parts of `jacobian` that do not depend on U: the likeliest class of each row, and r S."""
+        """The parts of a product that do not depend on V: the likeliest class of each row, and r S."""
         return self.probabilities.argmax(-1, keepdim=True), self.weights.unsqueeze(-1) * self.probabilities
 
-    def jacobian(self, change: Tensor) -> Tensor:
-        """r J(U), (B, n, C).
-
-        J does not change when a constant is added to a row of U. Taking the likeliest class's entry as zero keeps the
-        relative precision where one probability is close to one.
-        """
-        top, weighted = self._constants
-        change = change - change.gather(-1, top)
-        return weighted * (change - (self.probabilities * change).sum(-1, keepdim=True))
-
     def product(self, vector: Tensor) -> Tensor:
-        """H[V], (B, C, D)."""
-        curved = self.jacobian(logits_of(vector, self.rows))
-        return torch.add(curved.mT @ self.rows, vector, alpha=self.ridge)
+        """H[V], (B, C, D), with r J(U) as in `softmax_jacobian`."""
+        top, weighted = self._constants
+        change = logits_of(vector, self.rows)
+        change = change - change.gather(-1, top)
+        mean = (self.probabilities * change).sum(-1, keepdim=True)
+        return torch.add((weighted * (change - mean)).mT @ self.rows, vector, alpha=self.ridge)
 
     def dense(self) -> Tensor:
         """H as (B, C D, C D), row-major over (class, column)."""

@@ -22,7 +22,7 @@ from .checks import (
     check_tensors,
     working_dtype,
 )
-from .linear_loss import SoftmaxLoss, logits_of, softmax_residual, with_bias
+from .linear_loss import SoftmaxLoss, logits_of, softmax_jacobian, softmax_residual, with_bias
 
 SpaceName = Literal["auto", "predictor", "sample"]
 
@@ -135,12 +135,13 @@ def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None
     hessian = loss.hessian(fit.reduced)
     inside = cotangent if basis is None else cotangent @ basis
     solution = (solver or CG()).solve(hessian, inside)
-    curved = hessian.jacobian(logits_of(solution.value, loss.rows))  # U: the rows do not see what is orthogonal
+    curved = softmax_jacobian(hessian.probabilities, logits_of(solution.value, loss.rows))  # rows see the span alone
     if basis is not None:
         orthogonal = (cotangent - inside @ basis.mT) / loss.ridge
         solution = replace(solution, value=solution.value @ basis.mT + orthogonal)
-    residual = loss.weights.unsqueeze(-1) * softmax_residual(hessian.probabilities, loss.targets)
-    return -(residual @ solution.value + curved @ fit.solution.value), solution
+    residual = softmax_residual(hessian.probabilities, loss.targets)
+    moved = residual @ solution.value + curved @ fit.solution.value
+    return -loss.weights.unsqueeze(-1) * moved, solution
 
 
 def solve_predictor(
