@@ -197,15 +197,15 @@ def test_a_pretrained_backbone_is_frozen_on_a_cpu_and_a_line_says_so(trm, tmp_pa
     [
         (
             ("fit", "visits.csv", *NAMED, "--output", "m"),
-            "transferrisk.fitting.source.read_source",
+            "transferrisk.fitting.fitted.read_source",
             "use fewer --workers, a sm",
         ),
         (
             ("predict", "m", "visits.csv", "--output", "p.csv"),
-            "transferrisk.fitting.load_model",
+            "transferrisk.fitting.model.load_model",
             "use a lower --chunk-rows",
         ),
-        (("export", "m", "--output", "m.onnx"), "transferrisk.fitting.load_model", "end other programs"),
+        (("export", "m", "--output", "m.onnx"), "transferrisk.fitting.model.load_model", "end other programs"),
     ],
 )
 def test_full_memory_is_one_line(trm, visits, tmp_path, monkeypatch, command, where, way_out):
@@ -222,7 +222,7 @@ def test_other_errors_stay_what_they_are(monkeypatch):
     def fail(*_):
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr("transferrisk.fitting.load_model", fail)
+    monkeypatch.setattr("transferrisk.fitting.model.load_model", fail)
     monkeypatch.setattr(sys, "argv", ["trm", "predict", "m", "visits.csv", "--output", "p.csv"])
     with pytest.raises(RuntimeError, match="shapes differ"):
         _run()  # not main, which leaves its signal handlers where an error is not told

@@ -17,7 +17,6 @@ from transferrisk.errors import InputError
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.model import Model, Origin
 from transferrisk.models import OnFrozen, build_model
-from transferrisk.models.saved import SavedModel
 
 NEEDED = "comes with the extra onnx: pip install 'transferrisk[onnx]'"
 
@@ -33,7 +32,7 @@ def runtime(tmp_path):
         inputs = export_onnx(model, tmp_path / "model.onnx")
         session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
         assert [entry[0] for entry in inputs] == [entry.name for entry in session.get_inputs()]
-        assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(model.class_names)
+        assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == list(model.classes)
         return session
 
     return session_of
@@ -41,8 +40,9 @@ def runtime(tmp_path):
 
 def model_of(shape, backbone, kind="table", schema=None):
     torch.manual_seed(0)
-    saved = SavedModel(build_model(backbone, 3, shape).eval(), backbone, shape, ("a", "b", "c"), ("u", "v"))
-    return Model(saved, Origin("table:x.csv", kind, "outcome", "site", algorithm="erm"), schema)
+    network = build_model(backbone, 3, shape).eval()
+    origin = Origin("table:x.csv", kind, "outcome", "site", algorithm="erm")
+    return Model(network, backbone, shape, ("a", "b", "c"), ("u", "v"), {}, origin, schema)
 
 
 def fed(frame, session):
@@ -89,8 +89,7 @@ def test_vectors(runtime, backbone, dtype):
     network = OnFrozen(
         build_model("linear", 3, (7,)), build_model(backbone, 3, (7,)).to(dtype), Standardise.fit(x[:30], dtype=dtype)
     )
-    saved = SavedModel(network.eval(), "linear", (7,), ("a", "b", "c"), ("u", "v"))
-    model = Model(saved, Origin(kind="vectors"))
+    model = Model(network.eval(), "linear", (7,), ("a", "b", "c"), ("u", "v"))
     (found,) = runtime(model).run(["probabilities"], {"features": x[30:]})
     assert np.abs(found - model.predict_proba(x[30:])).max() < 1e-5
 

@@ -24,7 +24,7 @@ def test_a_model_read_again_says_the_same(fitted, folder):
     new = table(50, seed=1)
     model = load_model(folder)
     assert np.array_equal(model.predict_proba(new), fitted.model.predict_proba(new))
-    assert model.class_names == ("no", "yes")
+    assert model.classes == ("no", "yes")
     assert np.allclose(model.predict_proba(new).sum(1), 1)
     assert (model.predict(new) == new["outcome"]).mean() > 0.7
 
@@ -87,12 +87,12 @@ def test_a_folder_that_is_there_stays_where_it_is(fitted, folder, tmp_path, monk
     for name in (".", "../link"):
         save_fit(fitted, name, force=True)
         assert sorted(path.name for path in here.iterdir()) == sorted(FILES)
-        assert load_model(name).class_names == ("no", "yes")
+        assert load_model(name).classes == ("no", "yes")
     assert here.stat().st_ino == inode
     assert (tmp_path / "link").is_symlink()
     (tmp_path / "later").symlink_to(tmp_path / "elsewhere")
     save_fit(fitted, tmp_path / "later")
-    assert load_model(tmp_path / "elsewhere").class_names == ("no", "yes")
+    assert load_model(tmp_path / "elsewhere").classes == ("no", "yes")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "here", "later", "link", "model"]
 
 
@@ -146,7 +146,7 @@ def test_a_classifier_that_was_saved_predicts_files(tmp_path):
     classifier = TransferRiskClassifier(max_epochs=5, random_state=0).fit(x, x[:, 0] > 0, environments=site)
     classifier.save(tmp_path / "model")
     model = load_model(tmp_path / "model")
-    assert (model.kind, model.class_names) == ("vectors", ("False", "True"))
+    assert (model.origin.kind, model.classes) == ("vectors", ("False", "True"))
     np.testing.assert_allclose(model.predict_proba(x), classifier.predict_proba(x), atol=1e-12)
 
 

@@ -14,7 +14,7 @@ from rows import ASKED, table
 from transferrisk.data import Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
-from transferrisk.fitting.predict import predict
+from transferrisk.fitting.model import predict_file
 from transferrisk.fitting.stream import read_parts
 
 COLUMNS = ["probability_no", "probability_yes"]
@@ -33,7 +33,7 @@ def test_parts_give_what_one_go_gives(fitted, tmp_path, ending, size):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = fitted.model.predict_proba(new)
-        done = predict(fitted.model, str(file), output, identity="code", size=size)
+        done = predict_file(fitted.model, str(file), output, identity="code", size=size)
     found = pd.read_parquet(output) if ending == "parquet" else pd.read_csv(output, sep=None, engine="python")
     assert list(found.columns) == ["code", "prediction", *COLUMNS]
     assert found["code"].tolist() == new["code"].tolist()
@@ -50,7 +50,7 @@ def test_each_difference_is_told_once(fitted, tmp_path):
     new["colour"] = np.where(np.arange(60) % 2, "mauve", new["colour"])
     new.to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(UserWarning) as told:  # noqa: PT030  # what they say is looked at below
-        done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=7)
+        done = predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=7)
     lines = [str(warning.message).removeprefix(f"{tmp_path / 'new.csv'}: ") for warning in told]
     kinds = [re.sub(r"\d+", "N", line) for line in lines]
     assert kinds.count("columns not used: 'extra'") == 1
@@ -69,7 +69,7 @@ def test_columns_that_differ_by_a_digit_are_each_told(tmp_path):
     new = old.head(12).assign(**{name: ["z (1)", "y", "x", None] * 3 for name in names})
     new.to_csv(tmp_path / "new.csv", index=False)
     with pytest.warns(UserWarning) as told:  # noqa: PT030  # what they say is looked at below
-        predict(model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=5)
+        predict_file(model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=5)
     lines = [str(warning.message) for warning in told]
     assert len(lines) == 6
     for name in names:  # all rows of the file are counted, whatever part they are in
@@ -82,7 +82,7 @@ def told_of(model, frame, tmp_path, size=7):
     frame.to_csv(tmp_path / "new.csv", index=False)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        done = predict(model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=size)
+        done = predict_file(model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=size)
     assert done.rows == len(frame)
     return [str(warning.message).removeprefix(f"{tmp_path / 'new.csv'}: ") for warning in told]
 
@@ -115,7 +115,7 @@ def test_labels_the_model_does_not_know_are_wrong(fitted, tmp_path):
     new.to_csv(tmp_path / "new.csv", index=False)
     told = "new.csv: 2 rows without a label left out of the accuracy; labels the model does not know count as wrong: 'p"
     with pytest.warns(UserWarning, match=told):
-        done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=8)
+        done = predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=8)
     guesses = pd.read_csv(tmp_path / "out.csv")["prediction"]
     assert done.right == {"all rows": ((guesses[9:] == "no").sum(), 10)}
 
@@ -124,7 +124,7 @@ def test_without_a_label_the_model_knows_there_is_no_accuracy(fitted, tmp_path):
     table(12).assign(outcome=["perhaps", None] * 6).to_csv(tmp_path / "new.csv", index=False)
     told = "no accuracy, since the model knows none of the labels 'perhaps', but 'no', 'yes'"
     with pytest.warns(UserWarning, match=told) as lines:
-        done = predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv")
+        done = predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv")
     assert (len(lines), done.rows, done.right) == (1, 12, {})
 
 
@@ -141,7 +141,7 @@ def test_without_a_label_the_model_knows_there_is_no_accuracy(fitted, tmp_path):
 def test_what_cannot_be_predicted_leaves_no_file(fitted, tmp_path, change, told):
     change(table(30)).to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(InputError, match=told):
-        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.parquet", identity="code")
+        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.parquet", identity="code")
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 
 
@@ -151,10 +151,10 @@ def test_a_name_that_was_given_has_to_be_there(fitted, tmp_path, option):
     new.to_csv(tmp_path / "new.csv", index=False)
     wanted, near = {"label": ("resultt", "result"), "environment": ("plaze", "place")}[option]
     with pytest.raises(InputError, match=f"has no column '{wanted}': did you mean '{near}'.* with --{option}"):
-        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", Options(**{option: wanted}))
+        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", Options(**{option: wanted}))
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
     with pytest.warns(UserWarning, match="columns not used"):
-        assert predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv").right == {}
+        assert predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv").right == {}
 
 
 def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
@@ -163,13 +163,13 @@ def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
     new.to_csv(tmp_path / "new.csv", index=False)
     (tmp_path / "out.csv").write_text("old")
     with pytest.raises(InputError, match=r"new.csv, from row 21 on: column 'x0' has 'high' in row 6"):
-        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=10)
+        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=10)
     assert (tmp_path / "out.csv").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(InputError, match=r"identity='prediction' \(--id\): a column of the predictions has that name"):
-        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", identity="prediction")
+        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", identity="prediction")
     with pytest.raises(InputError, match=r"--output must end in .*out\.xls"):
-        predict(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.xls")
+        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.xls")
 
 
 def test_the_samples_are_never_replaced(fitted, tmp_path):
@@ -181,16 +181,16 @@ def test_the_samples_are_never_replaced(fitted, tmp_path):
     for given in (str(file), f"table:{file}"):
         for output in ("new.csv", "link.csv", "hard.csv"):
             with pytest.raises(InputError, match=rf"{output} is read( as .*new\.csv)?, and is not replaced"):
-                predict(fitted.model, given, tmp_path / output)
+                predict_file(fitted.model, given, tmp_path / output)
     assert file.read_bytes() == before
-    assert predict(fitted.model, str(file), tmp_path / "other.csv").rows == 12
+    assert predict_file(fitted.model, str(file), tmp_path / "other.csv").rows == 12
 
 
 def test_whole_numbers_to_keep_stay_whole_beside_missing_ones(fitted, tmp_path):
     new = table(30).assign(key=[*range(25), None, *range(26, 30)])
     new["key"] = new["key"].astype("Int64")
     new.to_parquet(tmp_path / "new.parquet")
-    predict(fitted.model, str(tmp_path / "new.parquet"), tmp_path / "out.parquet", identity="key", size=10)
+    predict_file(fitted.model, str(tmp_path / "new.parquet"), tmp_path / "out.parquet", identity="key", size=10)
     found = pd.read_parquet(tmp_path / "out.parquet")["key"]
     assert found.isna().tolist() == new["key"].isna().tolist()
     assert found.dropna().astype(int).tolist() == new["key"].dropna().astype(int).tolist()
@@ -209,13 +209,13 @@ def test_embeddings(tmp_path, kind):
         pd.DataFrame({"embedding": list(x), "label": labels, "environment": sites}).to_parquet(file)
     fitted = fit(file, None, Plan(("erm",), compared=False, algorithm="erm", device="cpu"))
     with pytest.raises(InputError, match=r"has no (array|column) 'labelz': did you mean 'labels?'"):
-        predict(fitted.model, str(file), tmp_path / "none.csv", Options(label="labelz"))
+        predict_file(fitted.model, str(file), tmp_path / "none.csv", Options(label="labelz"))
     standardise = fitted.model.network.featuriser.standardise
     assert standardise.mean.tolist() == pytest.approx(x.astype(np.float64).mean(0), rel=1e-6)
     other = x.copy()
     other[:, 5] = 4  # it was constant
     assert np.array_equal(fitted.model.predict_proba(other), fitted.model.predict_proba(x))
-    done = predict(fitted.model, str(file), tmp_path / "out.csv", size=50)
+    done = predict_file(fitted.model, str(file), tmp_path / "out.csv", size=50)
     found = pd.read_csv(tmp_path / "out.csv")[["probability_a", "probability_b"]]
     assert np.allclose(found, fitted.model.predict_proba(x), atol=1e-12)
     assert sum(right for right, _ in done.right.values()) / 240 > 0.95
@@ -236,7 +236,7 @@ def test_images_in_folders_and_manifests(tmp_path):
                 rows.append((str(path.relative_to(tmp_path)), label, site))
     plan = Plan(compared=False, algorithm="erm", backbone="cnn:4", epochs=40, device="cpu")
     fitted = fit(tmp_path / "pictures", Options(size=8), plan)
-    done = predict(fitted.model, str(tmp_path / "pictures"), tmp_path / "folder.csv")
+    done = predict_file(fitted.model, str(tmp_path / "pictures"), tmp_path / "folder.csv")
     assert set(done.right) == {"a", "b", "c"}
     (part,) = read_parts(fitted.model, str(tmp_path / "pictures"), Options(), None)
     assert torch.equal(part.inputs, fitted.source.samples.inputs[:])
@@ -244,17 +244,17 @@ def test_images_in_folders_and_manifests(tmp_path):
     found = pd.read_csv(tmp_path / "folder.csv")
     assert np.allclose(found[["probability_cat", "probability_dog"]], chances, atol=1e-12)
     pd.DataFrame(rows, columns=["path", "label", "environment"]).to_csv(tmp_path / "list.csv", index=False)
-    again = predict(fitted.model, str(tmp_path / "list.csv"), tmp_path / "list_out.csv")
+    again = predict_file(fitted.model, str(tmp_path / "list.csv"), tmp_path / "list_out.csv")
     assert again.right == done.right
     for listing, told in (("list.csv", "has no column 'sites': choose from"), ("pictures", "has folders and no col")):
         with pytest.raises(InputError, match=told):
-            predict(fitted.model, str(tmp_path / listing), tmp_path / "none.csv", Options(environment="sites"))
+            predict_file(fitted.model, str(tmp_path / listing), tmp_path / "none.csv", Options(environment="sites"))
     listed = pd.read_csv(tmp_path / "list_out.csv")
     assert listed["prediction"].tolist() == found["prediction"].tolist()
-    classes_alone = predict(fitted.model, str(tmp_path / "pictures" / "a"), tmp_path / "a.csv")
+    classes_alone = predict_file(fitted.model, str(tmp_path / "pictures" / "a"), tmp_path / "a.csv")
     assert classes_alone.right == {"all rows": done.right["a"]}
     (tmp_path / "pictures" / "a" / "cat" / "bad.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"bad\.png cannot be used"):
-        predict(fitted.model, str(tmp_path / "pictures"), tmp_path / "bad.csv")
+        predict_file(fitted.model, str(tmp_path / "pictures"), tmp_path / "bad.csv")
     with pytest.warns(UserWarning, match=r"bad\.png is left out"):
-        assert predict(fitted.model, str(tmp_path / "pictures"), None, Options(skip_bad=True)).rows == 36
+        assert predict_file(fitted.model, str(tmp_path / "pictures"), None, Options(skip_bad=True)).rows == 36

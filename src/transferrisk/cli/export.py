@@ -19,9 +19,8 @@ def export(
 
     Example: trm export model --output model.onnx
     """
-    from ..fitting import load_model
     from ..fitting.export import PROBABILITIES, export_onnx
-    from ..fitting.model import keep_model
+    from ..fitting.model import keep_model, load_model
     from ..fitting.report import names_in_text
     from ..reports import Table
     from ..reports.terminal import print_line, print_values
@@ -30,9 +29,9 @@ def export(
     keep_model(output, model)
     inputs = export_onnx(loaded, output)
     described = [{"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in inputs]
-    classes = {"output": PROBABILITIES, "classes": list(loaded.class_names)}
+    classes = {"output": PROBABILITIES, "classes": list(loaded.classes)}
     if json is None or not json.write({"file": str(output), "inputs": described, **classes}):
         print_values(Table("Inputs", ["Name", "Type", "Value"], inputs))
-        named = names_in_text(loaded.class_names)
-        print_values(f"Output: {PROBABILITIES}, float32 (n, {len(loaded.class_names)}), of {named}")
+        named = names_in_text(loaded.classes)
+        print_values(f"Output: {PROBABILITIES}, float32 (n, {len(loaded.classes)}), of {named}")
         print_line(f"Model: {output}")

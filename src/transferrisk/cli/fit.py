@@ -91,19 +91,17 @@ def fit(
     Example: trm fit visits.csv --label outcome --environment hospital --output model
     """
     from ..data import Options
-    from ..fitting.fitted import Plan, fit_source, settle
-    from ..fitting.model import check_output
-    from ..fitting.report import columns_table, fit_sections, frozen_note, save_fit, summarise_fit
-    from ..fitting.source import read_source
+    from ..fitting.fitted import Plan, fit_source, read_source, settle
+    from ..fitting.report import check_output, columns_table, fit_sections, frozen_note, save_fit, summarise_fit
     from ..reports.terminal import print_line, print_values, task_progress
 
     options = Options(
         root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
         lazy=lazy or None, skip_bad=skip_bad,
     )  # fmt: skip
-    names = tuple(part.strip() for part in algorithms.split(",") if part.strip())
+    names = filter(None, map(str.strip, algorithms.split(",")))
     plan = Plan(
-        algorithms=names, algorithm=algorithm, compared=compare, settings=tuple(set_ or ()), backbone=backbone,
+        algorithms=tuple(names), algorithm=algorithm, compared=compare, settings=tuple(set_ or ()), backbone=backbone,
         weights=weights, epochs=epochs, seed=seed, repeats=repeats, folds=folds, device=device,
         workers=workers, drop_small=drop_small, frozen=frozen, on_top=on_top,
     )  # fmt: skip

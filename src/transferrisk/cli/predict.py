@@ -38,9 +38,7 @@ def predict(
     """
     from ..data import Options
     from ..errors import InputError
-    from ..fitting import load_model
-    from ..fitting.model import keep_model
-    from ..fitting.predict import predict as predict_samples
+    from ..fitting.model import keep_model, load_model, predict_file
     from ..reports.terminal import print_line, print_values, task_progress
 
     to_stdout = output == "-"
@@ -50,7 +48,7 @@ def predict(
     keep_model(Path(output), model)
     asked = Options(label=label, environment=environment, features=features, path=path, skip_bad=skip_bad)
     with task_progress() as advance:
-        done = predict_samples(loaded, file, None if to_stdout else Path(output), asked, identity, chunk_rows, advance)
+        done = predict_file(loaded, file, None if to_stdout else Path(output), asked, identity, chunk_rows, advance)
     if json is None or not json.write({**done.to_dict(), "output": output}):
         print_values(*done.sections(), stderr=to_stdout)
         print_line(f"{done.rows} predictions{'' if to_stdout else f': {output}'}", stderr=to_stdout)

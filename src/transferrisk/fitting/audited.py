@@ -15,8 +15,8 @@ from ..files import expand_home
 from ..models import features_of
 from ..training.feed import content_digests, inputs_digest
 from ..training.spec import few_samples
+from .fitted import read_source
 from .model import Model, load_model
-from .source import read_source
 
 _KINDS = {"table": "a table", "vectors": "vectors", "images": "images"}
 _UNSEEN = ("training_domain", "test")  # splits that are not trained on
@@ -28,11 +28,11 @@ def read_model_features(folder: Path, given: str, options: Options) -> Audited:
     A model of `trm train` says how its data was divided; a model of `trm fit` was trained on every row of its data.
     """
     model = load_model(folder)
-    spec: Mapping[str, Any] | None = model.saved.about.get("spec")
+    spec: Mapping[str, Any] | None = model.about.get("spec")
     if spec is None:
         sets = [_unseen_by_fit(folder, model, given, options)]
     else:
-        sets = _unseen_by_training(folder, spec, model.saved.about.get("digests", {}), given, options)
+        sets = _unseen_by_training(folder, spec, model.about.get("digests", {}), given, options)
     return join_sets(sets, [features_of(model.network, one.batch, len(one)) for one in sets])
 
 
@@ -46,7 +46,7 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
     if _is_same_set(name, origin.data):
         raise InputError(trained)
     if origin.kind == "images":
-        options = replace(options, size=options.size or model.shape[-1])
+        options = replace(options, size=options.size or model.input_shape[-1])
     elif name.partition(":")[0] == origin.data.partition(":")[0]:
         own = {"label": origin.label, "environment": origin.environment, **origin.names}
         asked: dict[str, Any] = {key: getattr(options, key) or value for key, value in own.items()}
@@ -54,10 +54,14 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
     source = read_source(name, options, drop_small=True)
     if source.kind != origin.kind:
         raise InputError(f"{name} must hold {_KINDS[origin.kind]}, which {folder} takes, got {_KINDS[source.kind]}")
-    rows = model.encode(source)
+    rows = source.samples
+    if model.schema is not None and source.frame is not None:
+        rows = replace(rows, inputs=model.schema.encode(source.frame).features)
     shape = tuple(rows.inputs[:1].shape[1:])
-    if shape != model.shape:
-        raise InputError(f"{name} must hold inputs of shape {tuple(model.shape)}, which {folder} takes, got {shape}")
+    if shape != model.input_shape:
+        raise InputError(
+            f"{name} must hold inputs of shape {tuple(model.input_shape)}, which {folder} takes, got {shape}"
+        )
     if inputs_digest(rows) == origin.digest:
         raise InputError(trained)
     return rows

@@ -42,7 +42,7 @@ class _Deployed(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.network = model.network
-        self.images = model.kind == "images"
+        self.images = model.origin.kind == "images"
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.network(inputs.float() / 255 if self.images else inputs)
@@ -56,21 +56,21 @@ def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
     check_target(path)
     if path.suffix.lower() != ".onnx":
         raise InputError(f"--output must end in .onnx, got {path}")
-    images = model.kind == "images"
+    images = model.origin.kind == "images"
     name, kind = ("images", torch.uint8) if images else ("features", torch.float32)
-    graph = _exported(_Deployed(model).eval(), torch.zeros(2, *model.shape, dtype=kind), name)
+    graph = _exported(_Deployed(model).eval(), torch.zeros(2, *model.input_shape, dtype=kind), name)
     if model.schema is not None:
         inputs = _inputs_of(model.schema)
         graph = _with_table(model.schema, graph)
     else:
-        shape = ", ".join(map(str, model.shape))
+        shape = ", ".join(map(str, model.input_shape))
         meaning = "decoded and scaled to this size" if images else "as in the file"
         inputs = [(name, f"{str(kind).removeprefix('torch.')} (n, {shape})", meaning)]
     graph.producer_name = "transferrisk"
     del graph.metadata_props[:]
     onnx.helper.set_model_props(
         graph,
-        {"classes": json.dumps(model.class_names), "label": model.origin.label, "algorithm": model.origin.algorithm},
+        {"classes": json.dumps(model.classes), "label": model.origin.label, "algorithm": model.origin.algorithm},
     )
     onnx.checker.check_model(graph)
     write_atomically(path, graph.SerializeToString())

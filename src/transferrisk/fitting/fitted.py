@@ -1,41 +1,81 @@
-"""From a table, embeddings or images to a model: compare algorithms, choose one, train it on everything."""
+"""From a table, embeddings or images to a model: read them, compare candidates, choose one, train it on everything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
 
 import joblib
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
-from ..algorithms import get_algorithm, parse_settings, setting_names
-from ..data import Options
-from ..errors import InputError, WeightsWarning, listed, warn
+from ..algorithms import get_algorithm
+from ..data import EnvironmentSet, Options, Splits, load_data
+from ..data.catalogue import find_set, set_name
+from ..data.checks import review_vectors
+from ..data.environments import concatenate, retyped
+from ..data.schema import Schema
+from ..data.sets.embeddings import find_columns
+from ..data.sets.tables import read_table
+from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
+from ..files import existing_file, expand_home
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
-from ..models.saved import SavedModel
-from ..settings import Count, Seed, Settings
+from ..settings import Count, Seed, Settings, as_json
 from ..sklearn import TransferRiskClassifier
-from ..training import Engine, Steps, TrainConfig, Watch
+from ..training import Engine, Steps, TrainConfig
 from ..training.defaults import default_backbone
 from ..training.engine import device_of
 from ..training.feed import inputs_digest
+from .candidates import TableEncoder, make_candidates, read_stored_table
 from .compare import Choice, Comparison, Curve, beside_a_guess, choose, compare, curve_of
-from .estimators import ImageClassifier, TableEncoder, numbered, stored_table
-from .model import Model, Origin, describe_model
-from .source import Source, read_source
+from .model import Model, Origin
 
-ALGORITHMS = ("erm", "groupdro", "trm")
-FOLDS = 10  # environments that are held out at most
-SMALL = 2000  # rows below which starting processes costs more than it brings
+if TYPE_CHECKING:
+    import pandas as pd
 
+Kind = Literal["table", "vectors", "images"]
 OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in images, trainings or steps"""
+
+FEWEST = 10  # rows of an environment that can be trained or tested on
+SMALL = 2000  # rows below which starting processes costs more than it brings
+
+
+@dataclass(frozen=True)
+class Source:
+    """
+    name         the data set, as in `trm data list`
+    samples      labels and environments; inputs are images or vectors as they are, of a table its encoded rows
+    label        what the label is called, likewise the environment
+    columns      of a file of vectors: the columns or the array that hold them
+    frame        of a table, its columns; None: there is no table
+    schema       of a table, how all its rows were encoded
+    """
+
+    name: str
+    kind: Kind
+    samples: EnvironmentSet
+    label: str
+    environment: str
+    columns: tuple[str, ...] = ()
+    frame: pd.DataFrame | None = None
+    schema: Schema | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Rows of each environment."""
+        return dict(zip(self.samples.environment_names, self.samples.group_counts().sum(1).tolist(), strict=True))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.samples.inputs[:1].shape[1:])
 
 
 @dataclass(frozen=True)
@@ -56,7 +96,7 @@ class Plan(Settings):
     on_top      that network; None: the one for vectors
     """
 
-    algorithms: tuple[str, ...] = ALGORITHMS
+    algorithms: tuple[str, ...] = ("erm", "groupdro", "trm")
     algorithm: str | None = None
     compared: bool = True
     settings: tuple[str, ...] = ()
@@ -65,7 +105,7 @@ class Plan(Settings):
     epochs: Count | None = None
     seed: Seed = 0
     repeats: Count = 1
-    folds: Count = FOLDS
+    folds: Count = 10
     device: str = "auto"
     workers: Count | None = None
     drop_small: bool = False
@@ -74,7 +114,7 @@ class Plan(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (*self.algorithms, *((self.algorithm,) if self.algorithm else ())):
+        for name in filter(None, (*self.algorithms, self.algorithm)):
             get_algorithm(name)
         if not self.algorithms or len(set(self.algorithms)) < len(self.algorithms):
             raise InputError(f"algorithms must be names, each given once, got {listed(self.algorithms) or 'none'}")
@@ -114,39 +154,88 @@ def fit(
     return fit_source(read_source(str(data), options, plan.drop_small), plan, options, on_progress)
 
 
+def read_source(given: str, options: Options, drop_small: bool = False) -> Source:
+    """The data of a path or a name. Environments with few rows are an error, or left out with `drop_small`."""
+    name = set_name(given, options)
+    base, _, argument = name.partition(":")
+    data_set, _ = find_set(name)
+    options.refuse_all_but(data_set.takes, name)
+    if base == "table":
+        table = read_table(expand_home(argument), options)
+        names, counts = table.environment_names, np.bincount(table.environments, minlength=len(table.environment_names))
+        small = _small_environments(dict(zip(names, counts.tolist(), strict=True)), name, drop_small)
+        if small:  # before anything is inferred from the rows
+            kept = ~np.isin(table.environments, [names.index(one) for one in small])
+            table = table.select(torch.from_numpy(np.flatnonzero(kept)))
+        samples = table.data.only([one for one in names if one not in small]) if small else table.data
+        review_vectors(samples, table.file, table.positions)
+        return Source(name, "table", samples, table.label, table.environment, frame=table.frame, schema=table.schema)
+    data = load_data(name, options)
+    if isinstance(data, Splits):
+        warn(f"{name}: its training environments are used, and its test environment is not touched", DataWarning)
+        data = concatenate([data.train, retyped(data.training_domain, EnvironmentSet)])
+    kind: Kind = "images" if data.inputs[:1].dim() == 4 else "vectors"
+    columns: tuple[str, ...] = ()
+    label, environment = options.label or "label", options.environment or "environment"
+    if base == "npz":
+        columns = (options.features or "features",)
+        label, environment = options.label or "labels", options.environment or "environments"
+    elif base == "parquet":
+        found = find_columns(existing_file(argument), options)
+        columns, label, environment = found.features, found.label, found.environment
+    source = Source(name, kind, data, label, environment, columns)
+    small = _small_environments(source.sizes, name, drop_small)
+    if small:
+        source = replace(source, samples=data.only([one for one in data.environment_names if one not in small]))
+    return source
+
+
+def _small_environments(sizes: Mapping[str, int], name: str, drop_small: bool) -> list[str]:
+    """Environments to leave out, since they have few rows; without `drop_small`, they are an error."""
+    small = [environment for environment, size in sizes.items() if size < FEWEST]
+    if not small:
+        return []
+    told = listed(f"{environment!r} ({counted(sizes[environment], 'row')})" for environment in small)
+    line = f"{name}: environments must have {FEWEST} rows or more, got {told}"
+    if not drop_small:
+        raise InputError(f"{line}: merge them with others, or go on without them with drop_small (--drop-small)")
+    left = len(sizes) - len(small)
+    if left < 2:
+        raise InputError(f"{line}; without them {left} would be left, and two are needed: merge some")
+    warn(f"{line}; they are left out", DataWarning)
+    return small
+
+
 def fit_source(
     source: Source, plan: Plan, options: Options | None = None, on_progress: OnProgress | None = None
 ) -> Fitted:
     """Fit a model to data that has been read."""
     options, on_progress = options or Options(), on_progress or (lambda what, done, total: None)
     plan = settle(source, plan)
-    candidates = plan.algorithms if plan.compared else (plan.algorithm or "trm",)
-    if plan.algorithm is not None and plan.algorithm not in candidates:
-        candidates = (*candidates, plan.algorithm)
-    given = settings_by_algorithm(candidates, plan.settings)
-    trained, backbone = source, None
+    names = plan.algorithms if plan.compared else (plan.algorithm or "trm",)
+    if plan.algorithm is not None and plan.algorithm not in names:
+        names = (*names, plan.algorithm)
+    candidates = make_candidates(source, plan, names)
+    samples, backbone = source.samples, None
     if plan.frozen:
-        backbone = _frozen_backbone(source, plan)
-        trained = featurised(source, backbone, plan, on_progress)
-    comparison = _compare(trained, plan, given, on_progress) if plan.compared else None
-    choice = _choice(plan, comparison, candidates[0])
-    said = f"{choice.algorithm} on all rows"
-    progress = Steps(partial(on_progress, said))
-    final = _estimator(trained, plan, given, (progress,), choice.algorithm, plan.seed)
-    samples = trained.samples
-    names = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
-    final.fit(_rows(trained), samples.labels.numpy(), environments=names)
-    origin = Origin(
-        source.name,
-        source.kind,
-        source.label,
-        source.environment,
-        {name: value for name in ("features", "path") if (value := getattr(options, name))},
-        source.columns,
-        choice.algorithm,
-        inputs_digest(source.samples),
-    )
-    model = _model(source, plan, final, backbone, origin)
+        backbone = build_model(str(plan.backbone), len(samples.class_names), source.shape, plan.weights)
+        samples = replace(samples, inputs=frozen_features(source, plan, backbone, on_progress))
+    by_number = source.kind == "images" and not plan.frozen
+    X = np.arange(len(samples))[:, None] if by_number else samples.inputs[:].numpy()
+    comparison = _compare(candidates, X, source, samples, plan, on_progress) if plan.compared else None
+    if plan.algorithm is not None:
+        choice = Choice(plan.algorithm, "asked for")
+    elif comparison is None:
+        choice = Choice(names[0], "the default; nothing was compared")
+    else:
+        choice = choose(comparison)
+    if comparison is not None:
+        choice = replace(choice, why=choice.why + beside_a_guess(comparison, choice.algorithm))
+    progress = Steps(partial(on_progress, f"{choice.algorithm} on all rows"))
+    final = candidates[choice.algorithm].set_params(watch=(progress,))
+    environments = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
+    final.fit(X, samples.labels.numpy(), environments=environments)
+    model = _whole_model(source, plan, choice.algorithm, final, backbone, options)
     return Fitted(model, source, plan, comparison, choice, curve_of(final), final.config_, final.settings_)
 
 
@@ -156,10 +245,15 @@ def settle(source: Source, plan: Plan) -> Plan:
     A CPU is too slow to train all of a pretrained network, so there it is frozen.
     """
     images = source.kind == "images"
-    backbone, weights = plan.backbone or default_backbone(source.shape, len(source.samples)), plan.weights
+    usual = default_backbone(source.shape, len(source.samples))
+    backbone, weights = plan.backbone or usual, plan.weights
     if not is_registered(backbone):
-        if plan.backbone is None and weights is None:
-            backbone = _with_weights(backbone)
+        if plan.backbone is None and weights is None and (backbone := backbone_at_hand(usual)) != usual:
+            warn(
+                f"the ImageNet weights of {usual} cannot be fetched: {backbone} is taken, whose weights pip has "
+                "installed; to choose yourself, name one with --backbone",
+                WeightsWarning,
+            )
         weights = weights or "imagenet"
     pretrained = images and weights not in (None, "none")
     if plan.frozen and not images:
@@ -176,142 +270,62 @@ def settle(source: Source, plan: Plan) -> Plan:
     return replace(plan, backbone=backbone, weights=weights, frozen=frozen, on_top=on_top)
 
 
-def _with_weights(usual: str) -> str:
-    backbone = backbone_at_hand(usual)
-    if backbone != usual:
-        warn(
-            f"the ImageNet weights of {usual} cannot be fetched: {backbone} is taken, whose weights pip has installed; "
-            "to choose yourself, name one with --backbone",
-            WeightsWarning,
-        )
-    return backbone
-
-
-def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Each "key=value" goes to the algorithms that have the key, and "name.key=value" to that one."""
-    mine: dict[str, list[str]] = {name: [] for name in algorithms}
-    for pair in pairs:
-        owner, dot, rest = pair.partition(".")
-        if dot and owner in mine:
-            mine[owner].append(rest)
-            continue
-        key = pair.partition("=")[0]
-        owners = [name for name in algorithms if key in setting_names(name)]
-        for name in owners or algorithms[-1:]:  # where none has it, the error of the last one says what there is
-            mine[name].append(pair)
-    return {name: parse_settings(name, own) for name, own in mine.items()}
-
-
-def _frozen_backbone(source: Source, plan: Plan) -> Classifier:
-    """The network to be frozen; that the one on top fits is seen before features are computed, which takes longer."""
-    classes = len(source.samples.class_names)
-    backbone = build_model(str(plan.backbone), classes, source.shape, plan.weights)
-    build_model(str(plan.on_top), classes, (backbone.head.in_features,))
-    return backbone
-
-
-def featurised(source: Source, backbone: Classifier, plan: Plan, on_progress: OnProgress) -> Source:
-    """The source with the backbone's features (n, d) in place of its images, which are read once, in their order.
+def frozen_features(source: Source, plan: Plan, backbone: Classifier, on_progress: OnProgress) -> torch.Tensor:
+    """The features (n, d) that a backbone has of images, which are read once, in their order.
 
     They are computed in full precision on any device, since it is on a CPU that the model will predict.
     """
     samples = source.samples
-
-    def batch(part: slice) -> torch.Tensor:
-        images = samples.batch(part)
-        on_progress(f"features by {plan.backbone}", part.start + len(images), len(samples))
-        return images
-
+    # That the network on top fits is seen before features are computed, which takes longer.
+    build_model(str(plan.on_top), len(samples.class_names), (backbone.head.in_features,))
     engine = Engine.of(plan.device, precision="fp32")
     with engine.arithmetic():
-        features = features_of(backbone.to(engine.device), batch, len(samples)).cpu()
+        on_rows = partial(on_progress, f"features by {plan.backbone}")
+        features = features_of(backbone.to(engine.device), samples.batch, len(samples), on_rows).cpu()
     backbone.cpu()
     wrong = ~features.isfinite().all(1)
     if wrong.any():
         raise InputError(
             f"{source.name}: the features of image {int(wrong.int().argmax()) + 1} must be finite: use other weights"
         )
-    return replace(source, kind="vectors", samples=replace(samples, inputs=features), columns=("features",))
+    return features
 
 
-def _compare(source: Source, plan: Plan, given: Mapping[str, Mapping[str, Any]], on_progress: OnProgress) -> Comparison:
-    said = f"comparing {', '.join(given)}"
-    workers = plan.workers or _usual_workers(source, plan)
-    with nullcontext() if source.frame is None else stored_table(source.frame) as folder:
-        make = partial(_estimator, source, plan, given, ())
+def _compare(
+    candidates: Mapping[str, Any],
+    X: NDArray[Any],
+    source: Source,
+    samples: EnvironmentSet,
+    plan: Plan,
+    on_progress: OnProgress,
+) -> Comparison:
+    """The comparison, in which a table is encoded anew by the rows of each training."""
+    workers = plan.workers
+    if workers is None:
+        trains_images = source.kind == "images" and not plan.frozen
+        alone = trains_images or len(samples) < SMALL or device_of(plan.device).type == "cuda"
+        workers = 1 if alone else int(joblib.cpu_count())
+    with TemporaryDirectory(prefix="transferrisk-") as folder:
+        if source.frame is not None:
+            X = np.arange(len(samples))[:, None]
+            joblib.dump(source.frame, Path(folder, "table"))
+            encoder, cache = TableEncoder(Path(folder, "table"), source.label, source.environment), f"{folder}/cache"
+            candidates = {name: make_pipeline(encoder, one, memory=cache) for name, one in candidates.items()}
+        seeds = range(plan.seed, plan.seed + plan.repeats)
+        said = f"comparing {', '.join(candidates)}"
         try:
-            return compare(
-                _rows(source) if folder is None else numbered(len(source.samples)),
-                source.samples,
-                make
-                if folder is None
-                else lambda name, seed: make_pipeline(
-                    TableEncoder(folder, source.label, source.environment),
-                    make(name, seed),
-                    memory=str(folder / "cache"),
-                ),
-                tuple(given),
-                range(plan.seed, plan.seed + plan.repeats),
-                plan.folds,
-                workers,
-                partial(on_progress, said),
-            )
+            return compare(candidates, X, samples, seeds, plan.folds, workers, partial(on_progress, said))
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
+        finally:
+            read_stored_table.cache_clear()  # the file is about to go
 
 
-def _usual_workers(source: Source, plan: Plan) -> int:
-    one = device_of(plan.device).type == "cuda" or source.kind == "images" or len(source.samples) < SMALL
-    return 1 if one else int(joblib.cpu_count())
-
-
-def _rows(source: Source) -> Any:
-    """X of the estimators: vectors and encoded rows as they are, images by number."""
-    if source.kind == "images":
-        return numbered(len(source.samples))
-    return source.samples.inputs[:].numpy()
-
-
-def _estimator(
-    source: Source,
-    plan: Plan,
-    given: Mapping[str, Mapping[str, Any]],
-    watch: Sequence[Watch],
-    algorithm: str,
-    seed: int,
-) -> Any:
-    """The unfitted classifier of an algorithm."""
-    settings = dict(given[algorithm])
-    if source.kind == "images":
-        backbone = str(plan.backbone)
-        return ImageClassifier(
-            source.samples,
-            algorithm,
-            algorithm_params=settings,
-            backbone=backbone,
-            weights=plan.weights,
-            epochs=plan.epochs,
-            augment=not is_registered(backbone) and plan.weights != "none",
-            random_state=seed,
-            device=plan.device,
-            watch=watch,
-        )
-    return TransferRiskClassifier(
-        algorithm,
-        algorithm_params=settings,
-        representation=str(plan.on_top or plan.backbone),
-        max_epochs=plan.epochs or "auto",
-        standardise=source.kind != "table",
-        random_state=seed,
-        device=plan.device,
-        watch=watch,
-    )
-
-
-def _model(source: Source, plan: Plan, final: Any, backbone: Classifier | None, origin: Origin) -> Model:
+def _whole_model(
+    source: Source, plan: Plan, algorithm: str, final: Any, backbone: Classifier | None, options: Options
+) -> Model:
     """The fitted estimator's network, behind the backbone whose features it takes where there is one."""
-    samples = source.samples
-    network, name, on_top = final.model_, str(plan.backbone), ""
+    samples, network, name, on_top = source.samples, final.model_, str(plan.backbone), ""
     if isinstance(final, TransferRiskClassifier):
         on_top = final.representation_
         if backbone is None:
@@ -320,13 +334,21 @@ def _model(source: Source, plan: Plan, final: Any, backbone: Classifier | None, 
             top = Classifier(network.featuriser.top, network.head.in_features, network.head.out_features)
             top.head = network.head
             network = OnFrozen(backbone, top, network.featuriser.standardise).eval()
-    classes = tuple(samples.class_names[c] for c in final.classes_)
-    about = describe_model(network, on_top, origin, source.schema)
-    saved = SavedModel(network, name, source.shape, classes, samples.environment_names, about)
-    return Model(saved, origin, source.schema)
-
-
-def _choice(plan: Plan, comparison: Comparison | None, first: str) -> Choice:
-    if plan.algorithm is not None:
-        return Choice(plan.algorithm, "asked for" + (beside_a_guess(comparison, plan.algorithm) if comparison else ""))
-    return Choice(first, "the default; nothing was compared") if comparison is None else choose(comparison)
+    origin = Origin(
+        source.name,
+        source.kind,
+        source.label,
+        source.environment,
+        {name: value for name in ("features", "path") if (value := getattr(options, name))},
+        source.columns,
+        algorithm,
+        inputs_digest(samples),
+    )
+    about = {
+        "on_top": on_top,
+        "dtype": str(network.head.weight.dtype).removeprefix("torch."),
+        "origin": as_json(origin),
+        "schema": None if source.schema is None else source.schema.to_dict(),
+    }
+    classes = tuple(np.array(samples.class_names, dtype=object)[final.classes_])
+    return Model(network, name, source.shape, classes, samples.environment_names, about, origin, source.schema)

@@ -1,18 +1,24 @@
-"""A fitted model: what it takes, what it tells apart, how likely each class is, and the folder it is kept in.
+"""A fitted model: what it takes, what it tells apart, how likely each class is, and its predictions of whole files.
 
-    model.safetensors, model.json    the network and how inputs are encoded, see `models.saved`
+It is kept in a folder:
+
+    model.safetensors, model.json            the network and how inputs are encoded, see `models.saved`
     comparison.json, card.md, report.html    what was compared, for programs and for people
 
-The folder is written whole or not at all.
+Predictions are written part by part, with a warning on what is odd about the samples.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import csv
+import gzip
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +27,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data import EnvironmentSet
-from ..data.schema import Schema
-from ..errors import DataWarning, InputError, warn
-from ..files import check_target, keep_apart, new_folders
+from ..data import Options
+from ..data.schema import Note, Numeric, Scaling, Schema
+from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
+from ..files import check_target, keep_apart, whole_file
 from ..models import Classifier, evaluation_mode, features_of
-from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
-from ..settings import Settings, as_json, from_mapping
-from ..sklearn.saving import build_saved, describe_top
+from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder
+from ..reports import Table, percent
+from ..reports.values import Entry
+from ..settings import Settings, from_mapping
+from ..sklearn.saving import build_saved
+from .stream import ROWS, beginning, path_of, read_parts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .source import Source
-
 CARD, COMPARISON, REPORT = "card.md", "comparison.json", "report.html"
 FILES = (WEIGHTS, DESCRIPTION, CARD, COMPARISON, REPORT)
+PREDICTION = "prediction"
+ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
+ALL = "all rows"
+FEW = 20  # rows; of no more than these, most may lie a little outside by chance
+MOST_LINES = 5  # columns that have a line each; more share one
+
+Write = Callable[["pd.DataFrame", bool], None]
+"""Takes a part of the predictions, and whether it is the first"""
+Tally = Counter[tuple[str | None, str | None, bool]]
+"""(environment, label, whether it was predicted) -> rows; None: not given"""
 
 
 @dataclass(frozen=True)
@@ -61,33 +78,14 @@ class Origin(Settings):
 
 
 @dataclass(frozen=True)
-class Model:
-    """
-    saved   the network, on the CPU, and its classes
+class Model(SavedModel):
+    """A network on the CPU, with what it takes and what it tells apart.
+
     schema  from rows of a table to the network's inputs; None: it takes vectors or images
     """
 
-    saved: SavedModel
-    origin: Origin
+    origin: Origin = field(default_factory=Origin)
     schema: Schema | None = None
-
-    @property
-    def network(self) -> Classifier:
-        return self.saved.network
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the columns that `predict_proba` gives."""
-        return self.saved.classes
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input of the network."""
-        return self.saved.input_shape
-
-    @property
-    def kind(self) -> str:
-        return self.origin.kind
 
     def predict_proba(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.float64]:
         """Probability of each class, (n, C): of a table's rows, vectors (n, d), or images (n, 3, h, w) in 0..255.
@@ -104,35 +102,28 @@ class Model:
                 warn(str(note), DataWarning)
             return self.probabilities(encoded.features)
         if hasattr(samples, "columns"):
-            raise InputError(f"samples must be an array, since this model takes {self.kind}, got a table")
+            raise InputError(f"samples must be an array, since this model takes {self.origin.kind}, got a table")
         return self.probabilities(torch.as_tensor(samples))
 
     def predict(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.str_]:
         """The most likely class of each sample by name, (n,)."""
-        chosen: NDArray[np.str_] = np.array(self.class_names)[self.predict_proba(samples).argmax(1)]
+        chosen: NDArray[np.str_] = np.array(self.classes)[self.predict_proba(samples).argmax(1)]
         return chosen
-
-    def encode(self, source: Source) -> EnvironmentSet:
-        """The samples of a source as the network takes them."""
-        if self.schema is None or source.frame is None:
-            return source.samples
-        return replace(source.samples, inputs=self.schema.encode(source.frame).features)
 
     def probabilities(self, inputs: Tensor) -> NDArray[np.float64]:
         """Probabilities (n, C) of inputs as the network takes them (n, ...), images as bytes."""
-        if inputs.shape[1:] != self.shape:
+        if inputs.shape[1:] != self.input_shape:
             raise InputError(
-                f"inputs must have shape (n, {', '.join(map(str, self.shape))}), got {tuple(inputs.shape)}: use "
+                f"inputs must have shape (n, {', '.join(map(str, self.input_shape))}), got {tuple(inputs.shape)}: use "
                 "samples like those the model was fitted to"
             )
-        nothing = torch.zeros(len(inputs), dtype=torch.int64)
-        data = EnvironmentSet(inputs, nothing, nothing, (self.origin.environment,), self.class_names)
-        return class_probabilities(self.network, data).numpy()
+        batch = (lambda part: inputs[part].float() / 255) if inputs.dtype == torch.uint8 else inputs.__getitem__
+        return class_probabilities(self.network, batch, len(inputs))
 
 
-def class_probabilities(network: Classifier, data: EnvironmentSet) -> Tensor:
-    """Probabilities of the classes, (n, C) float64; a sample too large for the network's arithmetic is refused."""
-    features = features_of(network, data.batch, len(data))
+def class_probabilities(network: Classifier, batch: Callable[[slice], Tensor], count: int) -> NDArray[np.float64]:
+    """Probabilities of the classes, (count, C); a sample too large for the network's arithmetic is refused."""
+    features = features_of(network, batch, count)
     with evaluation_mode(network):
         found: Tensor = network.head(features).double().softmax(1)
     finite = found.isfinite().all(1)
@@ -141,16 +132,7 @@ def class_probabilities(network: Classifier, data: EnvironmentSet) -> Tensor:
             f"row {int(finite.int().argmin()) + 1} has no probabilities, since a value is missing or lies too far from "
             "those of the rows that were trained on: correct or remove it"
         )
-    return found
-
-
-def describe_model(network: Classifier, on_top: str, origin: Origin, schema: Schema | None) -> dict[str, Any]:
-    """What `SavedModel.about` says of a fitted model."""
-    return {
-        **describe_top(network, on_top),
-        "origin": as_json(origin),
-        "schema": None if schema is None else schema.to_dict(),
-    }
+    return found.numpy()
 
 
 def load_model(folder: Path | str) -> Model:
@@ -160,66 +142,215 @@ def load_model(folder: Path | str) -> Model:
     try:
         origin = from_mapping(Origin, {"kind": kind, **saved.about.get("origin", {})})
         content = saved.about.get("schema")
-        return Model(saved, origin, None if content is None else Schema.from_dict(content))
+        return Model(**vars(saved), origin=origin, schema=None if content is None else Schema.from_dict(content))
     except (InputError, TypeError, ValueError) as error:
         raise InputError(f"{Path(folder) / WEIGHTS} cannot be understood ({error}): fit the model again") from None
 
 
 def keep_model(output: Path, folder: Path) -> None:
     """Refuse to write over a file of the model that is read."""
-    keep_apart(output, *(folder / name for name in FILES))
+    keep_apart(output, *map(folder.joinpath, FILES))
 
 
-def check_output(folder: Path, force: bool) -> None:
-    """Refuse a folder that could not become a model's, before hours of work and without creating anything."""
-    check_target(folder / WEIGHTS)
-    if not folder.exists():
-        return
-    others = sorted(path.name for path in folder.iterdir() if path.name not in FILES)
-    there = [name for name in FILES if (folder / name).exists()]
-    if others:
-        raise InputError(f"{folder} must hold a model or nothing, got {others[0]}: choose another output")
-    if there and not force:
-        raise InputError(f"{folder} holds a model already: choose another output, or replace it with force (--force)")
-
-
-def write_folder(folder: Path, saved: SavedModel, write_rest: Callable[[Path], None], force: bool = False) -> None:
-    """Write a model's folder: its files get hidden names first, and take their place when all of them are there."""
-    check_output(folder, force)
-    place = Path(os.path.realpath(folder))
-    there = place.exists()
-    with new_folders(place.parent):
-        hidden = Path(tempfile.mkdtemp(dir=place if there else place.parent, prefix=f".{place.name[:100]}."))
-        try:
-            save_model(hidden, saved)
-            write_rest(hidden)
-            if there:
-                _move_in(hidden, place)
-            else:
-                os.chmod(hidden, 0o755)
-                hidden.rename(place)
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _move_in(new: Path, place: Path) -> None:
-    """Move the files to a folder that stays, since one that is a mount or the user's own cannot be replaced.
-
-    The weights, without which a folder is not a model, go first and come last. A failure brings the old files back.
+@dataclass(frozen=True)
+class Predicted:
     """
-    old = new / "old"
-    old.mkdir()
-    others = [name for name in FILES if name != WEIGHTS]
+    rows   how many were predicted
+    right  environment -> (how many came out right, of how many), where the file has labels, one of which is known
+    """
+
+    rows: int
+    right: Mapping[str, tuple[int, int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counts in the types of JSON."""
+        return {
+            "rows": self.rows,
+            "accuracy": {name: right / count for name, (right, count) in self.right.items()},
+            "labelled_rows": {name: count for name, (_, count) in self.right.items()},
+        }
+
+    def sections(self) -> list[Table]:
+        """The accuracy in each environment, where labels are known."""
+        rows: list[list[Entry]] = [[name, count, percent(right / count)] for name, (right, count) in self.right.items()]
+        return [Table("Accuracy by environment", ["Environment", "Rows", "Accuracy, %"], rows)] if rows else []
+
+
+def predict_file(
+    model: Model,
+    given: str,
+    output: Path | None,
+    asked: Options | None = None,
+    identity: str | None = None,
+    size: int = ROWS,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Predicted:
+    """Write label and probabilities of each sample of a file or folder; as CSV to standard output without `output`.
+
+    What the model had not seen is one warning each, however many parts of the file it is in.
+    """
+    import pandas as pd
+
+    columns = [f"probability_{name}" for name in model.classes]
+    if identity in (PREDICTION, *columns):
+        raise InputError(f"identity={identity!r} (--id): a column of the predictions has that name; rename yours")
+    if output is not None:
+        check_target(output)
+        keep_apart(output, path_of(given))
+        if not output.name.lower().endswith(ENDINGS):
+            raise InputError(f"--output must end in {', '.join(ENDINGS)}, or be -, got {output}")
+    classes, outside, notes, rows = np.array(model.classes, dtype=object), _Outside(model.schema), dict[Any, Note](), 0
+    tally: Tally = Counter()
+    with _writer(output) as write:
+        for part in read_parts(model, given, asked or Options(), identity, size):
+            try:
+                chances = model.probabilities(part.inputs)
+            except InputError as error:
+                raise InputError(f"{beginning(given, rows + 1)}: {error}") from None
+            guesses = classes[chances.argmax(1)]
+            content = {**part.kept, PREDICTION: guesses, **dict(zip(columns, chances.T, strict=True))}
+            write(pd.DataFrame(content), not rows)
+            labels = part.labels or [None] * len(guesses)
+            tally.update(zip(part.environments or [ALL] * len(guesses), labels, map(eq, guesses, labels), strict=True))
+            outside.add(part.inputs)
+            for note in part.notes:
+                notes[note.key] = notes[note.key] + note if note.key in notes else note
+            rows += len(chances)
+            if on_progress is not None:
+                on_progress("rows predicted", rows, 0)
+    right, remark = _score(tally, model.classes)
+    for line in filter(None, (*map(str, notes.values()), *outside.notes(), remark)):
+        warn(f"{given}: {line}", DataWarning)
+    return Predicted(rows, right)
+
+
+def _score(tally: Tally, classes: Sequence[str]) -> tuple[dict[str, tuple[int, int]], str]:
+    """Environment -> (rows that came out right, labelled rows), and a remark on the labels; "": there is none."""
+    right: dict[str, tuple[int, int]] = {}
+    labels, unlabelled = set[str](), 0
+    for (environment, label, hit), count in tally.items():
+        if label is None:
+            unlabelled += count
+            continue
+        labels.add(label)
+        name = environment or "(no environment)"
+        hits, rows = right.get(name, (0, 0))
+        right[name] = (hits + hit * count, rows + count)
+    unknown = listed(map(repr, sorted(labels.difference(classes))))
+    if labels.isdisjoint(classes):
+        knows = listed(map(repr, classes))
+        return {}, f"no accuracy, since the model knows none of the labels {unknown}, but {knows}" if unknown else ""
+    left = f"{counted(unlabelled, 'row')} without a label left out of the accuracy" if unlabelled else ""
+    wrong = f"labels the model does not know count as wrong: {unknown}" if unknown else ""
+    return dict(sorted(right.items())), "; ".join(filter(None, (left, wrong)))
+
+
+class _Outside:
+    """Counts of numbers outside of all that were trained on, as those of a column in other units are.
+
+    A number is outside where it is less than the least or more than the largest of the training rows, and far outside
+    where it is so by more than these two are apart. The counts do not grow with the rows.
+    """
+
+    def __init__(self, schema: Schema | None) -> None:
+        self.columns: list[tuple[str, Scaling]] = []
+        self.places: list[int] = []  # of their features
+        ranges, start = [np.empty((0, 2), np.float32)], 0
+        for column in () if schema is None else schema.columns:
+            if isinstance(column, Numeric) and column.scaling.scale:
+                low, high = column.scaling.low, column.scaling.high
+                if low is not None and high is not None:
+                    self.columns.append((column.name, column.scaling))
+                    self.places.append(start)
+                    ranges.append(column.scaling.apply(np.array([low, high]), column.name)[None])
+            start += len(column.features)
+        self.low, self.high = np.concatenate(ranges).T  # (c,) each, standardised as features are
+        self.rows = 0
+        self.outside, self.far = np.zeros((2, len(self.columns)), np.int64)
+        self.least, self.largest = self.low.copy(), self.high.copy()
+
+    def add(self, inputs: Tensor) -> None:
+        """Count the features (n, d) of a part."""
+        if not self.columns or not len(inputs):
+            return
+        given = inputs[:, self.places].numpy()
+        beyond = np.maximum(self.low - given, given - self.high)
+        self.rows += len(given)
+        self.outside += (beyond > 0).sum(0)
+        self.far += (beyond > self.high - self.low).sum(0)
+        self.least, self.largest = np.minimum(self.least, given.min(0)), np.maximum(self.largest, given.max(0))
+
+    def notes(self) -> list[str]:
+        """Remarks on columns with numbers far outside, or with most of them outside."""
+        most = (self.outside > self.rows / 2) & (self.rows > FEW)
+        told = np.flatnonzero((self.far > 0) | most)
+        if len(told) > MOST_LINES:
+            rows = int(np.where(self.far > 0, self.far, self.outside)[told].max())
+            names = listed(repr(self.columns[i][0]) for i in told)
+            return [
+                f"{len(told)} columns have numbers outside of all that were trained on, in up to {rows} of {self.rows} "
+                f"rows: {names}; check their units"
+            ]
+        return list(map(self._note, told.tolist()))
+
+    def _note(self, i: int) -> str:
+        name, scaling = self.columns[i]
+        rows, how = (self.far[i], "far ") if self.far[i] else (self.outside[i], "")
+        ends = [(self.least[i], self.low[i]), (self.largest[i], self.high[i])]
+        met = " and ".join(f"{scaling.mean + scaling.scale * float(end):g}" for end, known in ends if end != known)
+        return (
+            f"column {name!r} lies {how}outside {scaling.low:g} to {scaling.high:g}, all that was trained on, in "
+            f"{rows} of {self.rows} rows, reaching {met}: check its units"
+        )
+
+
+@contextmanager
+def _writer(output: Path | None) -> Iterator[Write]:
+    """A function that takes one part after the other; a file is there when all of them are in it."""
+    if output is None:
+        yield partial(_write_csv, sys.stdout, ",")
+        return
+    lower = output.name.lower()
+    with whole_file(output) as temporary:
+        if lower.endswith(".parquet"):
+            with _parquet(temporary) as write:
+                yield write
+            return
+        opener: Any = gzip.open if lower.endswith(".gz") else open
+        with opener(temporary, "wt", encoding="utf-8", newline="") as file:
+            yield partial(_write_csv, file, "\t" if lower.endswith(".tsv") else ",")
+
+
+def _write_csv(file: Any, separator: str, frame: pd.DataFrame, first: bool) -> None:
+    """Write a part, with the names of the columns if it is the first."""
+    form: Any = {"sep": separator, "index": False, "header": first, "lineterminator": "\n"}
+    text = frame.to_csv(**form)
+    if "\r" in text or "\r" in "".join(frame):  # it is not quoted by itself, and ends a line for most readers
+        text = frame.to_csv(**form, quoting=csv.QUOTE_NONNUMERIC)
+    file.write(text)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+
+    def write(frame: pd.DataFrame, first: bool) -> None:
+        nonlocal writer
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        if first:
+            writer = pq.ParquetWriter(path, table.schema)
+        try:
+            writer.write_table(table.cast(writer.schema))
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"the column to keep has values of different types ({cause_of(error)}): write .csv instead"
+            ) from None
+
     try:
-        for name in (WEIGHTS, *others):
-            if (place / name).exists():
-                (place / name).rename(old / name)
-        for name in (*others, WEIGHTS):
-            (new / name).rename(place / name)
-    except BaseException:
-        for name in (*others, WEIGHTS):
-            if not (new / name).exists():
-                (place / name).unlink(missing_ok=True)
-            if (old / name).exists():
-                (old / name).rename(place / name)
-        raise
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()

@@ -6,39 +6,89 @@ fitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
 from datetime import date
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..algorithms import describe_algorithm
-from ..errors import counted, listed
-from ..files import write_atomically
+from ..errors import InputError, counted, listed
+from ..files import check_target, new_folders, write_atomically
+from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
 from ..reports.text import markdown, markdown_text
 from ..settings import dumps
-from .compare import Comparison
-from .fitted import Fitted, Plan
-from .model import CARD, COMPARISON, REPORT, write_folder
-from .source import Source
+from .compare import Comparison, Curve
+from .fitted import Fitted, Plan, Source
+from .model import CARD, COMPARISON, FILES, REPORT
 
 Z = 1.96  # of a 95 % interval
 MOST = 20  # columns that a terminal shows
 COLUMNS = ("Column", "Taken as", "Features", "Remark")
 
 
+def check_output(folder: Path, force: bool) -> None:
+    """Refuse a folder that could not become a model's, before hours of work and without creating anything."""
+    check_target(folder / WEIGHTS)
+    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if others := sorted(there.difference(FILES)):
+        raise InputError(f"{folder} must hold a model or nothing, got {others[0]}: choose another output")
+    if there and not force:
+        raise InputError(f"{folder} holds a model already: choose another output, or replace it with force (--force)")
+
+
 def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool = False) -> None:
-    """Write the model's folder; `command` is what the card and the page say to produce it with."""
+    """Write the model's folder; `command` is what the card and the page say to produce it with.
+
+    Its files get hidden names first, and take their place when all of them are there.
+    """
+    check_output(Path(folder), force)
     compared = None if fitted.comparison is None else fitted.comparison.to_dict()
     content = {"chosen": fitted.choice.algorithm, "why": fitted.choice.why, "comparison": compared}
+    place = Path(os.path.realpath(folder))
+    there = place.exists()
+    with new_folders(place.parent):
+        hidden = Path(tempfile.mkdtemp(dir=place if there else place.parent, prefix=f".{place.name[:100]}."))
+        try:
+            save_model(hidden, fitted.model)
+            write_atomically(hidden / COMPARISON, dumps(content, indent=2) + "\n")
+            write_atomically(hidden / CARD, model_card(fitted, command))
+            write_page(hidden / REPORT, fit_page(fitted, command))
+            if there:
+                _move_in(hidden, place)
+            else:
+                os.chmod(hidden, 0o755)
+                hidden.rename(place)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)
 
-    def write_rest(place: Path) -> None:
-        write_atomically(place / COMPARISON, dumps(content, indent=2) + "\n")
-        write_atomically(place / CARD, model_card(fitted, command))
-        write_page(place / REPORT, fit_page(fitted, command))
 
-    write_folder(Path(folder), fitted.model.saved, write_rest, force)
+def _move_in(new: Path, place: Path) -> None:
+    """Move the files to a folder that stays, since one that is a mount or the user's own cannot be replaced.
+
+    The weights, without which a folder is not a model, go first and come last. A failure brings the old files back.
+    """
+    old = new / "old"
+    old.mkdir()
+    others = [name for name in FILES if name != WEIGHTS]
+    try:
+        for name in (WEIGHTS, *others):
+            if (place / name).exists():
+                (place / name).rename(old / name)
+        for name in (*others, WEIGHTS):
+            (new / name).rename(place / name)
+    except BaseException:
+        for name in (*others, WEIGHTS):
+            if not (new / name).exists():
+                (place / name).unlink(missing_ok=True)
+            if (old / name).exists():
+                (old / name).rename(place / name)
+        raise
 
 
 def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
@@ -100,12 +150,13 @@ def comparison_table(fitted: Fitted) -> Table:
     comparison = fitted.comparison
     assert comparison is not None
     where = "in environments not trained on" if comparison.held == "environments" else "on held-out rows"
-    rows = comparison.ranked()
+    names = comparison.summary.index
+    values = np.column_stack([comparison.accuracy.T, comparison.summary[["mean", "worst"]]])
     return Table(
         f"Accuracy, %, {where}",
-        ["Algorithm", *comparison.environments, "Mean", "Worst"],
-        [[name, *map(percent, (*values, mean, worst))] for name, values, mean, worst in rows],
-        emphasised=[i for i, row in enumerate(rows) if row[0] == fitted.choice.algorithm],
+        ["Algorithm", *comparison.accuracy.index, "Mean", "Worst"],
+        [[name, *map(percent, row)] for name, row in zip(names, values.tolist(), strict=True)],
+        emphasised=[names.get_loc(fitted.choice.algorithm)],
     )
 
 
@@ -137,44 +188,37 @@ def how_compared(comparison: Comparison) -> str:
             "No environment could be held out: the accuracies are on a fifth of each environment's rows, of "
             f"environments that were trained on, and say nothing about new ones{seeds}."
         )
-    drawn = f" {len(comparison.environments)} of {len(comparison.environments) + comparison.left_out}, drawn by seed,"
-    which = drawn if comparison.left_out else ""
+    held_out = len(comparison.accuracy)
+    which = f" {held_out} of {held_out + comparison.left_out}, drawn by seed," if comparison.left_out else ""
     return (
         f"Each environment{which} was held out once: trained on the others, accuracy on all its rows, which neither "
         f"the model nor the encoding had seen{seeds}."
     )
 
 
-def settings_of(fitted: Fitted) -> Mapping[str, str | Sequence[str]]:
+def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
     """How the final model was trained."""
-    samples, config = fitted.source.samples, fitted.config
+    samples, config, plan = fitted.source.samples, fitted.config, fitted.plan
     steps = counted(fitted.curve[0][-1], "step")
     drawn = f"{config.batch_size} samples of each environment" if config.batch_size else "all samples"
+    network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
+    if plan.frozen:
+        width = len(fitted.model.network.featuriser.standardise.mean)  # type: ignore[arg-type]  # an OnFrozen
+        network += f", frozen: only {plan.on_top} on its {width} features, standardised, was trained"
+    sizes = fitted.source.sizes, dict(zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True))
+    environments, classes = ([f"{name}: {counted(size, 'row')}" for name, size in found.items()] for found in sizes)
     return {
         "Data": f"{fitted.source.name}: {counted(len(samples), 'row')}, label {fitted.source.label!r}, environment "
         f"{fitted.source.environment!r}",
-        "Environments": [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()],
-        "Classes": [
-            f"{name}: {counted(count, 'row')}"
-            for name, count in zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
-        ],
+        "Environments": environments,
+        "Classes": classes,
         "Algorithm": describe_algorithm(fitted.choice.algorithm, **fitted.settings),
-        "Network": network_of(fitted),
+        "Network": network,
         "Training": f"{steps} on {drawn}, SGD with rate {config.lr:g}, momentum {config.momentum:g} and weight decay "
         f"{config.weight_decay:g}, the rate times {config.decay_factor:g} after {config.decay_at:.0%} of the steps"
         + (", images varied" if config.augment else ""),
-        "Seed": str(fitted.plan.seed),
+        "Seed": str(plan.seed),
     }
-
-
-def network_of(fitted: Fitted) -> str:
-    """Which network it is, and what of it was trained."""
-    plan = fitted.plan
-    network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
-    if not plan.frozen:
-        return network
-    width = len(fitted.model.network.featuriser.standardise.mean)  # type: ignore[arg-type]  # an OnFrozen
-    return f"{network}, frozen: only {plan.on_top} on its {width} features, standardised, was trained"
 
 
 def names_in_text(names: Sequence[str]) -> str:
@@ -182,12 +226,12 @@ def names_in_text(names: Sequence[str]) -> str:
     return ", ".join(repr(name) if "," in name else name for name in names)
 
 
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of so many."""
+def wilson(share: Any, count: int) -> tuple[Any, Any]:
+    """Wilson's 95 % interval of shares of so many."""
     centre = share + Z * Z / (2 * count)
-    half = Z * sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+    half = Z * np.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     scale = 1 + Z * Z / count
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+    return np.maximum(0.0, (centre - half) / scale), np.minimum(1.0, (centre + half) / scale)
 
 
 def model_card(fitted: Fitted, command: str = "") -> str:
@@ -196,12 +240,21 @@ def model_card(fitted: Fitted, command: str = "") -> str:
 
     samples, source = fitted.source.samples, fitted.source
     classes = markdown_text(names_in_text(samples.class_names))
-    counts = samples.group_counts().tolist()
-    environments = Table(
-        "",
-        ["Environment", "Rows", *samples.class_names],
-        [[name, sum(row), *row] for name, row in zip(samples.environment_names, counts, strict=True)],
-    )
+    counts = samples.group_counts()
+    rows = zip(samples.environment_names, counts.sum(1).tolist(), *counts.T.tolist(), strict=True)
+    compared = "No algorithms were compared, so nothing is known about environments that were not trained on."
+    if fitted.comparison is not None:
+        compared = f"{how_compared(fitted.comparison)}\n\n{markdown(comparison_table(fitted)).strip()}"
+    expected = "How it does in a new environment was not measured."
+    if fitted.comparison is not None and fitted.comparison.held == "environments":
+        expected = (
+            "The comparison is what is known about new environments: expect an accuracy between the worst and the best "
+            "of the held-out ones, and less where a new one differs more than they do from each other. Where the "
+            "algorithm was chosen by these numbers, its own are a little too good."
+        )
+    settings = []
+    for name, value in settings_of(fitted).items():
+        settings.append(f"- {name}: {markdown_text(value if isinstance(value, str) else '; '.join(value))}")
     paragraphs = [
         f"# Model of {markdown_text(source.label)}",
         f"Fitted on {date.today().isoformat()} by transferrisk {__version__}"
@@ -209,21 +262,18 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         "## Data",
         f"{markdown_text(source.name)}: {len(samples)} rows, {len(samples.environment_names)} environments (column "
         f"{markdown_text(source.environment)}), classes {classes}.",
-        markdown(environments).strip("\n"),
+        markdown(Table("", ["Environment", "Rows", *samples.class_names], list(rows))).strip("\n"),
         "## What the model is given",
         "Neither the label nor the environment is a feature.",
         markdown(Table("", COLUMNS, columns_of(source))).strip("\n"),
         "## Comparison",
-        _card_comparison(fitted),
+        compared,
         f"**Chosen: {fitted.choice.algorithm}**, {markdown_text(fitted.choice.why)}.",
         "## Settings",
-        "\n".join(
-            f"- {name}: {markdown_text(value if isinstance(value, str) else '; '.join(value))}"
-            for name, value in settings_of(fitted).items()
-        ),
+        "\n".join(settings),
         "The model of the last step is kept; nothing was selected by its accuracy on the way.",
         "## Intended use and limits",
-        f"For telling {classes} apart in places like the environments above, also new ones. {_expectation(fitted)} "
+        f"For telling {classes} apart in places like the environments above, also new ones. {expected} "
         "Probabilities were not calibrated. It was not examined for fairness between groups other than the "
         "environments and classes above.",
         "## How to predict",
@@ -235,56 +285,31 @@ def model_card(fitted: Fitted, command: str = "") -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _card_comparison(fitted: Fitted) -> str:
-    if fitted.comparison is None:
-        return "No algorithms were compared, so nothing is known about environments that were not trained on."
-    return f"{how_compared(fitted.comparison)}\n\n{markdown(comparison_table(fitted)).strip()}"
-
-
-def _expectation(fitted: Fitted) -> str:
-    if fitted.comparison is None or fitted.comparison.held == "rows":
-        return "How it does in a new environment was not measured."
-    return (
-        "The comparison is what is known about new environments: expect an accuracy between the worst and the best of "
-        "the held-out ones, and less where a new one differs more than they do from each other. Where the algorithm "
-        "was chosen by these numbers, its own are a little too good."
-    )
-
-
 def fit_page(fitted: Fitted, command: str = "") -> Page:
+    """The page: the comparison as a table and bars, the trainings, what the model is given."""
+    comparison, settings = fitted.comparison, settings_of(fitted)
     lead = [f"{fitted.choice.algorithm} was trained on all {len(fitted.source.samples)} rows: {fitted.choice.why}."]
     if fitted.plan.frozen:
-        lead.append(f"The network is {network_of(fitted)}.")
+        lead.append(f"The network is {settings['Network']}.")
     sections: list[Section] = []
-    if fitted.comparison is not None:
-        lead.append(how_compared(fitted.comparison))
-        sections += [comparison_table(fitted), _bars(fitted.comparison)]
-    sections += [_curves(fitted), Table("What the model is given", COLUMNS, columns_of(fitted.source))]
-    title = f"{fitted.source.label}: a model for new environments"
-    return Page(title, tuple(lead), tuple(sections), settings_of(fitted), command)
-
-
-def _bars(comparison: Comparison) -> Bars:
-    groups: dict[str, Sequence[Bar]] = {
-        f"{environment} ({comparison.rows[environment]} rows)": [
-            Bar(name, accuracy[environment], *wilson(accuracy[environment], comparison.rows[environment]))
-            for name, accuracy in comparison.accuracy.items()
-        ]
-        for environment in comparison.environments
-    }
-    kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
-    return Bars(f"Accuracy in {kind}", groups, note="Lines are 95 % intervals over the rows of an environment.")
-
-
-def _curves(fitted: Fitted) -> Curves:
-    series = {f"{fitted.choice.algorithm}, all rows": fitted.curve}
-    if fitted.comparison is not None:
-        series = dict(fitted.comparison.curves) | series
-    return Curves(
-        "Training",
-        series,
-        "step",
-        "loss",
-        note="The algorithms minimise different things, so the heights of their curves do not compare. Of each "
-        "compared algorithm, the first training is shown.",
+    curves: dict[str, Curve] = {}
+    if comparison is not None:
+        lead.append(how_compared(comparison))
+        bars: dict[str, list[Bar]] = {}
+        for place, accuracy in comparison.accuracy.iterrows():
+            rows = comparison.rows[str(place)]
+            low, high = wilson(accuracy, rows)
+            bars[f"{place} ({rows} rows)"] = list(map(Bar, accuracy.index, accuracy, low, high))
+        kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
+        note = "Lines are 95 % intervals over the rows of an environment."
+        sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note)]
+        curves |= comparison.curves
+    curves[f"{fitted.choice.algorithm}, all rows"] = fitted.curve
+    note = (
+        "The algorithms minimise different things, so the heights of their curves do not compare. Of each compared "
+        "algorithm, the first training is shown."
     )
+    sections.append(Curves("Training", curves, "step", "loss", note=note))
+    sections.append(Table("What the model is given", COLUMNS, columns_of(fitted.source)))
+    title = f"{fitted.source.label}: a model for new environments"
+    return Page(title, tuple(lead), tuple(sections), settings, command)

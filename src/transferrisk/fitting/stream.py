@@ -22,10 +22,11 @@ from ..data.sets.tables import parquet_parts, read_frames, read_header
 from ..data.values import as_name, is_blank
 from ..errors import DataWarning, InputError, listed, warn
 from ..files import existing_file, expand_home, readable
-from .model import Model
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .model import Model
 
 ROWS = 50_000  # of a table at a time
 BYTES = 1 << 26  # of decoded images at a time
@@ -60,17 +61,21 @@ def path_of(given: str) -> Path:
 def read_parts(model: Model, given: str, asked: Options, identity: str | None, size: int = ROWS) -> Iterator[Part]:
     """The samples of a file or folder, `size` rows at a time; `identity` is the column to keep."""
     path, origin = path_of(given), model.origin
-    named = {option: name for option in ("label", "environment") if (name := getattr(asked, option)) is not None}
-    known = {"label": origin.label, "environment": origin.environment, "path": asked.path or origin.names.get("path")}
-    asked = replace(asked, **(known | named))
+    given_names = (("label", asked.label), ("environment", asked.environment), ("id", identity))
+    named = {option: name for option, name in given_names if name is not None}
+    asked = replace(
+        asked,
+        label=named.get("label", origin.label),
+        environment=named.get("environment", origin.environment),
+        path=asked.path or origin.names.get("path"),
+    )
     if model.schema is not None:
-        return _table_parts(model.schema, existing_file(path), asked, named, identity, size)
-    if model.kind == "images":
-        return _image_parts(model, path, asked, named, identity)
+        return _table_parts(model.schema, existing_file(path), asked, named, size)
+    if origin.kind == "images":
+        return _image_parts(model, path, asked, named)
     file = existing_file(path)
-    if file.name.lower().endswith(PARQUET):
-        return _parquet_vectors(origin.columns, file, asked, named, identity, size)
-    return _npz_vectors(origin.columns, file, asked, named, identity, size)
+    vectors = _parquet_vectors if file.name.lower().endswith(PARQUET) else _npz_vectors
+    return vectors(origin.columns, file, asked, named, size)
 
 
 def beginning(path: Path | str, first: int) -> str:
@@ -78,9 +83,7 @@ def beginning(path: Path | str, first: int) -> str:
     return f"{path}, from row {first} on" if first > 1 else str(path)
 
 
-def _table_parts(
-    schema: Schema, path: Path, asked: Options, named: Given, identity: str | None, size: int
-) -> Iterator[Part]:
+def _table_parts(schema: Schema, path: Path, asked: Options, named: Given, size: int) -> Iterator[Part]:
     header = read_header(path)
     wanted = [column.name for column in schema.columns]
     if not set(wanted) & set(header):
@@ -88,51 +91,39 @@ def _table_parts(
             f"{path} must have columns of the model ({listed(map(repr, wanted))}), got {listed(map(repr, header))}: "
             "name another file"
         )
-    _check_given(named, identity, header, path, "column")
-    aside = {name for name in (asked.label, asked.environment, identity) if name and name not in wanted}
-    texts = {column.name for column in schema.columns if isinstance(column, Categorical | Date)} | aside
+    for option, name in named.items():
+        require_name(name, header, path, "column", option)
+    aside = {str(asked.label), str(asked.environment), *named.values()}.difference(wanted).intersection(header)
+    texts = {column.name for column in schema.columns if isinstance(column, Categorical | Date)}
     first = 1
-    for frame in read_frames(path, size, texts & set(header)):
+    for frame in read_frames(path, size, texts.intersection(header) | aside):
         try:
-            encoded = schema.encode(frame[[name for name in header if name not in aside]])
+            encoded = schema.encode(frame.drop(columns=[*aside]))
         except InputError as error:
             raise InputError(f"{beginning(path, first)}: {error}") from None
-        yield Part(encoded.features, _kept(frame, identity), *_names(frame, asked), encoded.notes)
+        yield _part(encoded.features, frame, asked, named, encoded.notes)
         first += len(frame)
 
 
-def _check_given(named: Given, identity: str | None, known: Sequence[str], path: Path, noun: str) -> None:
-    """Refuse a name that the user gave and a file does not have."""
-    for option, name in (dict(named) | ({} if identity is None else {"id": identity})).items():
-        require_name(name, known, path, noun, option)
-
-
-def _parquet_vectors(
-    columns: Sequence[str], path: Path, asked: Options, named: Given, identity: str | None, size: int
-) -> Iterator[Part]:
+def _parquet_vectors(columns: Sequence[str], path: Path, asked: Options, named: Given, size: int) -> Iterator[Part]:
     header = read_header(path)
     features = columns if asked.features is None else tuple(asked.features.split(","))
-    for name in features:
-        require_name(name, header, path, "column", "features")
-    _check_given(named, identity, header, path, "column")
-    wanted = (asked.label, asked.environment, identity)
-    others = list(dict.fromkeys(str(name) for name in wanted if name in header and name not in features))
+    for option, name in (*(("features", name) for name in features), *named.items()):
+        require_name(name, header, path, "column", option)
+    others = {str(asked.label), str(asked.environment), *named.values()}.intersection(header).difference(features)
     first = 1
     for table in parquet_parts(path, [*features, *others], size):
         vectors = torch.from_numpy(vectors_of(table, features, path))
         _refuse_odd(vectors, path, first)
-        frame = table.select(others).to_pandas(ignore_metadata=True)
-        yield Part(vectors, _kept(frame, identity), *_names(frame, asked))
+        yield _part(vectors, table.select([*others]).to_pandas(ignore_metadata=True), asked, named)
         first += len(vectors)
 
 
-def _npz_vectors(
-    columns: Sequence[str], path: Path, asked: Options, named: Given, identity: str | None, size: int
-) -> Iterator[Part]:
+def _npz_vectors(columns: Sequence[str], path: Path, asked: Options, named: Given, size: int) -> Iterator[Part]:
     import pandas as pd
 
     features = asked.features or (columns[0] if len(columns) == 1 else "features")
-    required = {"features": features, **named, **({} if identity is None else {"id": identity})}
+    required = {"features": features, **named}
     optional = [str(name) for name in (asked.label, asked.environment) if name not in required.values()]
     others = read_arrays(path, required, optional)
     vectors = torch.from_numpy(as_vectors(others.pop(features), features, path))
@@ -143,12 +134,20 @@ def _npz_vectors(
         part = vectors[start : start + size]
         _refuse_odd(part, path, start + 1)
         frame = pd.DataFrame({name: values[start : start + size] for name, values in others.items()})
-        yield Part(part, _kept(frame, identity), *_names(frame, asked))
+        yield _part(part, frame, asked, named)
 
 
-def _kept(frame: pd.DataFrame, identity: str | None) -> dict[str, Any]:
-    """The column to keep, by position; whole numbers stay so beside missing ones."""
-    return {} if identity is None else {identity: frame[identity].reset_index(drop=True).convert_dtypes()}
+def _part(inputs: Tensor, frame: pd.DataFrame, asked: Options, named: Given, notes: Sequence[Note] = ()) -> Part:
+    """The inputs, with the column to keep, labels and environments of a frame that has them."""
+    kept: dict[str, Any] = {}
+    if "id" in named:  # whole numbers stay so beside missing ones
+        kept = {named["id"]: frame[named["id"]].reset_index(drop=True).convert_dtypes()}
+    groups: list[Names | None] = [None, None]
+    for i, name in enumerate((asked.label, asked.environment)):
+        if name in frame:
+            pairs = zip(frame[name].astype(object), is_blank(frame[name]), strict=True)
+            groups[i] = [None if blank else as_name(value) for value, blank in pairs]
+    return Part(inputs, kept, groups[0], groups[1], notes)
 
 
 def _refuse_odd(vectors: Tensor, path: Path, first: int) -> None:
@@ -156,19 +155,6 @@ def _refuse_odd(vectors: Tensor, path: Path, first: int) -> None:
     if not finite.all():
         row = first + int(finite.int().argmin())
         raise InputError(f"{path}: features must be finite numbers of float32, got another in row {row}: correct it")
-
-
-def _names(frame: pd.DataFrame, asked: Options) -> tuple[Names | None, Names | None]:
-    """Labels and environments by name, where there are such columns."""
-    found: list[Names | None] = []
-    for name in (asked.label, asked.environment):
-        if name not in frame.columns:
-            found.append(None)
-            continue
-        missing = is_blank(frame[name])
-        values = frame[name].astype(object)
-        found.append([None if m else as_name(v) for v, m in zip(values, missing, strict=True)])
-    return found[0], found[1]
 
 
 @dataclass(frozen=True)
@@ -181,16 +167,18 @@ class Picture:
     environment: str | None
 
 
-def _image_parts(model: Model, path: Path, asked: Options, named: Given, identity: str | None) -> Iterator[Part]:
+def _image_parts(model: Model, path: Path, asked: Options, named: Given) -> Iterator[Part]:
     """All images of a folder or archive, or those a manifest lists; the column `path` goes with the predictions."""
-    if identity not in (None, "path"):
+    named = dict(named)
+    identity = named.pop("id", "path")
+    if identity != "path":
         raise InputError(f"identity (--id) must be 'path' for images, got {identity!r}: leave it out")
     in_folders = path.is_dir() or is_archive(path)
     if in_folders and named:
         option, name = next(iter(named.items()))
         raise InputError(f"{option}={name!r} (--{option}): {path} has folders and no columns; leave it out")
-    pictures = _in_folder(path, model.class_names) if in_folders else list(_in_manifest(path, asked, named))
-    side = model.shape[-1]
+    pictures = _in_folder(path, model.classes) if in_folders else list(_in_manifest(path, asked, named))
+    side = model.input_shape[-1]
     size = max(1, BYTES // (3 * side * side))
     for start in range(0, len(pictures), size):
         yield _decoded(pictures[start : start + size], side, path, asked.skip_bad)
@@ -231,7 +219,8 @@ def _in_manifest(path: Path, asked: Options, named: Given) -> Iterator[Picture]:
             raise InputError(f"{path}: row {row}: {name[:100]} does not exist: correct the path") from None
         entry = Entry(path.parent, name, status.st_size, status.st_mtime_ns)
         yield Picture(entry, name, record.get(str(asked.label)), record.get(str(asked.environment)))
-    _check_given(named, None, list(known), path, "column")
+    for option, name in named.items():
+        require_name(name, list(known), path, "column", option)
 
 
 def _manifest_rows(path: Path, column: str) -> Iterator[dict[str, str | None]]:

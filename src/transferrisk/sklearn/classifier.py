@@ -36,7 +36,7 @@ from ..training.defaults import (
     vector_config,
 )
 from .saving import load_classifier, save_classifier
-from .splitter import encode_environments
+from .splitter import choose_held_out, encode_environments
 
 Array = NDArray[Any]
 EVALUATIONS = 50  # looks at the environments held out
@@ -173,7 +173,8 @@ class TransferRiskClassifier(
 
         `sample_weight` (n,) says how much a row counts within its environment; 0 is as if it were not there.
         """
-        parameters = self._checked()
+        parameters = _Parameters(**{name: getattr(self, name) for name in _Parameters.__dataclass_fields__})
+        configure(parameters.algorithm, **(parameters.algorithm_params or {}))
         with np.errstate(invalid="ignore"):  # sums of large numbers, by which scikit-learn looks for infinite ones
             X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
@@ -194,16 +195,19 @@ class TransferRiskClassifier(
         algorithm = self._usable_algorithm(parameters, names, environments is None, weights is not None)
         told = tuple(map(str, names.tolist()))
         data = EnvironmentSet(
-            _as_tensor(X),
+            torch.from_numpy(np.require(X, requirements=["C", "W"])),  # shared where torch allows it
             torch.from_numpy(labels.astype(np.int64)),
             torch.from_numpy(index.astype(np.int64)),
             told if len(set(told)) == len(told) else tuple(f"{name} ({i})" for i, name in enumerate(told)),
             tuple(map(str, range(len(classes)))),
             weights=None if weights is None else torch.from_numpy(weights),
         )
-        seed = _draw_seed(self.random_state)
-        chosen = self._held_out(names, seed)
-        held_out = None
+        state = self.random_state
+        draw = state.integers if isinstance(state, np.random.Generator) else check_random_state(state).randint
+        seed = int(draw(2**31 - 1))
+        held_out = chosen = None
+        if self.early_stopping:
+            chosen = choose_held_out(self.validation_environments, names, seed)
         if chosen is not None:
             held_out = balanced(data.only([data.environment_names[e] for e in chosen]), None)
             data = data.only([name for e, name in enumerate(data.environment_names) if e not in chosen])
@@ -250,13 +254,6 @@ class TransferRiskClassifier(
     def _n_features_out(self) -> int:
         return self.model_.head.in_features
 
-    def _checked(self) -> _Parameters:
-        named = {name: getattr(self, name) for name in _Parameters.__dataclass_fields__}
-        parameters = _Parameters(**named)
-        get_algorithm(parameters.algorithm)
-        configure(parameters.algorithm, **(parameters.algorithm_params or {}))
-        return parameters
-
     def _usable_algorithm(self, parameters: _Parameters, names: Array, absent: bool, weighted: bool) -> str:
         """The algorithm asked for, or ERM where there are not environments enough."""
         name = parameters.algorithm
@@ -272,17 +269,6 @@ class TransferRiskClassifier(
         )
         return "erm"
 
-    def _held_out(self, names: Array, seed: int) -> Any:
-        if not self.early_stopping:
-            return None
-        if len(names) < 3:
-            warn(
-                f"early stopping holds environments out and needs three or more, got {len(names)}: trained to the end",
-                EnvironmentWarning,
-            )
-            return None
-        return choose_held_out(self.validation_environments, names, seed)
-
     def _train(
         self,
         parameters: _Parameters,
@@ -291,18 +277,39 @@ class TransferRiskClassifier(
         held_out: EnvironmentSet | None,
         seed: int,
     ) -> None:
-        config = self._config(parameters, data, held_out is not None)
+        """Train the network, and keep what is known of the training."""
+        batch, epochs, decay = parameters.batch_size, parameters.max_epochs, parameters.weight_decay
+        config = vector_config(
+            environment_sizes(data),
+            None if isinstance(epochs, str) else epochs,
+            None if isinstance(batch, str) else batch,
+            all_rows=True if batch is None else None,
+        )
+        config = replace(
+            config,
+            lr=parameters.learning_rate,
+            weight_decay=config.weight_decay if isinstance(decay, str) else decay,
+            evaluations=EVALUATIONS if held_out is not None else 10 if parameters.verbose else 1,
+        )
         on_cpu = Engine.of(parameters.device).device.type == "cpu"
         # Differences between rows that are weighted and rows that are repeated are of rounding only; in float64 a
         # hundred steps on all rows leave them below what anybody sees, and small tables can afford it.
         dtype = torch.float64 if config.batch_size is None and on_cpu else torch.float32
-        shape = tuple(data.inputs[:1].shape[1:])
-        own = parameters.representation
-        self.representation_ = default_backbone(shape, len(data)) if own == "auto" else own
-        make = self._builder(data, dtype)
-        given = (parameters.algorithm_params or {}) if algorithm == parameters.algorithm else {}
+        rows, classes, name = data.inputs[:], len(data.class_names), parameters.representation
+        shape = (rows.shape[1],)
+        name = default_backbone(shape, len(rows)) if name == "auto" else name
+        weights = None if data.weights is None else data.weights.numpy()
+        standardise = Standardise(torch.zeros(shape), torch.ones(shape), dtype)
+        if parameters.standardise:
+            standardise = Standardise.fit(rows.numpy(), weights, dtype)
+
+        def make() -> Classifier:
+            top = build_model(name, classes, shape).to(dtype)
+            return OnFrozen(build_model("linear", classes, shape), top, standardise)
+
         with _ALONE, torch.random.fork_rng([]):
             head = make().predictor.numel() if on_cpu else None
+        given = (parameters.algorithm_params or {}) if algorithm == parameters.algorithm else {}
         settings = settings_for(algorithm, given, config, len(data.environment_names), vectors=True, head=head)
         curve = LossCurve()
         watch: list[Watch] = [curve, *self.watch]
@@ -321,48 +328,17 @@ class TransferRiskClassifier(
             make, data, algorithm, settings, config, seed=seed, device=parameters.device, precision="fp32",
             evaluate={} if held_out is None else {"test": held_out}, watch=watch,
         )  # fmt: skip
-        self.model_ = trained.model
+        self.model_, self.representation_ = trained.model, name
         self.config_, self.settings_ = config, settings
         self.n_iter_ = max(1, round(trained.state.epoch))
         self.loss_curve_, self.loss_steps_ = curve.losses, curve.steps
         self.validation_scores_ = None if stopping is None else stopping.scores
 
-    def _config(self, parameters: _Parameters, data: EnvironmentSet, held_out: bool) -> TrainConfig:
-        batch, epochs, decay = parameters.batch_size, parameters.max_epochs, parameters.weight_decay
-        config = vector_config(
-            environment_sizes(data),
-            None if isinstance(epochs, str) else epochs,
-            None if isinstance(batch, str) else batch,
-            all_rows=True if batch is None else None,
-        )
-        return replace(
-            config,
-            lr=parameters.learning_rate,
-            weight_decay=config.weight_decay if isinstance(decay, str) else decay,
-            evaluations=EVALUATIONS if held_out else 10 if parameters.verbose else 1,
-        )
-
-    def _builder(self, data: EnvironmentSet, dtype: torch.dtype) -> Callable[[], Classifier]:
-        """A function that builds the network: standardisation, the representation, a head."""
-        rows, classes, name = data.inputs[:], len(data.class_names), self.representation_
-        shape = (rows.shape[1],)
-        weights = None if data.weights is None else data.weights.numpy()
-        fitted = Standardise.fit(rows.numpy(), weights, dtype) if self.standardise else None
-
-        def make() -> Classifier:
-            top = build_model(name, classes, shape).to(dtype)
-            return OnFrozen(
-                build_model("linear", classes, shape),
-                top,
-                fitted or Standardise(torch.zeros(shape), torch.ones(shape), dtype),
-            )
-
-        return make
-
     def _featurise(self, X: Any) -> torch.Tensor:
         check_is_fitted(self)
         with np.errstate(invalid="ignore"):  # as in `fit`
-            rows = _as_tensor(validate_data(self, X, reset=False, dtype=(np.float64, np.float32), order="C"))
+            X = validate_data(self, X, reset=False, dtype=(np.float64, np.float32), order="C")
+        rows = torch.from_numpy(np.require(X, requirements=["C", "W"]))
         return features_of(self.model_, rows.__getitem__, len(rows))
 
     def _logits(self, X: Any) -> Array:
@@ -431,42 +407,3 @@ def threads_set(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def choose_held_out(asked: Any, names: Array, seed: int) -> NDArray[np.integer[Any]]:
-    """Numbers of the environments to hold out: so many, a share of them, or those that are named."""
-    E = len(names)
-    asked = asked.tolist() if isinstance(asked, np.ndarray | np.generic) else asked
-    if isinstance(asked, int | float) and not isinstance(asked, bool):
-        count = max(1, round(asked * E)) if 0 < asked < 1 else asked
-        if count not in range(1, E - 1):
-            most = "1" if E == 3 else f"1 to {E - 2}"
-            raise InputError(
-                f"validation_environments must hold out {most} of {E} environments, so that two are left to train on, "
-                f"got {asked!r}"
-            )
-        return np.sort(np.random.default_rng(seed).permutation(E)[: int(count)])
-    if isinstance(asked, str) or not isinstance(asked, Sequence) or not len(asked):
-        raise InputError(f"validation_environments must be a number, a share or a list of environments, got {asked!r}")
-    values = names.tolist()
-    asked = [value.item() if isinstance(value, np.generic) else value for value in asked]
-    unknown = [value for value in asked if value not in values]
-    if unknown:
-        raise InputError(f"validation_environments must be among environments ({values[:10]}), got {unknown[0]!r}")
-    chosen = np.unique([values.index(value) for value in asked])
-    if len(chosen) > E - 2:
-        raise InputError(f"validation_environments must leave two of {E} environments to train on, got {asked!r}")
-    return chosen
-
-
-def _draw_seed(random_state: Any) -> int:
-    """A seed from whatever scikit-learn takes, and from NumPy's newer generators."""
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31 - 1))
-    return int(check_random_state(random_state).randint(2**31 - 1))
-
-
-def _as_tensor(rows: Array) -> torch.Tensor:
-    """The rows, shared where torch allows it."""
-    rows = np.ascontiguousarray(rows)
-    return torch.from_numpy(rows if rows.flags.writeable else rows.copy())

@@ -43,7 +43,8 @@ def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
     parameters = classifier.get_params(deep=False) | {"watch": ()}
     about = {
         "kind": KIND,
-        **describe_top(classifier.model_, classifier.representation_),
+        "on_top": classifier.representation_,
+        "dtype": str(classifier.model_.head.weight.dtype).removeprefix("torch."),
         "params": {name: _to_json(name, value) for name, value in parameters.items()},
         "values": {name: _to_json(name, getattr(classifier, name)) for name in VALUES},
         "arrays": {name: _from_array(name, getattr(classifier, name, None)) for name in ARRAYS},
@@ -81,16 +82,11 @@ def load_classifier(cls: type[C], folder: Path) -> C:
     return classifier
 
 
-def describe_top(network: Classifier, on_top: str) -> dict[str, Any]:
-    """What `SavedModel.about` says of a network on standardised features, for `build_saved`; "": there is none."""
-    return {"on_top": on_top, "dtype": str(network.head.weight.dtype).removeprefix("torch.")}
-
-
 def build_saved(header: Mapping[str, Any]) -> Classifier:
     """The network that the header of a saved model describes, with weights that mean nothing yet.
 
-    It is a backbone by its name or, where there is a network on top of it, that network on its standardised features.
-    The backbone "linear" gives the rows themselves.
+    It is a backbone by its name or, where `on_top` names a network, that network in this `dtype` on the backbone's
+    standardised features. The backbone "linear" gives the rows themselves.
     """
     classes, on_top = len(header["classes"]), header["about"].get("on_top")
     network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")

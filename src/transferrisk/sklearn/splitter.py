@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
-from ..errors import InputError
+from ..errors import EnvironmentWarning, InputError, warn
 from ..settings import Count, convert
 
 Integers = NDArray[np.integer[Any]]
@@ -65,7 +65,7 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
         self, X: Any, y: Any = None, groups: Any = None, environments: Any = None
     ) -> Iterator[tuple[Integers, Integers]]:
         """Positions of the rows to train on and of those to test on, for each environment that is held out."""
-        names, index = encode_environments(_given(environments, groups))
+        names, index = encode_environments(groups if environments is None else environments)
         check_consistent_length(X, y, index)
         for held_out in self._held_out(names):
             away = index == held_out
@@ -73,7 +73,7 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, environments: Any = None) -> int:
         """Number of environments that are held out."""
-        names, _ = encode_environments(_given(environments, groups))
+        names, _ = encode_environments(groups if environments is None else environments)
         return len(self._held_out(names))
 
     def _held_out(self, names: NDArray[Any]) -> Integers:
@@ -93,6 +93,11 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
     """The distinct environments (E,), sorted, and the number (n,) of each row's."""
     import pandas as pd
 
+    if environments is None:
+        raise InputError(
+            "environments must be given: pass them by metadata routing "
+            "(sklearn.set_config(enable_metadata_routing=True)), or as groups without it"
+        )
     try:
         index, names = pd.factorize(column_or_1d(environments), sort=True)
     except TypeError:
@@ -104,10 +109,36 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
     return np.asarray(names), index.astype(np.int64)
 
 
-def _given(environments: Any, groups: Any) -> Any:
-    if environments is None and groups is None:
-        raise InputError(
-            "environments must be given: pass them by metadata routing "
-            "(sklearn.set_config(enable_metadata_routing=True)), or as groups without it"
+def choose_held_out(asked: Any, names: NDArray[Any], seed: int) -> Integers | None:
+    """Numbers of the environments to hold out: so many, a share of them, or those that are named.
+
+    Fewer than three environments are all needed to train on: None, with a warning.
+    """
+    E = len(names)
+    if E < 3:
+        warn(
+            f"early stopping holds environments out and needs three or more, got {E}: trained to the end",
+            EnvironmentWarning,
         )
-    return groups if environments is None else environments
+        return None
+    asked = asked.tolist() if isinstance(asked, np.ndarray | np.generic) else asked
+    if isinstance(asked, int | float) and not isinstance(asked, bool):
+        count = max(1, round(asked * E)) if 0 < asked < 1 else asked
+        if count not in range(1, E - 1):
+            most = "1" if E == 3 else f"1 to {E - 2}"
+            raise InputError(
+                f"validation_environments must hold out {most} of {E} environments, so that two are left to train on, "
+                f"got {asked!r}"
+            )
+        return np.sort(np.random.default_rng(seed).permutation(E)[: int(count)])
+    if isinstance(asked, str) or not isinstance(asked, Sequence) or not len(asked):
+        raise InputError(f"validation_environments must be a number, a share or a list of environments, got {asked!r}")
+    values = names.tolist()
+    asked = [value.item() if isinstance(value, np.generic) else value for value in asked]
+    unknown = [value for value in asked if value not in values]
+    if unknown:
+        raise InputError(f"validation_environments must be among environments ({values[:10]}), got {unknown[0]!r}")
+    chosen = np.unique([values.index(value) for value in asked])
+    if len(chosen) > E - 2:
+        raise InputError(f"validation_environments must leave two of {E} environments to train on, got {asked!r}")
+    return chosen

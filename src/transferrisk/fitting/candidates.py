@@ -10,12 +10,10 @@ test rows and sends to other processes. The table lies in a file that each proce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import joblib
@@ -24,9 +22,11 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
+from ..algorithms import parse_settings, setting_names
 from ..data import EnvironmentSet, filled
 from ..data.schema import Schema
-from ..models import build_model
+from ..models import build_model, is_registered
+from ..sklearn import TransferRiskClassifier
 from ..sklearn.classifier import fit_network
 from ..sklearn.splitter import encode_environments
 from ..training import LossCurve, TrainConfig, Watch
@@ -36,27 +36,54 @@ from .model import class_probabilities
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .fitted import Plan, Source
+
 Integers = NDArray[np.integer[Any]]
 
 
-def numbered(count: int) -> Integers:
-    """Numbers of so many rows, (n, 1)."""
-    return np.arange(count)[:, None]
+def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> dict[str, Any]:
+    """The estimators to compare, by algorithm; what they take of a table is encoded already."""
+    candidates: dict[str, Any] = {}
+    for name, settings in settings_by_algorithm(algorithms, plan.settings).items():
+        common: Any = {"algorithm_params": settings, "random_state": plan.seed, "device": plan.device}
+        if source.kind == "images" and not plan.frozen:
+            candidates[name] = ImageClassifier(
+                source.samples,
+                name,
+                backbone=str(plan.backbone),
+                weights=plan.weights,
+                epochs=plan.epochs,
+                augment=not is_registered(str(plan.backbone)) and plan.weights != "none",
+                **common,
+            )
+        else:
+            candidates[name] = TransferRiskClassifier(
+                name,
+                representation=str(plan.on_top or plan.backbone),
+                max_epochs=plan.epochs or "auto",
+                standardise=source.kind != "table",
+                **common,
+            )
+    return candidates
 
 
-@contextmanager
-def stored_table(frame: pd.DataFrame) -> Iterator[Path]:
-    """A folder that holds the table as `TableEncoder` reads it, and in which a pipeline may cache what it encodes."""
-    with TemporaryDirectory(prefix="transferrisk-") as folder:
-        joblib.dump(frame, Path(folder) / "table")
-        try:
-            yield Path(folder)
-        finally:
-            _read_table.cache_clear()  # of a file that is about to go
+def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Each "key=value" goes to the algorithms that have the key, and "name.key=value" to that one."""
+    mine: dict[str, list[str]] = {name: [] for name in algorithms}
+    for pair in pairs:
+        owner, dot, rest = pair.partition(".")
+        if dot and owner in mine:
+            mine[owner].append(rest)
+            continue
+        key = pair.partition("=")[0]
+        owners = [name for name in algorithms if key in setting_names(name)]
+        for name in owners or algorithms[-1:]:  # where none has it, the error of the last one says what there is
+            mine[name].append(pair)
+    return {name: parse_settings(name, own) for name, own in mine.items()}
 
 
 @lru_cache(maxsize=1)
-def _read_table(path: Path) -> pd.DataFrame:
+def read_stored_table(path: Path) -> pd.DataFrame:
     """A table of this process or its parent's; its numbers stay on the disk until they are looked at."""
     table: pd.DataFrame = joblib.load(path, mmap_mode="r")
     return table
@@ -69,7 +96,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     Parameters
     ----------
-    folder : the folder of `stored_table`
+    table : the file, which joblib wrote
     label, environment : names of the columns that are not features
 
     Attributes
@@ -77,20 +104,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     schema_ : the `Schema`
     """
 
-    def __init__(self, folder: Path, label: str, environment: str) -> None:
-        self.folder = folder
+    def __init__(self, table: Path, label: str, environment: str) -> None:
+        self.table = table
         self.label = label
         self.environment = environment
 
     def fit(self, X: Integers, y: Any = None) -> Self:
-        self.schema_ = Schema.infer(self._rows(X), self.label, self.environment)
+        self.schema_ = Schema.infer(read_stored_table(self.table).iloc[X[:, 0]], self.label, self.environment)
         return self
 
     def transform(self, X: Integers) -> NDArray[np.float32]:
-        return self.schema_.encode(self._rows(X)).features.numpy()
-
-    def _rows(self, X: Integers) -> pd.DataFrame:
-        return _read_table(self.folder / "table").iloc[X[:, 0]]
+        return self.schema_.encode(read_stored_table(self.table).iloc[X[:, 0]]).features.numpy()
 
 
 class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -172,7 +196,8 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Integers) -> NDArray[np.float64]:
-        return class_probabilities(self.model_, self._chosen(X)).numpy()
+        images = self._chosen(X)
+        return class_probabilities(self.model_, images.batch, len(images))
 
     def predict(self, X: Integers) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
