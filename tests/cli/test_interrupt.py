@@ -30,7 +30,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "transferrisk.cli.app", "torch", "sklearn.datasets"])
+@pytest.mark.parametrize("module", ["typer", "torch", "sklearn.datasets"])
 def test_while_modules_are_read(tmp_path, module):
     command = [sys.executable, "-c", START + AT_IMPORT.format(module=module) + MAIN]
     command += ["demo", "--workers", "1", "--output", str(tmp_path / "out")]
@@ -38,7 +38,7 @@ def test_while_modules_are_read(tmp_path, module):
     assert (result.returncode, result.stderr, result.stdout) == (130, "trm: interrupted\n", "")
 
 
-@pytest.mark.parametrize("module", ["torch", "transferrisk.experiments.plan", "transferrisk.experiments.estimate"])
+@pytest.mark.parametrize("module", ["transferrisk.experiments.plan", "transferrisk.experiments.estimate"])
 def test_while_an_experiment_is_planned(tmp_path, module):
     command = [sys.executable, "-c", START + AT_IMPORT.format(module=module) + MAIN]
     command += ["experiment", "toy-2d", "--dry-run", "--output", str(tmp_path / "out")]
