@@ -21,7 +21,7 @@ from torch import nn
 from transferrisk import __version__
 from transferrisk.algorithms import ERM, available
 from transferrisk.errors import DivergedError, InputError, TransferRiskError
-from transferrisk.models import Classifier, load_model_folder, load_saved_weights
+from transferrisk.models import Classifier, load_model_folder
 from transferrisk.models.saved import encode_tensors, read_tensors
 from transferrisk.results import read_records
 from transferrisk.training import RunFolder, Steps, Stopped, Watch, load_checkpoint
@@ -483,13 +483,12 @@ def test_difference_is_empty_for_what_json_cannot_tell_apart():
 
 
 def test_a_model_built_in_python_is_loaded_by_whoever_can_build_it(folder):
-    with pytest.raises(InputError, match="load_saved_weights"):
+    with pytest.raises(InputError, match="give it as network"):
         load_model_folder(folder)
-    fresh = small_run().build()
-    about = load_saved_weights(fresh, folder)
-    assert about["classes"] == ["a", "b", "c"]
+    saved = load_model_folder(folder, small_run().build())
+    assert saved.classes == ("a", "b", "c")
     tensors, _ = read_tensors(folder / "model.safetensors")
-    assert torch.equal(fresh.head.weight, tensors["head.weight"])
+    assert torch.equal(saved.network.head.weight, tensors["head.weight"])
     with pytest.raises(InputError, match=r"does not fit this model \(.*\)") as told:
-        load_saved_weights(Classifier(nn.Linear(4, 7), 7, 3), folder)
+        load_model_folder(folder, Classifier(nn.Linear(4, 7), 7, 3))
     assert "\n" not in str(told.value)

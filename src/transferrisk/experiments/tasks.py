@@ -22,7 +22,7 @@ from ..results.selection import RULES
 from ..settings import Bound, Settings, as_json, digest, from_mapping
 from ..training import OnStep, RunFolder, Steps, TrainConfig, TrainSpec, run_spec
 from ..training.run_folder import LAST
-from ..training.spec import facts_of, shape_of
+from ..training.spec import facts_of
 from .bench import Cost, Workload
 
 FOLDER = "training"  # in the folder of a run that trains
@@ -160,14 +160,14 @@ class TrainTask(Task[TrainSpec]):
         return train_in_folder(settings, place)
 
     def cost(self, settings: TrainSpec) -> Cost | None:
-        facts, training = facts_of(settings.data), settings.training
+        facts, training = facts_of(settings.data, settings.size), settings.training
         if facts is None or settings.backbone is None or not training.get("batch_size") or "epochs" not in training:
             return None
         left_out = {settings.test_env, settings.hold_out, facts.test}
         sizes = [count for name, count in facts.environments.items() if name not in left_out]
         samples = int((1.0 if facts.test else 1 - VALIDATION) * min(sizes, default=0))
-        shape, batch = shape_of(facts, settings.size), training["batch_size"]
-        workload = Workload(len(sizes), batch, shape, settings.backbone, len(facts.classes))
+        batch = training["batch_size"]
+        workload = Workload(len(sizes), batch, facts.shape, settings.backbone, len(facts.classes))
         steps = training["epochs"] * (samples // batch)
         evaluated = training.get("evaluations", TrainConfig.evaluations) * (facts.samples + facts.validation)
         return Cost(workload, settings.algorithm, settings.settings, settings.precision, steps, evaluated)

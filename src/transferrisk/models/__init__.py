@@ -11,7 +11,7 @@ from .classifier import (
     freeze_batch_norm,
 )
 from .networks import SmallCNN, WideResNet, available, build_model, is_registered, register
-from .saved import SavedModel, load_model_folder, load_saved_weights, save_model
+from .saved import SavedModel, load_model_folder, save_model
 
 __all__ = [
     "Classifier",
@@ -29,7 +29,6 @@ __all__ = [
     "freeze_batch_norm",
     "is_registered",
     "load_model_folder",
-    "load_saved_weights",
     "register",
     "save_model",
 ]

@@ -107,7 +107,7 @@ def save_model(folder: Path, saved: SavedModel) -> None:
 def load_model_folder(folder: Path | str, network: Classifier | None = None) -> SavedModel:
     """The model in a folder, on the CPU and in evaluation mode.
 
-    network  takes the weights, where they are not those of a backbone by its name
+    network  takes the weights; None: it is built by the name of its backbone
     """
     tensors, header = read_tensors(_weights_of(folder))
     try:
@@ -117,17 +117,20 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder} does not describe a model ({error!r}): train it again, or use a copy") from None
     if network is None and not backbone:
-        raise InputError(f"{folder} holds a network that was built in Python: build it there, for load_saved_weights")
+        raise InputError(f"{folder} holds a network that was built in Python: build it there, and give it as network")
     network = network or build_model(backbone, len(classes), shape, "none")
-    _fill(network, tensors, folder, header)
+    head = tensors.get("head.weight", network.head.weight)
+    if head.dtype != network.head.weight.dtype:
+        network.to(head.dtype)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = (str(error).splitlines()[1:2] or [str(error)])[0].strip().rstrip(".")
+        raise InputError(
+            f"{folder} does not fit this model ({first}): it holds {backbone or 'a network'} for {len(classes)} "
+            "classes; use the same backbone and number of classes"
+        ) from None
     return SavedModel(network.eval(), backbone, shape, classes, environments, about)
-
-
-def load_saved_weights(model: Classifier, folder: Path | str) -> Mapping[str, Any]:
-    """Put the weights of a folder's model into one of the same shape; returns the description of the former."""
-    tensors, header = read_tensors(_weights_of(folder))
-    _fill(model, tensors, folder, header)
-    return header
 
 
 def describe_folder(folder: Path | str) -> Mapping[str, Any]:
@@ -143,20 +146,6 @@ def _weights_of(folder: Path | str) -> Path:
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"{folder} holds no {WEIGHTS}: name the folder of a trained model")
     return folder / WEIGHTS
-
-
-def _fill(model: Classifier, tensors: Mapping[str, Tensor], folder: Path | str, header: Mapping[str, Any]) -> None:
-    head = tensors.get("head.weight", model.head.weight)
-    if head.dtype != model.head.weight.dtype:
-        model.to(head.dtype)
-    try:
-        model.load_state_dict(dict(tensors))
-    except RuntimeError as error:
-        first = (str(error).splitlines()[1:2] or [str(error)])[0].strip().rstrip(".")
-        raise InputError(
-            f"{folder} does not fit this model ({first}): it holds {header.get('backbone') or 'a network'} for "
-            f"{len(header.get('classes', ()))} classes; use the same backbone and number of classes"
-        ) from None
 
 
 def _checksum(entry: str, tensors: Mapping[str, Tensor]) -> int:

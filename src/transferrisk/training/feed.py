@@ -59,8 +59,8 @@ class Feed:
         self.augmentation, self.team = augmentation, team or Team()
         self.labels, self.environments = data.labels.to(device), data.environments.to(device)
         self.weights = None if data.weights is None else data.weights.to(device)
-        resident = is_decoded(data) and data.labels.device.type == device.type
-        self.loaders = 0 if resident else loaders
+        streamed = loaders > 0 and not (is_decoded(data) and data.labels.device.type == device.type)
+        self.loaders = loaders if streamed else 0
         self._ahead: Iterator[Tensor | TransferRiskError] | None = None
         self._end: Callable[[], Any] | None = None
 

@@ -28,7 +28,7 @@ from ..data.catalogue import DATA_SETS, Progress, find_set
 from ..data.shifts import Kind
 from ..errors import InputError
 from ..files import existing_file, expand_home
-from ..models import Classifier, build_model, is_registered, load_saved_weights
+from ..models import Classifier, build_model, is_registered, load_model_folder
 from ..models.backbones import WORDS
 from ..models.saved import WEIGHTS, describe_folder
 from ..settings import Bound, Seed, Settings, Share, as_json, digest, from_mapping
@@ -138,7 +138,7 @@ class TrainSpec(Settings):
         found = shift_of(self.data, self.shift, *asked)
         biases = () if found is None else found.biases
         two = len(biases) == 2
-        own, facts = PROTOCOLS.get(self.data.partition(":")[0]), facts_of(self.data)
+        own, facts = PROTOCOLS.get(self.data.partition(":")[0]), facts_of(self.data, self.size)
         resolved = replace(
             self,
             settings=self.settings if is_own_vectors(self.data) else asdict(configure(self.algorithm, **self.settings)),
@@ -149,7 +149,7 @@ class TrainSpec(Settings):
             content=self.content or files_digest(self.data),
             weights_content=self.weights_content or weights_digest(self.weights, self.init),
         )
-        return resolved._with_protocol(own, None if facts is None else shape_of(facts, self.size))
+        return resolved._with_protocol(own, None if facts is None else facts.shape)
 
     def _with_protocol(
         self, own: TrainConfig | None, shape: Sequence[int] | None, rows: int | None = None
@@ -263,9 +263,7 @@ def run_spec(
 def _build(spec: TrainSpec, classes: int, shape: tuple[int, ...]) -> Classifier:
     assert spec.backbone is not None
     model = build_model(spec.backbone, classes, shape, "none" if spec.init else spec.weights)
-    if spec.init is not None:
-        load_saved_weights(model, spec.init)
-    return model
+    return model if spec.init is None else load_model_folder(spec.init, model).network
 
 
 def shift_of(
@@ -289,15 +287,13 @@ def shift_of(
     return replace(own, kind=kind or own.kind, biases=biases or (*both, *more))  # type: ignore[arg-type]  # Shift checks
 
 
-def facts_of(data: str) -> Facts | None:
-    """The facts of a data set; None where the user's files decide."""
+def facts_of(data: str, size: int | None = None) -> Facts | None:
+    """The facts of a data set, whose images have this size where one is given; None where the user's files decide."""
     found = DATA_SETS.find(data.partition(":")[0])
-    return found.facts if found is not None and found.facts.environments else None
-
-
-def shape_of(facts: Facts, size: int | None) -> tuple[int, ...]:
-    """The shape of one input, images of this size."""
-    return (facts.shape[0], size, size) if size and len(facts.shape) == 3 else facts.shape
+    if found is None or not found.facts.environments:
+        return None
+    facts = found.facts
+    return replace(facts, shape=(facts.shape[0], size, size)) if size and len(facts.shape) == 3 else facts
 
 
 def files_digest(data: str) -> str | None:
