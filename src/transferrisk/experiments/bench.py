@@ -254,7 +254,7 @@ class HeadCost:
 
 
 def head_costs(device: str = "auto", progress: OnProgress | None = None) -> list[HeadCost]:
-    """How the head grows: each size doubled or more in turn, the others as in 10C-CMNIST."""
+    """Measure how the cost of the head grows: each size in turn, the others as in 10C-CMNIST."""
     engine = Engine.of(device, precision="fp32")
     base = {"environments": 2, "samples": 128, "features": 128, "classes": 10}
     varied: dict[str, tuple[int, ...]] = {

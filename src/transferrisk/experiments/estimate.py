@@ -1,4 +1,4 @@
-"""How long runs will take: from finished runs of the same kind, else from steps measured now on random samples.
+"""Duration of runs: from finished runs of the same kind, else from steps measured now on random samples.
 
 Reading data and the start of a process are not measured, so short runs take longer than estimated.
 """
@@ -125,12 +125,12 @@ def seconds_by_kind(runs: Iterable[tuple[PlannedRun, float]]) -> dict[Kind, floa
 
 
 def _step(cost: Cost) -> Step:
-    """What decides about how long a step takes; the settings of the algorithm do not."""
+    """The values that decide how long a step takes; the settings of the algorithm do not."""
     return cost.workload, cost.algorithm, cost.precision
 
 
 def _network(cost: Cost) -> Kind:
-    """What decides how long a sample takes in an evaluation."""
+    """The values that decide how long a sample takes in an evaluation."""
     return cost.workload.backbone, cost.workload.shape, cost.precision
 
 
@@ -145,7 +145,10 @@ def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
 
 
 def describe_plan(plan: Plan, store: Store, executor: Executor, progress: Callable[[str, int, int], None]) -> list[str]:
-    """How many runs are done and missing, and how long the missing ones take; elsewhere, as if one after the other."""
+    """Lines with the number of runs that are done and missing, and the time that the missing ones take.
+
+    On a cluster, the time is that of one run after the other.
+    """
     local = executor if isinstance(executor, LocalExecutor) else LocalExecutor(1)
     seats, threads = local.seats()
     devices = list(dict.fromkeys(seats))

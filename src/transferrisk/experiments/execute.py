@@ -31,7 +31,7 @@ from .tasks import Place, PlannedRun, get_task
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     state    busy: another process has it
     seconds  seconds that it took here; 0 where another process had done it
@@ -124,7 +124,7 @@ def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None
 
 
 def _is_done_here(place: Place) -> bool:
-    """Whether it is done in the folder, though not in the store: only the upload is left."""
+    """True where the run is done in the folder, and only the upload to the store is left."""
     path = place.folder / DONE
     return path.exists() and (place.folder / RECORDS).exists() and (not place.keep or model_was_kept(path.read_bytes()))
 
@@ -134,7 +134,7 @@ def _write(place: Place, name: str, content: bytes | str) -> None:
         write_atomically(place.folder / name, content)
     except OSError as error:
         raise TransferRiskError(
-            f"{place.folder / name} cannot be written ({error.strerror or error}): mend that, and run the same again"
+            f"{place.folder / name} cannot be written ({error.strerror or error}): correct that and try again"
         ) from None
 
 
@@ -149,7 +149,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def provenance(device: str = "cpu") -> dict[str, str]:
-    """What a result comes from: version, commit, torch, hardware."""
+    """The origin of a result: version, commit, torch, hardware."""
     found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__, "Hardware": hardware(device)}
     return found | ({"Commit": revision} if (revision := commit()) else {})
 

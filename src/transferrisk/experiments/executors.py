@@ -52,7 +52,7 @@ Job = Callable[[Slot], T]
 
 @dataclass(frozen=True)
 class Message:
-    """What an executor tells about a job.
+    """A message of an executor about a job.
 
     position  the job's place among all jobs
     content   step: (done, total); done: the result; retried, lost: why its worker died
@@ -70,14 +70,14 @@ OnJobStep = Callable[[int, int, int], None]
 
 class Executor(Protocol):
     def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep) -> Messages:
-        """Tell what becomes of the jobs, as it comes; an error that a job raises is raised here.
+        """Yield messages about the jobs as they come; an error that a job raises is raised here.
 
         When the iterator is closed, jobs that can be saved have been saved and have ended. Steps of a job that runs in
-        this process go to `on_step`, since an iterator cannot tell anything while it works.
+        this process go to `on_step`, since an iterator cannot yield anything while it works.
         """
 
     def close(self) -> None:
-        """End whatever was started for several calls of `map`."""
+        """End everything that was started for several calls of `map`."""
 
 
 def count_cores() -> int:
@@ -249,7 +249,7 @@ class _Worker:
 
 
 def _end(team: Sequence[_Worker]) -> None:
-    """Let trainings finish their step and save; whoever cannot wait for that interrupts again."""
+    """Ask the workers to finish their step and save, and wait for that; a second interruption kills them."""
     try:
         for worker in team:
             worker.process.terminate()
@@ -284,7 +284,7 @@ def _inherited(threads: int) -> Iterator[None]:
 
 
 def _work(connection: Connection, device: str, threads: int) -> None:
-    """A worker's life: jobs come and results go through the connection, until its other end is closed."""
+    """Run by a worker: receive jobs and send results through the connection, until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

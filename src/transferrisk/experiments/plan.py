@@ -26,7 +26,7 @@ Combination = tuple[dict[str, Any], dict[str, Any]]
 class Cell:
     """One place of an experiment's table; several cells, of several experiments perhaps, may share a run.
 
-    columns  what tells the cells apart: problem, what is varied, method, the point of its grid as text, seed
+    columns  the values that distinguish the cells: problem, what is varied, method, the point of its grid as text, seed
     """
 
     run: PlannedRun
@@ -36,7 +36,7 @@ class Cell:
 @dataclass(frozen=True)
 class Plan:
     """
-    cells  what is to be done
+    cells  cells to run
     whole  all cells of the recipe, of which those are a part; (): they are all
     """
 
@@ -56,7 +56,7 @@ class Plan:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Name of a run -> what it is called while it is done; a run in several cells is called by the first."""
+        """Name of a run -> its label while it is done; a run in several cells has that of the first."""
         found: dict[str, str] = {}
         for cell in self.cells:
             words = [f"{k} {v}" if k == "seed" else _as_text(v) for k, v in cell.columns.items() if v != ""]
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def needed(self) -> int:
-        """How many of the runs are there only because others need them."""
+        """Number of runs that are there only because others need them."""
         return len(self.runs) - len({cell.run.name for cell in self.cells})
 
 
@@ -118,7 +118,7 @@ def make_plan(
 
 
 def count_runs(recipe: Recipe) -> int:
-    """How many runs a recipe has, those that others need among them.
+    """Number of runs of a recipe, those that others need among them.
 
     The points of grids, most of them all, are counted without resolving them, as if no two were the same run.
     """
@@ -192,7 +192,7 @@ def _check_recipe(recipe: Recipe) -> None:
 
 
 def _combinations(recipe: Recipe) -> Iterator[Combination]:
-    """Everything but the seed."""
+    """Columns and settings of every cell, without the seed."""
     for problem, of_problem in (recipe.problems or {"": {}}).items():
         for values in itertools.product(*recipe.vary.values()):
             varied = dict(zip(recipe.vary, values, strict=True))

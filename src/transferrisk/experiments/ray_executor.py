@@ -44,7 +44,7 @@ class RayExecutor(Settings):
     retries       how often a job is tried again after its worker died
     options       more for `ray.init`
 
-    Only the end of a job is told, not its steps.
+    Only the end of a job is reported, not its steps.
     """
 
     address: str | None = None
@@ -173,7 +173,7 @@ def _check_loopback(ray: ModuleType) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Hide what Ray's compiled code writes about each attempt to connect, whatever its levels of logging."""
+    """Hide the lines that Ray's compiled code writes about each attempt to connect, at any level of logging."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -230,7 +230,7 @@ def _message(ray: ModuleType, reference: Any, position: int, retries: int) -> Me
 
 
 def _stop(ray: ModuleType, waiting: Iterable[Any]) -> None:
-    """Take back what has not begun, and let what has finish its step and save."""
+    """Cancel jobs that have not begun, and let the others finish their step and save."""
     references = list(waiting)
     if not references or not ray.is_initialized():
         return

@@ -2,12 +2,12 @@
 
 They come with packages that have an entry point in the group `transferrisk.recipes`, ours among them, or as files.
 
-extends    another recipe, of which this one says only what differs; `x = false` drops x, in methods, problems or vary,
-           or a whole table, as `published = false`. The paper's numbers, and where they are, come along unless this one
+extends    another recipe, from which this one states the differences; `x = false` drops x, in methods, problems or
+           vary, or a whole table, as `published = false`. The paper's numbers, and where they are, come along unless this one
            has settings or problems of its own
-title      what it shows
+title      title of its report
 paper      where in the paper
-task       what one run does, a name of `tasks`
+task       name of the task of each run, as in `tasks`
 seeds      how many (0, 1, ...), or a list of them
 select     the rules by which an evaluation and a point of a grid are chosen, each reported on its own
 keep       leave the trained models in the runs' folders
@@ -16,8 +16,8 @@ settings   settings of every run, as the task takes them
 problems   label -> settings; every problem is a part of the experiment
 vary       setting -> values; every combination is tried on every problem
 methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of the algorithm's settings
-fast       a table like the whole, of what differs in the small version; that of another recipe comes along, except
-           where this one says something itself
+fast       a table like the whole, with the differences of the small version; that of another recipe comes along,
+           except for keys that this one has itself
 show       how the report shows it (`reports`)
 published  the paper's numbers: rule -> method -> column -> [mean, deviation]
 """
@@ -71,7 +71,7 @@ class Recipe(Settings):
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """The name of the recipe in messages: that of its file, where it is one."""
         return self.given[0] if self.given and self.given[0].endswith(SUFFIX) else self.name
 
 
@@ -125,7 +125,7 @@ class _Source:
 
 
 def _sources() -> Iterator[_Source]:
-    """What packages add, this one first; a broken one is left out, and so is a name that this package has."""
+    """Folders that packages add, our own first. A broken one is left out, and so is a name that we have already."""
     own: set[str] = set()
     for entry in itertools.chain.from_iterable(entries(GROUP).values()):
         try:
@@ -164,7 +164,7 @@ def _find(name: str, hidden: bool = False) -> Traversable:
 
 
 def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The table with what it inherits, and that of its small version, {} where there is none."""
+    """The table with all that it inherits, and that of its small version, {} where there is none."""
     if name in within:
         raise InputError(f"recipe {' extends '.join((*within, name))}: a recipe cannot inherit from itself")
     table = _read(name, folder)
@@ -216,7 +216,9 @@ def _read(name: str, folder: Traversable) -> dict[str, Any]:
     except TypeError as error:  # TOML has dates and times, which JSON has not
         raise InputError(f"recipe {name}: values must be text, numbers or truth values ({error})") from None
     except OSError as error:
-        raise InputError(f"recipe {name} cannot be read ({error.strerror}): mend that, or name another") from None
+        raise InputError(
+            f"recipe {name} cannot be read ({error.strerror}): correct that, or name another recipe"
+        ) from None
     _check_keys(f"recipe {name}", table, KEYS, may_drop="extends" in table)
     if fast := table.get("fast"):
         _check_keys(f"recipe {name}, [fast]", fast, _OWN_KEYS)

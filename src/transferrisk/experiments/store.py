@@ -135,7 +135,7 @@ class Store:
             return records
 
     def seconds(self, name: str) -> float | None:
-        """How long a finished run took, since it was last taken up; None where its files do not tell."""
+        """Seconds that a finished run took, since it was last taken up; None where its files do not say."""
         try:
             return float(json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")["seconds"])
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -194,7 +194,7 @@ class Store:
                 lock.acquire()
         try:
             if lock.is_locked and self._was_removed(name):
-                _empty(folder)  # whoever removes a run wants it done anew, not this copy uploaded
+                _empty(folder)  # a run that was removed is to be done anew, not this copy uploaded
             yield folder if lock.is_locked else None
         finally:
             lock.release()
@@ -251,7 +251,7 @@ class Store:
             yield
         except OSError as error:
             raise TransferRiskError(
-                f"{self.where(path)} cannot be {how} ({error.strerror or error}): mend that, and run the same again"
+                f"{self.where(path)} cannot be {how} ({error.strerror or error}): correct that and try again"
             ) from None
 
 
@@ -260,7 +260,7 @@ def digest_of(content: bytes) -> str:
 
 
 def model_was_kept(content: bytes) -> bool:
-    """Whether this done.json says so; a damaged one does not."""
+    """True where this done.json says that the model was kept; a damaged one does not."""
     try:
         return bool(json.loads(content).get("keep"))
     except (ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Carrying out a plan: what is missing is run, what failed is tried again, what is done is left alone.
+"""Carrying out a plan: missing runs are done, failed ones tried again, finished ones left alone.
 
 The folder of the experiment holds its recipe and cells, and the records of all its finished runs as one Parquet file.
 """
@@ -35,7 +35,7 @@ SEEN_WITHIN = 120.0  # seconds after which a network file system has shown what 
 
 @dataclass(frozen=True)
 class Event:
-    """What happens to a run on the way.
+    """An event in the life of a run.
 
     kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
           be read; changed: the experiment of this name was of another recipe; else how it ended
@@ -89,7 +89,7 @@ class Summary:
 
 
 class Interrupted(TransferRiskError):
-    """A signal ended it; what was done is kept."""
+    """A signal ended the sweep; finished runs are kept."""
 
     def __init__(self, signum: int, done: int, total: int) -> None:
         super().__init__(
@@ -105,7 +105,7 @@ def run_experiment(
     on_event: OnEvent = lambda event: None,
     data_root: Path | None = None,
 ) -> Summary:
-    """Do all that is missing of a plan; see `Sweep`."""
+    """Do all missing runs of a plan; see `Sweep`."""
     sweep = Sweep(plan, store, executor, data_root, on_event)
     for event in sweep:
         on_event(event)
@@ -122,7 +122,7 @@ Content = tuple[dict[str, Any], list[Record]]
 
 @dataclass
 class ExperimentTable:
-    """The files of an experiment's folder, and what has been read for them so far: a finished run does not change.
+    """The files of an experiment's folder; finished runs are read once, since they do not change.
 
     replaced  whether the folder was of another recipe until it was written
     """
@@ -355,7 +355,7 @@ class Sweep:
         return Outcome(run.name, "failed", error=why)
 
     def _write_table(self) -> Iterator[Event]:
-        """Write what is done; a run that was done and is lost has failed, so that the next sweep does it again."""
+        """Write the finished runs; one that was done and is lost has failed, so that the next sweep does it again."""
         for name, why in self.table.write().items():
             if name in self._needs:
                 self.failed[name] = why

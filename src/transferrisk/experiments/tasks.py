@@ -250,7 +250,7 @@ def train_in_folder(spec: TrainSpec, place: Place) -> list[Record]:
     """Train, or go on with the training in the run's folder.
 
     It begins again where the model is needed and was not kept, where the checkpoint cannot be used, or where what it
-    began with is no longer the same: data that was replaced, a version with other defaults.
+    began with has changed: data that was replaced, a version with other defaults.
     """
     folder = place.folder / FOLDER
     if folder.exists() and not (folder / LAST).exists():

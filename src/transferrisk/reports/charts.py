@@ -49,7 +49,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Look:
-    """How one name is drawn."""
+    """Colour, dashes and marker of a name."""
 
     colour: str
     dash: Any
@@ -57,7 +57,7 @@ class Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name: a method's own, whoever is beside it, else the next that no method has."""
+    """A look for each name: a method's own, whichever are beside it, else the next that no method has."""
     found: dict[str, Look] = {}
     others = len(ORDER)
     for name in dict.fromkeys(names):

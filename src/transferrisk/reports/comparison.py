@@ -154,7 +154,7 @@ def _gain(accuracies: Sequence[tuple[float, float]]) -> str:
 
 
 def _compared(ours: float, theirs: float) -> str:
-    """How much less or more our loss is than theirs, in words; losses are not negative."""
+    """Compare two losses in words, such as "2.5 times less"; losses are not negative."""
     if f"{ours:.3f}" == f"{theirs:.3f}":
         return "as much"
     more, (small, large) = ours > theirs, sorted((ours, theirs))

@@ -116,7 +116,7 @@ class Experiment:
 
     @cached_property
     def origins(self) -> pd.DataFrame:
-        """How each run was done, by run: precision, hardware, threads, version and commit, "" where it does not say."""
+        """Origin of each run, by run: precision, hardware, threads, version and commit, "" where it does not say."""
         firsts = self.records.drop_duplicates(RUN_COLUMN).set_index(RUN_COLUMN)
         return firsts.reindex(columns=pd.Index(ORIGIN).drop("date")).map(_digits)
 
@@ -135,20 +135,20 @@ class Experiment:
             own = ChainMap(*map(dict, (method, place, problem, self.recipe.settings)))
             for start, names in (("Data", ("data", "backbone")), ("Setting", ("setting",))):
                 if names[0] in own:
-                    told = ", ".join([str(own[name]) for name in names if name in own])
-                    found.setdefault(start, {})[told] = None
-        return " ".join([f"{start}: {'; '.join(told)}." for start, told in found.items()])
+                    text = ", ".join([str(own[name]) for name in names if name in own])
+                    found.setdefault(start, {})[text] = None
+        return " ".join([f"{start}: {'; '.join(texts)}." for start, texts in found.items()])
 
     def missing_words(self) -> str:
-        """How many runs are missing, and how many of them failed, with the first reason."""
+        """A sentence on how many runs are missing, and how many of them failed, with the first reason."""
         if not self.missing:
             return ""
-        told = f"Missing: {len(self.missing)} of {self.planned[RUN_COLUMN].nunique()} runs"
+        first = f"Missing: {len(self.missing)} of {self.planned[RUN_COLUMN].nunique()} runs"
         if not self.failed:
-            return f"{told}."
+            return f"{first}."
         why = textwrap.shorten(next(iter(self.failed.values())), 300, placeholder=" ...").rstrip(".")
         count = len(self.failed)
-        return f"{told}, of which {count} failed{', the first' if count > 1 else ''}: {why}."
+        return f"{first}, of which {count} failed{', the first' if count > 1 else ''}: {why}."
 
     def command(self, root: str) -> str:
         """`trm experiment` with the options that ask for what is done, or for all where nothing is."""
@@ -167,7 +167,7 @@ class Experiment:
         return shlex.join([*words, "--output", root])
 
     def _seed_count(self) -> int:
-        """How many seeds reach all that are done, where it is not the recipe's number; 0: none has to be asked for.
+        """Number of seeds that covers all finished runs; 0 where it is the recipe's, or no number does.
 
         The recipe's own seeds come first, then those after them; others are of another form of the recipe.
         """
@@ -183,10 +183,10 @@ class Experiment:
         if self.finished.empty:
             return "No run is done."
         seeds = sorted(set(self.finished["seed"].dropna()))
-        told = ", ".join(map(str, seeds))
+        listed = ", ".join(map(str, seeds))
         if len(seeds) > 1 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-            told = f"{seeds[0]} to {seeds[-1]}"
-        which = f"Seed{'s' if len(seeds) > 1 else ''} {told}." if seeds else ""
+            listed = f"{seeds[0]} to {seeds[-1]}"
+        which = f"Seed{'s' if len(seeds) > 1 else ''} {listed}." if seeds else ""
         days = sorted(set(self.records["date"].dropna().str[:10])) if "date" in self.records else []
         when = f"Done {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
         return " ".join(filter(None, [which, origin_words(self.origins), when]))
@@ -256,7 +256,7 @@ def load_experiment(folder: Path) -> Experiment:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{readable(path)} cannot be read ({error.strerror}): mend that") from None
+        raise InputError(f"{readable(path)} cannot be read ({error.strerror}): correct that") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{readable(path)} cannot be read as JSON ({error}): {AGAIN}") from None
     recipe, planned = planned_runs(found, readable(path), AGAIN)

@@ -65,7 +65,7 @@ def _series(section: Section) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class HeatCell:
-    """`level` 0..LEVELS-1 is its shade, None where there is no value; `title` says all about it."""
+    """`level` 0..LEVELS-1 is its shade, None where there is no value; `title` has all about it."""
 
     text: str
     level: int | None
@@ -86,9 +86,9 @@ def heat_cells(section: Heatmap) -> list[list[HeatCell]]:
                 level = round((strength if section.high_is_bad else 1 - strength) * (LEVELS - 1))
                 if section.low is not None and section.high is not None:
                     around = interval(float(section.low[r, c]), float(section.high[r, c]), section.unit, sign=False)
-            told = "no value" if level is None else in_unit(value, section.unit)
+            shown = "no value" if level is None else in_unit(value, section.unit)
             # Each name is isolated, so that one written from right to left does not turn the rest round.
-            title = f"\u2068{row}\u2069, \u2068{column}\u2069: {told}" + (f" ({around})" if around else "")
+            title = f"\u2068{row}\u2069, \u2068{column}\u2069: {shown}" + (f" ({around})" if around else "")
             text = in_unit(value, section.unit, sign=False)
             cells.append(HeatCell(text, level, section.own and row == column, around, title))
         rows.append(cells)

@@ -39,7 +39,7 @@ Scale = Literal["linear", "log"]
 
 @dataclass(frozen=True, kw_only=True)
 class View(Settings):
-    """How a recipe's [show] presents results.
+    """A view: presents results as a recipe's [show] asks.
 
     title    over it, where the recipe's is not enough
     caption  under it: what its terms mean
@@ -47,7 +47,7 @@ class View(Settings):
     """
 
     selects: ClassVar[bool] = True
-    """Whether a rule selects among evaluations."""
+    """True where a rule selects among evaluations."""
     title: str = ""
     caption: str = ""
     panels: tuple[str, ...] = ()
@@ -345,8 +345,8 @@ class MethodResults:
         notes = []
         for method in filter(here.__contains__, self.experiment.methods):
             lacking = f", up to {incomplete[method]} of which lack seeds" if incomplete[method] else ""
-            told = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
-            which = "; ".join(told) if len(told) > 1 else next(iter(here[method]))
+            chosen = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
+            which = "; ".join(chosen) if len(chosen) > 1 else next(iter(here[method]))
             notes.append(f"{method}, best of {points[method]} points{lacking}: {which}.")
         return notes
 

@@ -104,7 +104,7 @@ class Report:
     """
     found     the experiments, each with its parts by the stem of their files
     files     that were written, the page first
-    left_out  why, of each experiment that could not be read
+    left_out  reason for each experiment that could not be read
     """
 
     found: Sequence[tuple[Experiment, Mapping[str, Part]]]
@@ -175,8 +175,8 @@ def check_recipe(
     name: str, where: str, recipe: Mapping[str, Any], cells: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> None:
     """Raise the errors that a report on such results would raise, such as a view of an axis that does not exist."""
-    found = {"recipe": recipe, "cells": [[run, dict(columns)] for run, columns in cells]}
-    checked_views(Experiment(name, *planned_runs(found, f"recipe {where}", "mend it"), no_records(), Path()))
+    found = {"recipe": recipe, "cells": cells}
+    checked_views(Experiment(name, *planned_runs(found, f"recipe {where}", "correct it"), no_records(), Path()))
 
 
 def _page(report: Report, command: str, root: str) -> Page:

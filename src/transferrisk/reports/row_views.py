@@ -33,7 +33,7 @@ class RowView(View):
     where: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, experiment: Experiment) -> None:
-        """Nothing can be told of columns before there are records."""
+        """Accept every plan, since columns are known only when there are records."""
 
     def found(self, experiment: Experiment, used: Iterable[str]) -> pd.DataFrame:
         """Records with the columns of their places, one copy for each place; an unknown column is an error."""

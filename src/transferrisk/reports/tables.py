@@ -243,8 +243,9 @@ class Grid:
 
     @cached_property
     def seeds(self) -> list[int]:
-        """How many seeds each score has that has any, in increasing order: the caption tells the most, so that only
-        those with fewer say so.
+        """Numbers of seeds of the scores that have any, in increasing order.
+
+        The caption names the largest, so that only scores with fewer say so.
         """
         return sorted(filter(None, [len(score.values) for score in self.scores]))
 
@@ -299,12 +300,12 @@ class Grid:
         seeds = {score.against.seeds for score in self.scores if score.against}
         if seeds == {1}:
             return "Difference to ERM on the same seed. One seed: no interval."
-        told = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
+        first = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
         few = [
             "Where they share one seed: no interval." if 1 in seeds else "",
             "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
         ]
-        return " ".join([told, *filter(None, few)])
+        return " ".join([first, *filter(None, few)])
 
     def numbers(self) -> list[dict[str, Any]]:
         """Every number as a line of its own, for CSV and JSON."""
@@ -335,7 +336,7 @@ RULE_WORDS = {
 
 
 def selection_words(rule: str, choices: bool = False) -> str:
-    """How models were selected; `choices`: a point of a grid was chosen too."""
+    """A sentence about how models were selected; `choices`: a point of a grid was chosen too."""
     which = "test environment" if rule == "test_domain" else "training environments"
     where = f"the highest accuracy on held-out data of the {which}"
     among = ", among the points with the most seeds" if choices else ""

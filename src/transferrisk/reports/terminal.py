@@ -58,8 +58,8 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
             case Chapter() | Group():
                 if value.title:
                     console.print()
-                told = value.lines if isinstance(value, Chapter) else [value.note]
-                lines = [(value.title, "bold"), *zip(told, itertools.repeat("dim"))]
+                notes = value.lines if isinstance(value, Chapter) else [value.note]
+                lines = [(value.title, "bold"), *zip(notes, itertools.repeat("dim"))]
                 inner = value.sections
             case Bars() | Curves():
                 lines = [(value.note, "dim")]
@@ -131,13 +131,13 @@ class RunBars:
         self._working: dict[str, TaskID] = {}
 
     def step(self, run: str, done: int, total: int) -> None:
-        """So many steps of a run are done."""
+        """Show that so many steps of a run are done."""
         if run not in self._working:
             self._working[run] = self._bars.add_task(run, total=total)
         self._bars.update(self._working[run], completed=done, total=total)
 
     def end(self, run: str, line: str = "", finished: bool = True, said: bool = False) -> None:
-        """A run is no longer at work; where there are no bars, or it is to be `said`, a line tells how it ended."""
+        """Remove the bar of a run; where there are no bars, or with `said`, print a line about its end."""
         if run in self._working:
             self._bars.remove_task(self._working.pop(run))
         if finished:

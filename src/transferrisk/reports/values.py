@@ -210,7 +210,7 @@ class Curves:
 
     @property
     def has_points(self) -> bool:
-        """Whether anything of it can be drawn."""
+        """True where there is a point that can be drawn."""
         for _, values in self.series.values():
             y = np.asarray(values, float)
             if (np.isfinite(y) & ((y > 0) | (not self.y_log))).any():

@@ -154,7 +154,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _column(values: Sequence[Any]) -> pd.Series:
-    """Values in the one type that holds them all: numbers, truth values or text; what is none of these is JSON text."""
+    """Values in the one type that holds them all: numbers, truth values or text, and JSON text for others."""
     import pandas as pd
 
     types = {type(value) for value in values} - {type(None)}
