@@ -24,7 +24,9 @@ from transferrisk.reports.terminal import run_progress
         (["demo", "--seeds", "0"], r"Invalid value for '--seeds'.* \(trm demo --help shows"),
         (["demo", "--seeds", "many"], "Invalid value for '--seeds'"),
         (["demo", "--workers", "0"], "Invalid value for '--workers'"),
-        (["demo", "--output", ""], "Invalid value for '--output': it is empty"),
+        (["demo", "--output", ""], "an empty value after .*--output: "),
+        (["demo", "--output="], "an empty value after --output: "),
+        (["report", " "], "an empty value after trm report: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(trm, arguments, message):

@@ -9,9 +9,9 @@ import pytest
 from pacs_table import AXES, PUBLISHED, TABLE, bold, part_of, rows, table, written
 from results_folder import cells_of, evaluation, write
 
+from transferrisk.reports.render import csv_text, latex_text, markdown_text
 from transferrisk.reports.report import write_report
 from transferrisk.reports.tables import Part
-from transferrisk.reports.text import csv_text, latex_text, markdown_text
 from transferrisk.reports.values import MINUS, NOTHING, one_line
 from transferrisk.settings import dumps
 

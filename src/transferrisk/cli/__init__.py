@@ -66,6 +66,9 @@ def _run() -> int:
     for place, word in enumerate(words):
         if word == "--":
             break
+        if not word.strip() or (word.startswith("--") and word.endswith("=")):
+            option = word.strip().rstrip("=") or " ".join(["trm", *words[:place]])
+            return _tell(f"an empty value after {option}: leave it out, or write . for the current folder")
         if word == "--json" and (place + 1 == len(words) or words[place + 1].startswith("-")):
             words[place] = "--json=-"  # typer has no option with an optional value: without a FILE, it is -
     # typer carries its own copy of click or not, by version; what a bad option raises is public in both.

@@ -204,7 +204,7 @@ def _options(name: str, shift: str | None, biases: str | None, **given: Any) -> 
     if shift is not None or biases is not None:
         own = find_set(name)[0].shift or Shift()
         kind: Any = own.kind if shift is None else shift  # Shift checks it
-        given["shift"] = replace(own, kind=kind, biases=parse_biases(biases) or own.biases)
+        given["shift"] = replace(own, kind=kind, biases=own.biases if biases is None else parse_biases(biases))
     return Options(**given)
 
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, parse_folder
+from .options import Json
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder of the records and report.html.")
-    ] = Path("runs/demo"),
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the records and report.html.")] = Path(
+        "runs/demo"
+    ),
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds to average over.")] = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Number of epochs of each run.")] = 10,
     workers: Annotated[

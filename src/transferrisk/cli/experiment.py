@@ -79,8 +79,6 @@ def experiment(
     if name is None:
         raise InputError("NAME is missing: write trm experiment NAME, with a name that --list shows")
     recipe = load_recipe(name, fast, defaults)
-    if not output.strip():
-        raise InputError("--output must be a folder, or storage such as s3://..., got nothing")
     carrier = make_executor(
         executor, device=device, workers=workers, threads=threads, retries=retries, address=address,
         gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run,

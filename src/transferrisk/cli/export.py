@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, parse_folder
+from .options import Json
 
 
 def export(
-    model: Annotated[Path, typer.Argument(parser=parse_folder, metavar="MODEL", help="The folder of a model.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
     output: Annotated[Path, typer.Option(metavar="FILE", help="File to write, such as model.onnx.")],
     json: Json = None,
 ) -> None:

@@ -26,14 +26,13 @@ from .options import (
     image_option,
     machine_option,
     model_option,
-    parse_folder,
     training_option,
 )
 
 Name = Annotated[
     str, typer.Argument(metavar="FILE", help="A table, embeddings, a folder of images, or a name of trm data list.")
 ]
-Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder to write the model to.")]
+Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write the model to.")]
 DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
 Algorithms = Annotated[str, model_option(help="Algorithms to compare, separated by commas.")]
 Algorithm = Annotated[str | None, model_option(help="Algorithm to take, whatever the comparison says.")]

@@ -20,13 +20,6 @@ training_option = partial(typer.Option, rich_help_panel=TRAINING)
 machine_option = partial(typer.Option, rich_help_panel=MACHINE)
 
 
-def parse_folder(text: str | Path) -> Path:
-    """A path of the command line, where an empty one is a slip and not the current folder."""
-    if not str(text).strip():
-        raise typer.BadParameter("it is empty; name a folder, or . for the current one")
-    return Path(text)
-
-
 @dataclass(frozen=True)
 class JsonTarget:
     """Where --json goes: to a file, or to standard output (None)."""
@@ -88,10 +81,8 @@ Biases = Annotated[str | None, synthetic_option(help="Bias degree of each traini
 Oracle = Annotated[bool, synthetic_option("--oracle", help="Train on data like the test environment's.")]
 
 
-def parse_biases(text: str | None) -> tuple[float, ...] | None:
+def parse_biases(text: str) -> tuple[float, ...]:
     """The shares of --biases, such as 1.0,0.9."""
-    if text is None:
-        return None
     try:
         return tuple(map(float, text.split(",")))
     except ValueError:

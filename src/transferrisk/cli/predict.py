@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, PathColumn, SkipBad, column_option, parse_folder
+from .options import Json, PathColumn, SkipBad, column_option
 
-ModelFolder = Annotated[Path, typer.Argument(parser=parse_folder, metavar="MODEL", help="The folder of a model.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")]
 New = Annotated[str, typer.Argument(metavar="FILE", help="A table, embeddings, a manifest, or a folder of images.")]
 Output = Annotated[str, typer.Option(help="File to write: .parquet, .csv or .tsv; - for CSV on standard output.")]
 Identity = Annotated[str | None, typer.Option("--id", help="Column to keep beside the predictions.")]

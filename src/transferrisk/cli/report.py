@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, parse_folder
+from .options import Json
 
 
 def report(
@@ -23,7 +23,7 @@ def report(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(parser=parse_folder, metavar="FOLDER", help="Where the report goes. Default: into RESULTS."),
+        typer.Option(metavar="FOLDER", help="Where the report goes. Default: into RESULTS."),
     ] = None,
     as_json: Json = None,
 ) -> None:
@@ -55,8 +55,6 @@ def _local(results: str, output: Path | None) -> Iterator[Path]:
     """The folder of results; for an address, a temporary copy of what a report reads."""
     from ..errors import InputError
 
-    if not results.strip():
-        raise InputError("RESULTS must name a folder, got an empty name: use . for the current one")
     if "://" not in results or results.startswith("file://"):
         yield Path(results.removeprefix("file://"))
         return

@@ -30,7 +30,6 @@ from .options import (
     machine_option,
     model_option,
     parse_biases,
-    parse_folder,
     training_option,
 )
 
@@ -48,7 +47,7 @@ PARTS = {
 }
 """Part of the data -> what it is called."""
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
-Output = Annotated[Path, typer.Option(parser=parse_folder, metavar="FOLDER", help="Folder of the run.")]
+Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the run.")]
 TestEnv = Annotated[str | None, typer.Option(help="Environment to test on, for sets without one of their own.")]
 HoldOut = Annotated[
     str | None,
@@ -170,7 +169,7 @@ def train(
             augment=augment,
             precision=precision,  # type: ignore[arg-type]  # checked there
             shift=shift,  # type: ignore[arg-type]
-            biases=parse_biases(biases),
+            biases=None if biases is None else parse_biases(biases),
             oracle=oracle,
             size=size,
             skip_bad=skip_bad,

@@ -3,8 +3,8 @@
 They come with packages that have an entry point in the group `transferrisk.recipes`, ours among them, or as files.
 
 extends    another recipe, from which this one states the differences; `x = false` drops x, in methods, problems or
-           vary, or a whole table, as `published = false`. The paper's numbers, and where they are, come along unless this one
-           has settings or problems of its own
+           vary, or a whole table, as `published = false`. The paper's numbers, and where they are, come along unless
+           this one has settings or problems of its own
 title      title of its report
 paper      where in the paper
 task       name of the task of each run, as in `tasks`

@@ -21,7 +21,7 @@ from ..errors import InputError, counted, listed
 from ..files import check_target, new_folders, write_atomically
 from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
-from ..reports.text import markdown, markdown_text
+from ..reports.render import markdown, markdown_text
 from ..settings import dumps
 from .compare import Comparison, Curve
 from .fitted import Fitted, Plan, Source

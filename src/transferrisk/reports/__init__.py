@@ -1,10 +1,10 @@
 """Tables, figures and pages, from plain values and from records alone.
 
-`values` are what a report consists of; `terminal`, `text` and `html` render them, and `charts` draws their figures.
+A report consists of `values`; `terminal` prints and `render` writes them, and `charts` draws their figures.
 `comparison` summarises runs over seeds; `report` reports on the results of experiments.
 """
 
-from .html import render_page, write_page
+from .render import render_page, write_page
 from .values import (
     Bar,
     Bars,

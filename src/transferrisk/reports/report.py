@@ -16,11 +16,10 @@ from ..results.records import FAILED, PICTURES, RECIPE, RUN_COLUMN, RUNS, TABLE
 from ..settings import from_mapping
 from .charts import figure_files, looks
 from .experiment import Experiment, experiment_folders, load_experiment, no_records, origin_words, planned_runs
-from .html import write_page
 from .method_views import CurvesView, LinesView, TableView, View
+from .render import csv_table, latex, latex_text, markdown, write_page
 from .row_views import PicturesView, RowsView, XyView
 from .tables import RULE_WORDS, Part
-from .text import csv_table, latex, latex_text, markdown
 from .values import Chapter, Group, Page, Pictures, Section, Text
 
 PAGE = "report.html"

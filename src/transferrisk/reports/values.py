@@ -1,6 +1,6 @@
 """The values that a report consists of, printed and drawn by one renderer for each format.
 
-`terminal`, `text` (Markdown, LaTeX, CSV) and `html` take these values; `charts` draws the figures among them. Names of
+`terminal` and `render` (HTML, Markdown, LaTeX, CSV) take these values; `charts` draws the figures among them. Names of
 environments, algorithms and files are shown as they are, whatever they hold. A value that is nan is absent: a dash
 takes its place.
 """
