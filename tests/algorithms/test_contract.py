@@ -122,7 +122,7 @@ def test_save_load_and_continue_is_the_same_to_the_bit(name, settings, device):
     assert torch.equal(whole.weights(), resumed.weights())
 
 
-@pytest.mark.parametrize("E", range(2, 8))
+@pytest.mark.parametrize("E", [2, 4, 7])
 @every
 def test_two_to_seven_environments_of_unequal_size(name, settings, E):
     run = Run(name, settings, E=E)
@@ -149,15 +149,15 @@ def test_one_environment_where_two_are_needed(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"environments": +1}, r"environment 3 is not in 0\.\.2, though the Setting says num_environments=3"),
-        ({"environments": -1}, r"environment -1 is not in 0\.\.2"),
-        ({"labels": +1}, r"label 3 is not in 0\.\.2, though the Setting says num_classes=3: number labels from 0"),
-        ({"labels": -1}, r"label -1 is not in 0\.\.2"),
+        ({"environments": +1}, r"environments must be 0\.\.2, .*num_environments=3, got 3"),
+        ({"environments": -1}, r"environments must be 0\.\.2, .*got -1"),
+        ({"labels": +1}, r"labels must be 0\.\.2, .*num_classes=3, got 3"),
+        ({"labels": -1}, r"labels must be 0\.\.2, .*got -1"),
     ],
 )
-@every
-def test_labels_and_environments_outside_the_setting_are_named(name, settings, change, message):
-    run = Run(name, settings)
+@pytest.mark.parametrize("name", available())
+def test_labels_and_environments_outside_the_setting_are_named(name, change, message):
+    run = Run(name, {})
     batch = next(batches())
     ((part, shift),) = change.items()
     before = run.weights()
@@ -166,14 +166,14 @@ def test_labels_and_environments_outside_the_setting_are_named(name, settings, c
     assert torch.equal(run.weights(), before)
 
 
-def test_batches_that_are_none():
+def test_what_is_not_a_batch_is_refused():
     run = Run("erm", {})
     batch = next(batches())
     for bad, message in [
-        (tuple(batch), r"the batch is a tuple: give Batch\(inputs, labels, environments\)"),
+        (tuple(batch), "batch must be .* got tuple"),
         (batch._replace(labels=batch.labels.numpy()), "labels must be a torch.Tensor, got ndarray"),
-        (batch._replace(labels=batch.labels[1:]), "72 inputs, 71 labels and 72 environments"),
-        (Batch(*(part[:0] for part in batch[:3])), "at least one sample"),
+        (batch._replace(labels=batch.labels[1:]), "got 72, 71 and 72"),
+        (Batch(*(part[:0] for part in batch[:3])), "got 0, 0 and 0"),
     ]:
         with pytest.raises(InputError, match=message):
             run.algorithm.step(run.model, bad, run.optimiser, 0.0)
@@ -182,11 +182,11 @@ def test_batches_that_are_none():
 def test_a_model_without_features():
     model = nn.Linear(2, 3)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(InputError, match=r"the model is a Linear, .*: wrap it as transferrisk.models.Classifier\("):
+    with pytest.raises(InputError, match=r"model must .* got Linear: .*Classifier"):
         create("irm", Setting(3, 3)).step(model, next(batches()), optimiser, 0.0)
 
 
-def test_what_is_no_algorithm_cannot_be_registered():
+def test_what_is_not_an_algorithm_cannot_be_registered():
     with pytest.raises(InputError, match=r"'mine'.*derived from Algorithm.*Linear"):
         register("mine")(nn.Linear)
     with pytest.raises(InputError, match=r"'mine'.*<lambda>"):
@@ -197,12 +197,9 @@ def test_what_is_no_algorithm_cannot_be_registered():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (
-            {"risk": torch.tensor(1.0)},
-            r"Mine.objective returned the keys \['risk'\]: return a dict with .* under 'loss'",
-        ),
-        (torch.tensor(1.0), "Mine.objective returned Tensor: return a dict"),
-        (None, "Mine.objective returned NoneType"),
+        ({"risk": torch.tensor(1.0)}, r"'loss', got the keys \['risk'\]"),
+        (torch.tensor(1.0), "Mine.objective .*'loss', got Tensor"),
+        (None, "'loss', got NoneType"),
     ],
 )
 def test_an_objective_without_a_loss(returned, message):
@@ -270,5 +267,5 @@ def test_a_name_is_taken_once():
 @pytest.mark.parametrize("name", ["irm", "vrex", "trm"])
 def test_penalty_starts_with_its_epoch(name):
     algorithm = create(name, Setting(2, 3), start_epoch=2.0)
-    assert not algorithm.penalised(1.99)
-    assert algorithm.penalised(2.0)
+    assert not algorithm.plan(next(batches()), 1.99)
+    assert algorithm.plan(next(batches()), 2.0)

@@ -69,7 +69,7 @@ def test_irm_penalty_is_autograds_squared_derivative_by_a_scale(out):
 
 def test_irm_predictor_penalty_is_autograds_squared_gradient(out):
     penalties = irm_predictor_penalty(out.features, out.logits, out.labels, out.environments, 4)
-    W = out.predictor.clone().requires_grad_()
+    W = out.model.predictor.clone().requires_grad_()
     for e in (0, 1, 3):
         members = out.environments == e
         risk = F.cross_entropy(out.features[members] @ W[:, :-1].T + W[:, -1], out.labels[members])

@@ -1,6 +1,6 @@
 """The algorithms, one small file each, under the names of the registry."""
 
-from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting
+from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting, Team
 from .erm import ERM
 from .fish import Fish
 from .groupdro import GroupDRO
@@ -18,7 +18,6 @@ from .registry import (
     setting_names,
 )
 from .reweight import Reweight
-from .team import Team
 from .trm import TRM, TRMDirect
 from .vrex import VREx
 

@@ -4,15 +4,26 @@ Most algorithms are a function from the outputs of one forward pass to a scalar:
 Those that need several passes (MLDG, Fish) override `plan` and `act`; a `step` of one's own works too, but cannot be
 captured in a CUDA graph. Whatever changes while training (weights of environments, ...) is a buffer, so that
 `state_dict` holds all there is to save.
+
+Several processes may share a batch: each has its part of every environment, and together they take one step (`Team`).
+
+    features      gathered, so that every process has the whole batch and computes the same objective of it
+    featuriser    the gradient of its weights is summed: each process knows what its own samples contribute
+    predictor     its gradient is of the whole batch already
+
+So a step is that of one process on the whole batch, whatever the objective is. Algorithms with passes of their own
+average the gradients of each pass instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -22,7 +33,6 @@ from ..functional import environment_means
 from ..functional.checks import check_count, check_sample_weights, check_tensors
 from ..models import Classifier
 from ..settings import Settings
-from .team import Team
 
 Logs = dict[str, Tensor]
 Grid = Mapping[str, tuple[Any, ...]]
@@ -99,11 +109,6 @@ class Pass:
     weights: Tensor | None = None  # (n,), of the samples
 
     @cached_property
-    def predictor(self) -> Tensor:
-        """The head's weights, bias last, detached, (C, d + 1)."""
-        return self.model.predictor
-
-    @cached_property
     def cross_entropies(self) -> Tensor:
         """Cross-entropy of each sample, (n,)."""
         return F.cross_entropy(self.logits, self.labels, reduction="none")
@@ -120,6 +125,84 @@ class Pass:
     def environment_risks(self, num_environments: int) -> tuple[Tensor, Tensor]:
         """Mean loss in each environment, (E,), and which are present, (E,) bool."""
         return environment_means(self.cross_entropies, self.environments, num_environments, self.weights)
+
+
+@dataclass(frozen=True)
+class Team:
+    """Process `rank` of `size`, with equal parts: of each environment, the samples rank, rank + size, ..."""
+
+    rank: int = 0
+    size: int = 1
+
+    def check(self, per_environment: int | None) -> None:
+        """Refuse a batch that cannot be shared: `per_environment` samples of each, or all there are."""
+        if self.size == 1:
+            return
+        if per_environment is None:
+            raise InputError("a batch of all samples cannot be shared by several devices: give a batch size")
+        if per_environment % self.size:
+            raise InputError(
+                f"a batch of {per_environment} samples of each environment cannot be shared evenly by {self.size} "
+                f"devices: use a multiple of {self.size}"
+            )
+
+    def share(self, index: Tensor, per_environment: int | None) -> Tensor:
+        """This process's part of a batch of `per_environment` samples of each environment, in turn, (n,)."""
+        if self.size == 1:
+            return index
+        self.check(per_environment)
+        assert per_environment is not None  # it was checked
+        return index.reshape(-1, per_environment)[:, self.rank :: self.size].flatten()
+
+    def gather(self, local: Tensor, environments: int) -> Tensor:
+        """(E b, ...) of this process to (E b size, ...) of all, in the order one process would have them in.
+
+        The gradient that flows back is that of this process's part.
+        """
+        if self.size == 1:
+            return local
+        gathered: Tensor = _Gather.apply(local, environments, self)  # type: ignore[no-untyped-call]  # torch's apply
+        return gathered
+
+    def reduce_gradients(self, module: nn.Module, *, mean: bool) -> None:
+        """Sum or average the gradients of the module's weights over the processes."""
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        self._reduce(gradients, 1 / self.size if mean else 1.0)
+
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the means of tensors over the processes."""
+        if self.size == 1:
+            return list(tensors)
+        means = [tensor.detach().clone() for tensor in tensors]
+        self._reduce(means, 1 / self.size)
+        return means
+
+    def _reduce(self, tensors: Sequence[Tensor], factor: float) -> None:
+        """Sum over the processes in place, times a factor, in one message for each type."""
+        for kind in {tensor.dtype for tensor in tensors}:
+            some = [tensor for tensor in tensors if tensor.dtype == kind]
+            message = torch.cat([tensor.flatten() for tensor in some])
+            dist.all_reduce(message)
+            message *= factor
+            for tensor, values in zip(some, message.split([t.numel() for t in some]), strict=True):
+                tensor.copy_(values.view_as(tensor))
+
+
+class _Gather(torch.autograd.Function):
+    """The parts of all processes, interleaved again as `share` took them apart."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, environments: int, team: Team) -> Tensor:
+        ctx.environments, ctx.team = environments, team
+        parts = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(team.size)]
+        dist.all_gather(parts, local.contiguous())
+        shaped = [part.view(environments, -1, *local.shape[1:]) for part in parts]
+        return torch.stack(shaped, 2).flatten(0, 2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        own = gradient.view(ctx.environments, -1, ctx.team.size, *gradient.shape[1:])[:, :, ctx.team.rank]
+        return own.flatten(0, 1).contiguous(), None, None
 
 
 C = TypeVar("C", bound=Config)
@@ -145,17 +228,16 @@ class Algorithm(nn.Module, Generic[C]):
         self.team = Team()  # the processes that share a batch
         self.config: C = config if config is not None else self.config_type()  # type: ignore[assignment]  # is a C
 
-    def penalised(self, epoch: float) -> bool:
-        """Whether the penalty is on: from `start_epoch` of the config, where it has one."""
-        return epoch >= getattr(self.config, "start_epoch", 0.0)
-
     def objective(self, out: Pass, penalised: bool) -> Logs:
         """The quantity to minimise, under "loss", and whatever else is worth recording."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor act")
 
     def plan(self, batch: Batch, epoch: float) -> Hashable:
-        """The choices that a step makes before it starts; steps with equal plans do the same operations."""
-        return self.penalised(epoch)
+        """The choices that a step makes before it starts; steps with equal plans do the same operations.
+
+        Here whether the penalty is on: from `start_epoch` of the config, where it has one.
+        """
+        return epoch >= getattr(self.config, "start_epoch", 0.0)
 
     def capture(self, block: int) -> None:
         """Called before steps are captured in a CUDA graph: from now on batches are in blocks, and nothing may wait."""
@@ -166,18 +248,32 @@ class Algorithm(nn.Module, Generic[C]):
         return self.act(self.plan(batch, epoch), model, batch, optimiser)
 
     def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
-        """The step itself, by its plan."""
+        """Take the step itself, by its plan; the forward pass is over the whole batch where a team shares it."""
+        if not hasattr(model, "featurise"):
+            raise InputError(
+                f"the model must have features to look at, got {type(model).__name__}: wrap it as "
+                "transferrisk.models.Classifier(featuriser, num_features, num_classes)"
+            )
         optimiser.zero_grad(set_to_none=True)
-        logs = self.objective(forward(model, batch, self.team), plan)
+        features, labels, environments = model.featurise(batch.inputs), batch.labels, batch.environments
+        weights = batch.weights
+        if self.team.size > 1:
+            if batch.block is None:
+                raise InputError("a batch that processes share must hold equally many samples of each environment")
+            count = len(labels) // batch.block
+            features, labels, environments = (self.team.gather(t, count) for t in (features, labels, environments))
+            weights = None if weights is None else self.team.gather(weights, count)
+        logs = self.objective(Pass(features, model.head(features), labels, environments, model, weights), plan)
         if not isinstance(logs, Mapping) or "loss" not in logs:
             given = f"the keys {list(logs)}" if isinstance(logs, Mapping) else type(logs).__name__
             raise InputError(
-                f"{type(self).__name__}.objective returned {given}: return a dict with what is minimised under 'loss'"
+                f"{type(self).__name__}.objective must return a dict with what is minimised under 'loss', got {given}"
             )
         logs["loss"].backward()
-        self.team.sum_gradients(model.featuriser)
+        if self.team.size > 1:
+            self.team.reduce_gradients(model.featuriser, mean=False)
         optimiser.step()
-        return {name: value.detach() for name, value in logs.items()}
+        return dict(zip(logs, map(Tensor.detach, logs.values()), strict=True))
 
     def check(self, batch: Batch) -> None:
         """Labels and environments are within the setting; every `step` begins with it.
@@ -185,47 +281,28 @@ class Algorithm(nn.Module, Generic[C]):
         Values are read on the CPU only: on a GPU that would wait for the device, and could not be captured in a graph.
         """
         if not isinstance(batch, Batch):
-            raise InputError(f"the batch is a {type(batch).__name__}: give Batch(inputs, labels, environments)")
+            raise InputError(f"batch must be a Batch(inputs, labels, environments), got {type(batch).__name__}")
         check_tensors(inputs=batch.inputs, labels=batch.labels, environments=batch.environments)
         if not len(batch.inputs) == len(batch.labels) == len(batch.environments) > 0:
             raise InputError(
-                f"{len(batch.inputs)} inputs, {len(batch.labels)} labels and {len(batch.environments)} environments: "
-                "a batch has one of each for every sample, and at least one sample"
+                "inputs, labels and environments must be one for each sample of one or more, got "
+                f"{len(batch.inputs)}, {len(batch.labels)} and {len(batch.environments)}"
             )
         if batch.weights is not None:
             if not self.weighted:
                 raise InputError(
-                    f"{type(self).__name__} does not heed the weights of samples: leave them out, or set `weighted` "
-                    "on the class once its objective does"
+                    f"weights must be left out, since {type(self).__name__} does not use them: set `weighted` on the "
+                    "class once its objective does"
                 )
             check_sample_weights(batch.weights, batch.inputs)
-        for name, values, limit, known in (
-            ("label", batch.labels, self.setting.num_classes, "num_classes"),
-            ("environment", batch.environments, self.setting.num_environments, "num_environments"),
+        for name, values, parameter in (
+            ("labels", batch.labels, "num_classes"),
+            ("environments", batch.environments, "num_environments"),
         ):
-            if values.device.type != "cpu":
-                continue
-            for value in (int(values.min()), int(values.max())):
-                if not 0 <= value < limit:
+            if values.device.type == "cpu":
+                limit, low, high = getattr(self.setting, parameter), int(values.min()), int(values.max())
+                if low < 0 or high >= limit:
                     raise InputError(
-                        f"{name} {value} is not in 0..{limit - 1}, though the Setting says {known}={limit}: "
-                        f"number {name}s from 0, or create the algorithm with the right {known}"
+                        f"{name} must be 0..{limit - 1}, as the Setting has {parameter}={limit}, got "
+                        f"{low if low < 0 else high}: number {name} from 0, or give the right {parameter}"
                     )
-
-
-def forward(model: Classifier, batch: Batch, team: Team) -> Pass:
-    """One forward pass, over the whole batch where a team shares it."""
-    if not hasattr(model, "featurise"):
-        raise InputError(
-            f"the model is a {type(model).__name__}, without features to look at: "
-            "wrap it as transferrisk.models.Classifier(featuriser, num_features, num_classes)"
-        )
-    features, labels, environments = model.featurise(batch.inputs), batch.labels, batch.environments
-    weights = batch.weights
-    if team.size > 1:
-        if batch.block is None:
-            raise InputError("a batch that several processes share must hold equally many samples of each environment")
-        count = len(labels) // batch.block
-        features, labels, environments = (team.gather(t, count) for t in (features, labels, environments))
-        weights = None if weights is None else team.gather(weights, count)
-    return Pass(features, model.head(features), labels, environments, model, weights)

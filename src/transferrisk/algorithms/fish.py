@@ -60,7 +60,8 @@ class Fish(Algorithm[FishConfig]):
                 share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
                 loss = (share * F.cross_entropy(logits, labels, reduction="none")).sum()
             loss.backward()
-            self.team.average_gradients(model)
+            if self.team.size > 1:
+                self.team.reduce_gradients(model, mean=True)
             optimiser.step()
             losses.append(loss.detach())
         with torch.no_grad():

@@ -26,32 +26,26 @@ ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry("algorithm", "transferrisk
 
 
 def register(name: str) -> Callable[[A], A]:
-    """Class decorator: makes an algorithm known under a name."""
+    """Class decorator: registers an algorithm under a name."""
     return ALGORITHMS.register(name)
 
 
-def available() -> list[str]:
-    """Names of all algorithms."""
-    return ALGORITHMS.names()
-
-
-def get_algorithm(name: str) -> type[Algorithm[Any]]:
-    """The class of the algorithm of this name; an unknown name is an error that proposes the nearest."""
-    return ALGORITHMS.get(name)
+available = ALGORITHMS.names
+get_algorithm = ALGORITHMS.get
 
 
 def setting_names(name: str) -> list[str]:
-    """The names of the settings of an algorithm."""
-    return [field.name for field in dataclasses.fields(get_algorithm(name).config_type)]
+    """Return the names of the settings of an algorithm."""
+    return list(get_algorithm(name).config_type.__dataclass_fields__)
 
 
 def configure(name: str, **settings: Any) -> Config:
-    """The algorithm's config with these settings; an unknown setting is an error that proposes the nearest."""
+    """Return the algorithm's config with these settings; an unknown setting is an error that proposes the nearest."""
     return from_mapping(get_algorithm(name).config_type, settings, owner=name)
 
 
 def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Settings of the algorithm of this name, from "key=value" pairs, in the types that its config declares.
+    """Return settings of the algorithm of this name, from "key=value" pairs, in the types that its config declares.
 
     >>> parse_settings("trm", ["ridge=1e-2", "bound=none"])
     {'ridge': 0.01, 'bound': None}
@@ -62,7 +56,7 @@ def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
-    """The algorithm of this name, ready to train; `settings` are those fields of its config that are not the defaults.
+    """Return the algorithm of this name, ready to train; `settings` are fields of its config, defaults left out.
 
     >>> algorithm = create("trm", Setting(num_environments=2, num_classes=10), ridge=1e-2)
     >>> algorithm.step(model, Batch(images, labels, sites), optimiser, epoch=0.0)
@@ -74,7 +68,8 @@ def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
 
 
 def describe_algorithm(name: str, **settings: Any) -> str:
-    """The algorithm and all its settings in one line: "irm: penalty_weight=1, start_epoch=1, penalty=scale"."""
-    values = dataclasses.asdict(configure(name, **settings)).items()
-    words = ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in values)
-    return f"{name}: {words or 'no settings'}"
+    """Return the algorithm and all its settings in one line: "irm: penalty_weight=1, start_epoch=1, penalty=scale"."""
+    words = []
+    for key, value in dataclasses.asdict(configure(name, **settings)).items():
+        words.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")
+    return f"{name}: {', '.join(words) or 'no settings'}"

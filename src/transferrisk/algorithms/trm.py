@@ -88,7 +88,7 @@ class TRM(Algorithm[TransferConfig]):
     def objective(self, out: Pass, penalised: bool) -> Logs:
         if not penalised:
             return {"loss": out.empirical_risk}
-        start = out.predictor if self.criterion.takes_start(out.features, out.weights) else None
+        start = out.model.predictor if self.criterion.takes_start(out.features, out.weights) else None
         transfer = self.criterion(out.features, out.labels, out.environments, start, out.weights)
         return {"loss": out.empirical_risk + transfer.risk, "transfer_risk": transfer.risk}
 
