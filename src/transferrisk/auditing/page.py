@@ -17,7 +17,20 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     """The page of an audit of this data by this command."""
     sentences = audit.sentences
     star = "" if audit.judged.all() else f" {NOT_JUDGED}."
-    sections: list[Section] = [_maps(audit, star), _bars(audit, star), _pairs(audit), _environments(audit)]
+    names, loss, right = audit.marked_names, audit.loss, audit.accuracy
+    maps = [
+        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
+        Heatmap(
+            "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
+            high_is_bad=False, corner=_CORNER,
+        ),
+    ]  # fmt: skip
+    note = (
+        "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
+        f"outside of one fold, and tested in the environment in the column, on that fold.{star}"
+    )
+    matrices = Group("Transfer matrices", maps, note)
+    sections: list[Section] = [matrices, _bars(audit, star), _pairs(audit), _environments(audit)]
     if sentences[2:]:
         sections.insert(0, Text("Findings", sentences[2:]))
     settings = {}
@@ -54,22 +67,6 @@ def accuracy_table(audit: Audit) -> Table:
         rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
     columns = ["Environment", "Fitted there", "On all", "On all others", "Worst other", "Most frequent"]
     return Table(title, columns, rows, note=note)
-
-
-def _maps(audit: Audit, star: str) -> Group:
-    names, loss, right = audit.marked_names, audit.loss, audit.accuracy
-    note = (
-        "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
-        f"outside of one fold, and tested in the environment in the column, on that fold.{star}"
-    )
-    maps = [
-        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
-        Heatmap(
-            "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
-            high_is_bad=False, corner=_CORNER,
-        ),
-    ]  # fmt: skip
-    return Group("Transfer matrices", maps, note)
 
 
 def _bars(audit: Audit, star: str) -> Bars:

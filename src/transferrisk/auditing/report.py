@@ -120,7 +120,7 @@ class Audit:
         lines += [_left_out(self), _guessed(self)]
         for name, remark in self.remarks.items():
             lines.append(f"environment {name} {remark}.")
-        return tuple([line[:1].upper() + line[1:] for line in lines if line])
+        return tuple([line[0].upper() + line[1:] for line in lines if line])
 
     @property
     def majority(self) -> Floats:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import ConvergenceWarning, counted, warn
+from ..errors import ConvergenceWarning, counted, listed, warn
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
@@ -81,9 +82,10 @@ def audit(
         own = torch.stack(fitted)  # (E, folds, C, D)
         single = scores(samples, own.unsqueeze(1).expand(-1, E, -1, -1, -1))
         matrix_seconds = time.perf_counter() - begun
-        counts = samples.counts()
-        remarks, judged = _remarks(samples, counts)
-        shared = _shared_ridge(ridges, judged)
+        remarks, judged = _remarks(samples)
+        known = np.isfinite(ridges)  # the judged environments', of all that have one where none is judged
+        chosen = ridges[judged & known] if (judged & known).any() else ridges[known]
+        shared = float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
         pooled = fit(held_out_loss(samples, range(E), shared), own.nanmean(0)).value
         tell("auditing", E + 1, E + 3)
         without = fit(
@@ -96,6 +98,8 @@ def audit(
         judge = _Judge(samples, judged, bootstrap, seed, confidence)
         tested = judge.means(torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]]))
         loss, right, rest = tested[:, :E], tested[:, E : 2 * E], tested[:, 2 * E :]
+        lost = np.diagonal(right, axis1=1, axis2=2) - rest[:, 3]
+        unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared, so all hold at once
         worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
         tell("auditing", E + 3, E + 3)
     return Audit(
@@ -107,13 +111,13 @@ def audit(
         pooled_accuracy=judge.estimate(rest[:, 2]),
         left_out_loss=judge.estimate(rest[:, 1]),
         left_out_accuracy=judge.estimate(rest[:, 3]),
-        unseen=judge.unseen(right, rest[:, 3]),
+        unseen=estimate_chosen(*unseen, confidence),
         transfer_risk=judge.risk(loss, worst=True),
         mean_transfer_risk=judge.risk(loss, worst=False),
         irm=judge.estimate(rest[:, 4] ** 2),
         worst=worst,
         worst_by_accuracy=by_accuracy,
-        counts=counts.sum(1),
+        counts=samples.counts.sum(1),
         ridges=ridges,
         pooled_ridge=shared,
         judged=judged,
@@ -151,8 +155,8 @@ def held_out_loss(
             if before and block.start == before.stop and (block.stop - before.start) * D <= _JOINED:
                 chunks[-1] = slice(before.start, block.stop)
                 continue
-            begins = range(block.start, block.stop, longest)
-            chunks += [slice(begin, min(begin + longest, block.stop)) for begin in begins]
+            edges = [*range(block.start, block.stop, longest), block.stop]
+            chunks += map(slice, edges, edges[1:])
     weights /= weights.sum(1, keepdim=True).clamp(min=1)
     gram = samples.gram(environments)
     return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
@@ -201,13 +205,6 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     return chosen
 
 
-def _shared_ridge(ridges: Floats, judged: Judged) -> float:
-    """The geometric mean of the judged environments' ridges; of all that have one where none is judged."""
-    there = np.isfinite(ridges)
-    chosen = ridges[judged & there] if (judged & there).any() else ridges[there]
-    return float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
-
-
 @dataclass(frozen=True)
 class Scores:
     """Results of R predictors on n samples, (R, n) each; nan where a predictor does not exist."""
@@ -234,26 +231,29 @@ def scores(samples: Samples, predictors: Tensor, environments: Sequence[int] | N
     return Scores(loss, correct, slope)
 
 
-def _remarks(samples: Samples, counts: NDArray[np.int64]) -> tuple[dict[Any, str], Judged]:
+def _remarks(samples: Samples) -> tuple[dict[Any, str], Judged]:
     """Why environments cannot be judged, or what to mind of them, by name; and which can be, (E,).
 
-    Fewer than two samples a fold, a single class, or a single fold cannot be judged; counts is (E, folds, C).
+    Fewer than two samples a fold, a single class, or a single fold cannot be judged.
     """
-    remarks, judged, F = {}, np.ones(len(counts), bool), samples.folds
+    remarks, judged, F = {}, np.ones(len(samples.environments), bool), samples.folds
+    classes = samples.classes
     for e, name in enumerate(samples.environments):
-        by_class, size = counts[e].sum(0), int(counts[e].sum())
-        absent, rare = np.flatnonzero(by_class == 0), np.flatnonzero(by_class < F)
+        by_class, by_fold = samples.counts[e].sum(0), samples.counts[e].sum(1)
+        size, absent, rare = int(by_class.sum()), by_class == 0, by_class < F
         if size < 2 * F:
             remarks[name] = f"is too small to judge: {counted(size, 'sample')} in {F} folds"
-        elif (counts[e].sum(1) == size).any():
+        elif by_fold.max() == size:
             remarks[name] = "has all its samples in one fold, so that nothing is left to fit on, and cannot be judged"
-        elif len(absent) == len(by_class) - 1:
-            remarks[name] = f"has class {samples.classes[int(by_class.argmax())]} alone and cannot be judged"
-        elif len(absent):
-            remarks[name] = f"has no sample of class {samples.listed_classes(absent)}"
+        elif absent.sum() == len(classes) - 1:
+            remarks[name] = f"has class {classes[by_class.argmax()]} alone and cannot be judged"
+        elif absent.any():
+            remarks[name] = f"has no sample of class {listed(compress(classes, absent), 5)}"
             continue
-        elif len(rare):
-            remarks[name] = f"has too few samples of class {samples.listed_classes(rare)} for every fold to hold one"
+        elif rare.any():
+            remarks[name] = (
+                f"has too few samples of class {listed(compress(classes, rare), 5)} for every fold to hold one"
+            )
             continue
         judged[e] = name not in remarks
     return remarks, judged
@@ -302,12 +302,6 @@ class _Judge:
             largest = np.where(others, matrix[0], -np.inf).argmax(1)
             return self.estimate(matrix[:, np.arange(len(those)), largest].mean(1))
         return self.estimate(matrix[:, others].mean(1))
-
-    def unseen(self, right: Floats, left_out: Floats) -> Estimate:
-        """Accuracy that environments lose by not being trained on, (E,): they are compared, so all hold at once."""
-        lost = np.diagonal(right, axis1=1, axis2=2) - left_out
-        deviations = largest_deviations(lost[:, self.judged])
-        return estimate_chosen(np.where(self.judged, lost, np.nan), deviations, self.confidence)
 
     def worst_pairs(
         self, loss: Floats, right: Floats, own: Tensor, ridge: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, listed
+from ..errors import InputError
 from ..settings import Bound, convert
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Codes = NDArray[np.int64]
 Folds = int | Sequence[int] | Codes
+FoldCount = Annotated[int, Bound(least=2)]
 
 _SMALL = 1_000_000  # numbers; up to here float64 costs nothing, and all digits are exact
 _CHUNK = 1 << 22  # numbers looked at at once
@@ -33,38 +35,48 @@ class Samples:
     rows    (n, D), the constant last
     labels  (n,) index into classes
     bounds  (E * folds + 1,) where the folds of the environments begin and end
+    counts  (E, folds, C) samples of each environment, fold and class
     """
 
     rows: Tensor
     labels: Tensor
     bounds: tuple[int, ...]
+    counts: Codes
     folds: int
     environments: tuple[Any, ...]
     classes: tuple[Any, ...]
     moments: dict[int, Tensor] = field(default_factory=dict)  # kept by `gram`
 
     def span(self, environment: int, fold: int | None = None) -> slice:
-        """The rows of an environment: those of a fold, or all."""
+        """Return the rows of an environment: those of a fold, or all."""
         first, count = environment * self.folds + (fold or 0), self.folds if fold is None else 1
         return slice(self.bounds[first], self.bounds[first + count])
 
-    def listed_classes(self, places: Codes) -> str:
-        """The names of these classes, the first few."""
-        return listed([self.classes[place] for place in places], 5)
-
-    def counts(self) -> Codes:
-        """Samples of each environment, fold and class, (E, folds, C)."""
-        E, C = len(self.environments), len(self.classes)
-        place = np.repeat(np.arange(E * self.folds), np.diff(self.bounds))
-        found = np.bincount(place * C + self.labels.numpy(), minlength=E * self.folds * C)
-        return found.reshape(E, self.folds, C)
-
     def gram(self, environments: Sequence[int]) -> Tensor:
-        """About the mean of z z^T over the rows z of these environments, as `functional.SoftmaxLoss` takes it."""
+        """About the mean of z z^T over the rows z of these environments, as `functional.SoftmaxLoss` takes it.
+
+        It is estimated from a few rows for each column, and shrunk towards its diagonal: what is off the diagonal is
+        noise in part, of variance about (s_ii s_jj + s_ij^2) / m, and is scaled down by the share of it that is not
+        (Schaefer and Strimmer, 2005), so that features without correlation keep the diagonal alone. Where there are
+        very many columns, that diagonal is all that comes back, (1, 1, D).
+        """
         total = torch.zeros(())
         for e in environments:
             if e not in self.moments:
-                self.moments[e] = second_moments(self.rows[self.span(e)])
+                rows = self.rows[self.span(e)]
+                n, D = rows.shape
+                some = rows[:: max(1, n // (_ROWS_PER_COLUMN * D))]
+                m = max(1, len(some))
+                if D > _LARGEST_GRAM:
+                    mean = some.square().sum(0, keepdim=True) / m
+                else:
+                    mean = some.mT @ some / m
+                    diagonal = mean.diagonal().clone()
+                    square = float(mean.square().sum() - diagonal.square().sum())
+                    noise = (float(diagonal.sum() ** 2 - diagonal.square().sum()) + square) / m
+                    mean *= max(0.0, 1 - noise / square) if square > 0 else 0.0
+                    mean.diagonal().copy_(diagonal)
+                self.moments[e] = mean * n
             total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
 
@@ -78,7 +90,7 @@ class Audited(NamedTuple):
 
 
 def read_features(given: str, options: Options) -> Audited:
-    """The features of a file or a data set as they are."""
+    """Return the features of a file or a data set as they are."""
     from ..data.catalogue import load_data, set_name
 
     name = set_name(given, options)
@@ -94,14 +106,14 @@ def read_features(given: str, options: Options) -> Audited:
 
 
 def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
-    """The whole of a set; where it is divided, the splits that are not trained on."""
+    """Return the whole of a set or, where it is divided, the splits that are not trained on."""
     from ..data import Splits
 
     return [data.training_domain, data.test] if isinstance(data, Splits) else [data]
 
 
 def join_sets(sets: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Audited:
-    """One set after the other, each with its features."""
+    """Return one set after the other, each with its features."""
     labels, environments = [], []
     for one in sets:
         labels.append(np.array(one.class_names, dtype=object)[one.labels.numpy()])
@@ -112,7 +124,12 @@ def join_sets(sets: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Aud
 def arrange_samples(
     features: Any, labels: Any, environments: Any, folds: Folds, seed: int, standardise: bool
 ) -> Samples:
-    """Check the arguments of `audit`, and order the samples by environment and fold."""
+    """Check the arguments of `audit`, and order the samples by environment and fold.
+
+    Where features are standardised, columns that do not vary become 0.
+    """
+    from ..data.values import Standardise
+
     vectors = _vectors(features)
     coded, classes = _codes(labels, len(vectors), "labels")
     places, names = _codes(environments, len(vectors), "environments")
@@ -120,11 +137,31 @@ def arrange_samples(
         raise InputError(f"environments must hold two values or more, got {names[0]!r} alone: transfer needs two")
     if len(classes) < 2:
         raise InputError(f"labels must hold two classes or more, got {classes[0]!r} alone: there is nothing to predict")
-    held, number = _held_out_in(folds, places, coded, seed)
+    if np.ndim(folds) == 0:
+        number: int = convert("folds", folds, FoldCount)
+        held = assign_folds(places, coded, number, seed)
+    else:
+        given = np.asarray(folds)
+        if given.shape != coded.shape or given.dtype.kind not in "iu":
+            raise InputError(
+                f"folds must be a number of folds or one integer for each of {len(coded)} samples, got {given.dtype} "
+                f"of shape {given.shape}"
+            )
+        distinct, held = np.unique(given, return_inverse=True)
+        number = len(distinct)
+        if number < 2:
+            raise InputError(f"folds must name two folds or more, got {distinct[0]} alone: nothing is left to fit on")
+    shape = len(names), number, len(classes)
+    counts = np.bincount(np.ravel_multi_index((places, held, coded), shape), minlength=math.prod(shape)).reshape(shape)
     order = np.lexsort((held, places))
-    bounds = (0, *np.cumsum(np.bincount(places * number + held, minlength=len(names) * number)).tolist())
-    rows = _rows(vectors, order, standardise)
-    return Samples(rows, torch.from_numpy(coded[order]), bounds, number, names, classes)
+    n, d = vectors.shape
+    rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)
+    transform = Standardise.fit(vectors, dtype=rows.dtype) if standardise else torch.nn.Identity()
+    step = max(1, _CHUNK // d)
+    for begin in range(0, n, step):
+        rows[begin : begin + step, :-1] = transform(torch.from_numpy(vectors[order[begin : begin + step]]))
+    bounds = (0, *np.cumsum(counts.sum(2)).tolist())
+    return Samples(rows, torch.from_numpy(coded[order]), bounds, counts, number, names, classes)
 
 
 def assign_folds(environments: Codes, labels: Codes, folds: int, seed: int) -> Codes:
@@ -142,26 +179,6 @@ def assign_folds(environments: Codes, labels: Codes, folds: int, seed: int) -> C
     # An environment begins where the one before would have gone on, so that small ones do not all fill fold 0.
     assigned[order] = (np.arange(len(order)) - begin + places) % folds
     return assigned
-
-
-def _held_out_in(folds: Folds, places: Codes, labels: Codes, seed: int) -> tuple[Codes, int]:
-    """The fold of each sample, and how many there are."""
-    if np.ndim(folds) == 0:
-        number: int = convert("folds", folds, FoldCount)
-        return assign_folds(places, labels, number, seed), number
-    given = np.asarray(folds)
-    if given.shape != labels.shape or given.dtype.kind not in "iu":
-        raise InputError(
-            f"folds must be a number of folds or one integer for each of {len(labels)} samples, got {given.dtype} of "
-            f"shape {given.shape}"
-        )
-    distinct, held = np.unique(given, return_inverse=True)
-    if len(distinct) < 2:
-        raise InputError(f"folds must name two folds or more, got {distinct[0]} alone: nothing is left to fit on")
-    return held.astype(np.int64), len(distinct)
-
-
-FoldCount = Annotated[int, Bound(least=2)]
 
 
 def _vectors(features: Any) -> NDArray[Any]:
@@ -224,37 +241,3 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
             ordered = sorted(names, key=lambda name: (type(name).__name__, str(name)))
     rank = dict(zip(ordered, range(len(ordered)), strict=True))
     return np.array(list(map(rank.__getitem__, names)))[found], tuple(ordered)
-
-
-def _rows(vectors: NDArray[Any], order: Codes, standardise: bool) -> Tensor:
-    """The vectors in this order, with the constant; where they are standardised, columns that do not vary become 0."""
-    from ..data.values import Standardise
-
-    n, d = vectors.shape
-    rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)
-    transform = Standardise.fit(vectors, dtype=rows.dtype) if standardise else torch.nn.Identity()
-    step = max(1, _CHUNK // d)
-    for begin in range(0, n, step):
-        rows[begin : begin + step, :-1] = transform(torch.from_numpy(vectors[order[begin : begin + step]]))
-    return rows
-
-
-def second_moments(rows: Tensor) -> Tensor:
-    """n times an estimate of the mean z z^T from a few rows for each column, shrunk towards its diagonal.
-
-    What is off the diagonal is noise in part, of variance about (s_ii s_jj + s_ij^2) / m, and is scaled down by the
-    share of it that is not (Schaefer and Strimmer, 2005): features without correlation keep the diagonal alone. Where
-    there are very many columns, that diagonal is all that comes back, (1, D).
-    """
-    n, D = rows.shape
-    some = rows[:: max(1, n // (_ROWS_PER_COLUMN * D))]
-    m = max(1, len(some))
-    if D > _LARGEST_GRAM:
-        return some.square().sum(0, keepdim=True) * (n / m)
-    mean = some.mT @ some / m
-    diagonal = mean.diagonal().clone()
-    square = float(mean.square().sum() - diagonal.square().sum())
-    noise = (float(diagonal.sum() ** 2 - diagonal.square().sum()) + square) / m
-    mean *= max(0.0, 1 - noise / square) if square > 0 else 0.0
-    mean.diagonal().copy_(diagonal)
-    return mean * n
