@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import re
 
 import pytest
 import torch
 from problems import arguments, overlapping_batch, random_batch, relative
 
-from transferrisk import TransferRisk, TransferRiskOutput
+from transferrisk import TransferRisk
 from transferrisk.errors import InputError
 from transferrisk.functional import optimal_predictor, transfer_matrix
 from transferrisk.solvers import CG, Newton
@@ -52,8 +50,8 @@ def test_alpha_moves_in_train_mode_only_after_the_risk():
 
 def test_weights_drift_to_the_worst_case():
     batch = random_batch(2, [9, 9, 9], classes=3, width=4)
-    criterion = TransferRisk(weights_lr=5.0)
-    for _ in range(200):
+    criterion = TransferRisk(weights_lr=50.0)
+    for _ in range(20):
         out = criterion(*arguments(batch))
     worst = TransferRisk(weights="worst")(*arguments(batch))
     torch.testing.assert_close(out.risk, worst.risk, rtol=1e-4, atol=0)
@@ -77,8 +75,8 @@ def test_random_query_is_algorithm_one():
 
 def test_weights_that_nearly_vanished_come_back():
     batch = random_batch(6, [9, 9, 9], classes=3, width=4)
-    criterion = TransferRisk(weights_lr=50.0)
-    for _ in range(100):
+    criterion = TransferRisk(weights_lr=500.0)
+    for _ in range(10):
         criterion(*arguments(batch))
     assert float(criterion.alpha[0].max()) == pytest.approx(1)
     heaviest = int(criterion.alpha[0].argmax())
@@ -129,9 +127,19 @@ def test_absent_environment_is_left_out_and_keeps_its_weight():
     torch.testing.assert_close(criterion.alpha.sum(1), torch.ones(4))
 
 
-def finite_and_exact(features, labels, environments, **options):
-    """The risk is finite, and its gradient the derivative of it."""
-    criterion = TransferRisk(**options).eval()
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [([1, 9, 5], "one sample"), ([6, 9], "one class"), ([6, 9, 7], "a class in one place"), ([6, 9], "constant")],
+)
+def test_odd_batches_have_a_finite_risk_and_its_exact_derivative(sizes, kind):
+    features, labels, environments = arguments(random_batch(7, sizes, classes=3, width=4))
+    if kind == "one class":
+        labels = torch.where(environments == 0, 1, labels)
+    elif kind == "a class in one place":
+        labels = torch.where((environments != 0) & (labels == 2), 0, labels)
+    elif kind == "constant":
+        features = torch.ones_like(features)
+    criterion = TransferRisk().eval()
     moving = features.clone().requires_grad_()
     out = criterion(moving, labels, environments)
     out.risk.backward()
@@ -139,30 +147,8 @@ def finite_and_exact(features, labels, environments, **options):
     change = [criterion(features + t * direction, labels, environments).risk for t in (1e-5, -1e-5)]
     numeric = float(change[0] - change[1]) / 2e-5
     assert float((moving.grad * direction).sum()) == pytest.approx(numeric, rel=1e-6, abs=1e-9)
-    return out
-
-
-def test_one_sample_in_an_environment():
-    batch = random_batch(7, [1, 9, 5], classes=3, width=4)
-    finite_and_exact(*arguments(batch))
-
-
-def test_one_class_in_an_environment():
-    batch = random_batch(8, [6, 9], classes=3, width=4)
-    labels = torch.where(batch.index == 0, 1, batch.labels)
-    finite_and_exact(batch.features, labels, batch.index)
-
-
-def test_a_class_seen_in_one_environment_only():
-    batch = random_batch(9, [6, 9, 7], classes=3, width=4)
-    labels = torch.where((batch.index != 0) & (batch.labels == 2), 0, batch.labels)
-    out = finite_and_exact(batch.features, labels, batch.index)
-    assert out.matrix[1, 0] > out.matrix[1, 2]  # where the class was never seen it costs most
-
-
-def test_constant_features():
-    batch = random_batch(10, [6, 9], classes=3, width=4)
-    finite_and_exact(torch.ones_like(batch.features), batch.labels, batch.index)
+    if kind == "a class in one place":
+        assert out.matrix[1, 0] > out.matrix[1, 2]  # where the class was never seen it costs most
 
 
 def test_bfloat16_features_are_solved_in_float32():
@@ -195,11 +181,6 @@ def test_the_papers_setting_runs_on_small_features():
     out = TransferRisk(solver="sgd", implicit="neumann", gradient_matching=0.1)(features, batch.labels, batch.index)
     out.risk.backward()
     assert features.grad.isfinite().all()
-
-
-def test_help_explains_every_part_of_the_output():
-    for field in dataclasses.fields(TransferRiskOutput):
-        assert re.search(rf"^ *{field.name}  ", TransferRiskOutput.__doc__, re.MULTILINE)
 
 
 def test_captured_setting_gives_the_same_numbers_and_nan_for_a_bad_batch():
@@ -270,12 +251,17 @@ def test_state_dict_round_trips(used, explicit):
 
 def test_a_state_of_other_environments_or_classes_is_refused():
     saved = TransferRisk(environments=3, num_classes=2).state_dict()
-    with pytest.raises(InputError, match=r"environments must be \[0, 1, 2\].* got \[0, 1\]"):
-        TransferRisk(environments=2, num_classes=2).load_state_dict(saved)
-    with pytest.raises(InputError, match=r"environments must be \[0, 1, 2\].* got \[7, 8, 9\]"):
-        TransferRisk(environments=[7, 8, 9], num_classes=2).load_state_dict(saved)
-    with pytest.raises(InputError, match=r"num_classes must be 2.* got 5"):
-        TransferRisk(environments=3, num_classes=5).load_state_dict(saved)
+    for environments, classes, message in [
+        (2, 2, r"environments must be \[0, 1, 2\].* got \[0, 1\]"),
+        ([7, 8, 9], 2, r"environments must be \[0, 1, 2\].* got \[7, 8, 9\]"),
+        (3, 5, r"num_classes must be 2.* got 5"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            TransferRisk(environments=environments, num_classes=classes).load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        TransferRisk().load_state_dict({k: v for k, v in saved.items() if k != "alpha"})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        TransferRisk().load_state_dict(saved | {"beta": torch.zeros(1)})
 
 
 def test_an_empty_state_leaves_explicit_settings_alone():
@@ -283,14 +269,6 @@ def test_an_empty_state_leaves_explicit_settings_alone():
     criterion.load_state_dict(TransferRisk().state_dict())
     assert criterion.environment_ids.tolist() == [4, 5, 6]
     assert criterion.num_classes == 5
-
-
-def test_a_state_with_missing_or_unknown_parts_is_refused_by_torch():
-    saved = TransferRisk(environments=2, num_classes=2).state_dict()
-    with pytest.raises(RuntimeError, match="Missing key"):
-        TransferRisk().load_state_dict({k: v for k, v in saved.items() if k != "alpha"})
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        TransferRisk().load_state_dict(saved | {"beta": torch.zeros(1)})
 
 
 def test_first_batch_in_inference_mode_does_not_spoil_training():
@@ -301,12 +279,3 @@ def test_first_batch_in_inference_mode_does_not_spoil_training():
     features = batch.features.clone().requires_grad_()
     criterion.train()(features, batch.labels, batch.index).risk.backward()
     assert features.grad.isfinite().all()
-
-
-def test_a_refused_first_batch_leaves_no_trace():
-    batch = random_batch(4, [9, 9], classes=3, width=4)
-    criterion = TransferRisk()
-    with pytest.raises(InputError, match="nan or infinity"):
-        criterion(batch.features * torch.nan, batch.labels, batch.index)
-    assert not len(criterion.environment_ids)
-    assert criterion.num_classes is None

@@ -12,22 +12,6 @@ from transferrisk.functional import optimal_predictor, transfer_matrix
 from transferrisk.solvers import CG, Newton
 
 
-def test_one_environment_only_is_refused():
-    batch = random_batch(11, [6, 9], classes=3, width=4)
-    own = batch.index == 0
-    with pytest.raises(InputError, match=r"environments must .* got id 5 alone"):
-        TransferRisk()(batch.features[own], batch.labels[own], batch.index[own] + 5)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_non_finite_features_name_the_environment(value):
-    batch = random_batch(12, [6, 9, 4], classes=3, width=4)
-    features = batch.features.clone()
-    features[(batch.index == 2).nonzero()[0, 0], 1] = value
-    with pytest.raises(InputError, match=r"features must be finite.* 1 of 19 rows, in environment 30"):
-        TransferRisk()(features, batch.labels, torch.tensor([10, 20, 30])[batch.index])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -94,6 +78,8 @@ def test_bad_batches_say_what_to_do():
         ((features.numpy(), labels, environments), "features must be a torch.Tensor, got ndarray: .*torch.from_numpy"),
         ((features, labels.tolist(), environments), "labels must be a torch.Tensor, got list: .*torch.tensor"),
         ((features, labels, None), "environments must be a torch.Tensor, got NoneType"),
+        ((features, labels, environments * 0 + 5), "environments must .* got id 5 alone"),
+        ((features * torch.tensor([1, 1, torch.nan, 1]), labels, environments), "features must be finite.* 15 of 15"),
         ((features, labels, environments, torch.zeros(3, 4)), r"start must .*\(3, 5\).* got \(3, 4\)"),
         ((features, labels, environments, torch.zeros(2, 3, 5)), r"start must .* got \(2, 3, 5\)"),
         ((features, labels, environments, "zero"), "start must be a torch.Tensor, got str"),
@@ -102,6 +88,11 @@ def test_bad_batches_say_what_to_do():
         with pytest.raises(InputError, match=message):
             criterion(*bad)
         assert not len(criterion.environment_ids)  # a refused first batch leaves no trace
+        assert criterion.num_classes is None
+    features[(environments == 1).nonzero()[0], 1] = torch.inf
+    with pytest.raises(InputError, match=r"features must be finite.* 1 of 15 rows, in environment 30"):
+        TransferRisk()(features, labels, 29 + environments)
+    features = batch.features.nan_to_num(posinf=0)
     criterion = TransferRisk(num_classes=2)
     with pytest.raises(InputError, match=r"labels must be below num_classes=2.* got 2"):
         criterion(features, labels, environments)
@@ -118,26 +109,20 @@ def test_diverged_neumann_names_the_environments():
         criterion(features.requires_grad_(), labels, environments)
 
 
-def test_unconverged_predictors_warn():
-    batch = random_batch(18, [12, 9], classes=3, width=4)
-    with pytest.warns(ConvergenceWarning, match="optimal predictor was not solved"):
-        TransferRisk(solver=Newton(max_iterations=1))(*arguments(batch))
-
-
-def test_a_warning_points_at_the_line_that_called_and_asks_for_nothing_that_is_there_already():
+def test_a_warning_names_what_was_not_solved_and_points_at_the_line_that_called():
     features, labels, environments = arguments(random_batch(18, [12, 9], classes=3, width=4))
-    cut_short = Newton(max_iterations=1)
-    for call in (
-        lambda: TransferRisk(solver=cut_short)(features, labels, environments),
-        lambda: TransferRisk(solver=cut_short)(features.float(), labels, environments),
-        lambda: transfer_matrix(features, labels, environments, solver=cut_short),
-        lambda: optimal_predictor(features, labels, 3, 1e-3, solver=cut_short),
+    moving, cut_short, predictor = features.clone().requires_grad_(), Newton(max_iterations=1), "optimal predictor"
+    for call, name in (
+        (lambda: TransferRisk(solver=cut_short)(features, labels, environments), predictor),
+        (lambda: TransferRisk(solver=cut_short)(features.float(), labels, environments), predictor),
+        (lambda: TransferRisk(implicit=CG(max_iterations=1))(moving, labels, environments), "implicit gradient"),
+        (lambda: transfer_matrix(features, labels, environments, solver=cut_short), predictor),
+        (lambda: optimal_predictor(features, labels, 3, 1e-3, solver=cut_short), predictor),
     ):
-        with pytest.warns(ConvergenceWarning) as caught:
+        with pytest.warns(ConvergenceWarning, match=f"{name}.* was not solved .* in float64") as caught:
             call()
         assert caught[0].filename == __file__
         assert caught[0].lineno == call.__code__.co_firstlineno
-        assert "use float64" not in str(caught[0].message)
 
 
 def test_labels_that_start_at_one_are_noticed_when_classes_are_counted():
@@ -151,9 +136,3 @@ def test_labels_that_start_at_one_are_noticed_when_classes_are_counted():
     with pytest.warns(LabelWarning):
         transfer_matrix(features, labels + 1, environments)
     transfer_matrix(features, torch.where(labels == 0, 1, 2 * labels), environments)  # 1, 2, 4: a batch lacks some
-
-
-def test_unconverged_implicit_gradient_warns():
-    features, labels, environments = arguments(random_batch(18, [12, 9], classes=3, width=4))
-    with pytest.warns(ConvergenceWarning, match="implicit gradient's linear system was not solved"):
-        TransferRisk(implicit=CG(max_iterations=1))(features.requires_grad_(), labels, environments)

@@ -8,8 +8,7 @@ import re
 
 import pytest
 
-from transferrisk.algorithms import available, configure, create, get_algorithm, parse_settings
-from transferrisk.algorithms.base import Setting
+from transferrisk.algorithms import Setting, available, configure, create, get_algorithm, parse_settings
 from transferrisk.errors import InputError
 
 NUMBERS = [
@@ -21,16 +20,12 @@ NUMBERS = [
 every_number = pytest.mark.parametrize(("name", "key"), NUMBERS)
 
 
-def test_all_numbers_are_meant():
+def test_every_algorithm_with_settings_is_tested():
     assert {name for name, _ in NUMBERS} == set(available()) - {"erm", "reweight"}
-    assert {key for _, key in NUMBERS} == {
-        "penalty_weight", "start_epoch", "weights_lr", "beta", "inner_lr", "meta_lr", "ridge", "gradient_matching",
-        "bound",
-    }  # fmt: skip
 
 
 @every_number
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, -1, "0.1", True, [1.0], {}, 1j, 10**400])
+@pytest.mark.parametrize("value", [math.nan, -math.inf, -1, "0.1", True, [1.0], 10**400])
 def test_values_that_are_refused(name, key, value):
     told = f"{key} must be a finite number >=? 0( or None)?, got {re.escape(repr(value)[:90])}"
     with pytest.raises(InputError, match=f"^{told}"):
@@ -84,12 +79,9 @@ def test_choices(name, settings, message):
         get_algorithm(name).config_type(**settings)
 
 
-def test_an_unknown_solver_as_text():
+def test_settings_as_text_are_refused_in_the_same_way():
     with pytest.raises(InputError, match=r"^trm: solver.*'adam'.*newton"):
         parse_settings("trm", ["solver=adam"])
-
-
-def test_a_setting_is_given_once():
     with pytest.raises(InputError, match="ridge is given twice, last as '2'"):
         parse_settings("trm", ["ridge=1", "bound=none", "ridge=2"])
 
