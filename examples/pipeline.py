@@ -28,8 +28,8 @@ def sites(per_site: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDAr
     return inputs, labels, names
 
 
-def main() -> dict[str, NDArray[np.float64]]:
-    X, y, site = sites()
+def main(per_site: int = 300) -> dict[str, NDArray[np.float64]]:
+    X, y, site = sites(per_site)
     scores = {}
     with sklearn.config_context(enable_metadata_routing=True):
         for algorithm in ("erm", "trm"):

@@ -29,21 +29,28 @@ def test_own_loop_gains_where_the_measurement_misleads(example):
 
 
 def test_pipeline_gains_where_sites_disagree(example):
-    scores = example("pipeline").main()
+    scores = example("pipeline").main(per_site=100)
     assert scores["trm"].min() > scores["erm"].min()
 
 
 @pytest.mark.parametrize(("name", "predictions"), [("employment", "predictions.parquet"), ("wages", "predictions.csv")])
-def test_real_tables(example, name, predictions, tmp_path):
-    """In a process of its own, on a small part of the table."""
+def test_real_tables(example, trm, name, predictions, tmp_path, monkeypatch):
+    """On a small part of the table; the commands run in this process."""
     module = example(name)
     if not reachable(module.REQUIREMENT, tmp_path):
         pytest.skip(f"pip cannot download {module.REQUIREMENT}")
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(tmp_path), "--rows", "3000", "--fit", "--epochs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    ended = []
+    monkeypatch.setattr(example("shared"), "trm", lambda *arguments: ended.append(trm(*arguments)))
+    module.main([str(tmp_path), "--rows", "1500", "--fit", "--epochs", "2"])
+    assert [code for code, *_ in ended] == [0, 0, 0], ended
     for file in ("audit.html", "model/model.safetensors", "model/card.md", predictions):
         assert (tmp_path / file).stat().st_size > 0
+
+
+def test_a_command_that_fails_ends_an_example(example):
+    with pytest.raises(SystemExit) as ended:
+        example("shared").trm("no such command")
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize("name", ["employment", "wages"])

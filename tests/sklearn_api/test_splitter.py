@@ -1,4 +1,4 @@
-"""Cross-validation that leaves one environment out, in scikit-learn's own tools."""
+"""Environments reach the classifier through pipelines, searches and cross-validation that leaves one of them out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sklearn
 from shifted import sites
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
+from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_predict, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
@@ -107,6 +107,31 @@ def test_grid_search(piped):
     assert fitted.environments_.tolist() == NAMES
 
 
+@pytest.mark.usefixtures("routing")
+def test_pipeline():
+    scaled = MinMaxScaler().fit_transform(X)
+    expected = short().fit(scaled, y, environments=SITE).predict_proba(scaled)
+    for last in (short(), short().set_fit_request(environments=True)):
+        fitted = make_pipeline(MinMaxScaler(), last).fit(X, y, environments=SITE)
+        assert fitted[-1].algorithm_ == "trm"
+        np.testing.assert_array_equal(fitted.predict_proba(X), expected)
+
+
+def test_pipeline_without_routing():
+    fitted = make_pipeline(MinMaxScaler(), short()).fit(X, y, transferriskclassifier__environments=SITE)
+    assert fitted[-1].environments_.tolist() == NAMES
+
+
+@pytest.mark.usefixtures("routing")
+def test_sample_weights_are_routed_beside():
+    weights = np.where(SITE == "site 0", 1.0, np.linspace(0.1, 2, len(y)))
+    request = short().set_fit_request(environments=True, sample_weight=True)
+    fitted = make_pipeline(MinMaxScaler(), request).fit(X, y, environments=SITE, sample_weight=weights)
+    scaled = MinMaxScaler().fit_transform(X)
+    expected = short().fit(scaled, y, environments=SITE, sample_weight=weights)
+    np.testing.assert_array_equal(fitted.predict_proba(X), expected.predict_proba(scaled))
+
+
 class Plain(ClassifierMixin, BaseEstimator):
     """Takes no metadata."""
 
@@ -126,10 +151,12 @@ def test_an_estimator_that_knows_nothing_of_environments():
 
 
 def test_without_routing():
-    scores = cross_validate(short(), X, y, cv=LeaveOneEnvironmentOut(), groups=SITE, params={"environments": SITE})
-    assert len(scores["test_score"]) == len(NAMES)
+    found = cross_validate(short(), X, y, cv=LeaveOneEnvironmentOut(), groups=SITE, params={"environments": SITE})
+    theirs = cross_validate(short(), X, y, cv=LeaveOneGroupOut(), groups=SITE, params={"environments": SITE})
+    np.testing.assert_array_equal(found["test_score"], theirs["test_score"])
 
 
 def test_its_example_runs():
-    assert doctest.testmod(splitter).attempted > 5
-    assert doctest.testmod(splitter).failed == 0
+    ended = doctest.testmod(splitter)
+    assert ended.attempted > 5
+    assert ended.failed == 0

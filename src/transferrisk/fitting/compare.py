@@ -129,9 +129,10 @@ def compare(
                 done += len(parts)
                 on_trained(done, total)
             by_seed.append(right)
-    # Environments have the same rows by every seed. Rows drawn by one seed after the other follow each other.
-    repeats = 1 if held == "environments" else len(seeds)
-    accuracy, summary, rows = summarise(pd.concat(by_seed) if repeats > 1 else sum(by_seed) / len(by_seed), repeats)
+    if held == "environments":  # which have the same rows by every seed
+        accuracy, summary, rows = summarise(sum(by_seed) / len(seeds))
+    else:
+        accuracy, summary, rows = summarise(pd.concat(by_seed), repeats=len(seeds))
     chosen = names[accuracy.index]
     frequent = most_frequent(samples.group_counts().numpy())[accuracy.index] if held == "environments" else ()
     return Comparison(
@@ -172,8 +173,8 @@ def curve_of(estimator: Any) -> Curve:
     """The losses of a fitted estimator, averaged over as many stretches of its training as a curve shows."""
     last = estimator[-1] if hasattr(estimator, "steps") else estimator
     count = min(POINTS, len(last.loss_curve_))
-    steps, losses = (np.array_split(values, count) for values in (last.loss_steps_, last.loss_curve_))
-    return tuple(int(part[-1]) for part in steps), tuple(float(part.mean()) for part in losses)
+    steps, losses = np.array_split(last.loss_steps_, count), np.array_split(last.loss_curve_, count)
+    return tuple([int(part[-1]) for part in steps]), tuple([float(part.mean()) for part in losses])
 
 
 def most_frequent(counts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
@@ -228,7 +229,7 @@ def choose(comparison: Comparison) -> Choice:
     found = comparison.summary
     best = found["mean"].idxmax()
     gap, worst_gap = found["mean"][best] - found["mean"], found["worst"][best] - found["worst"]
-    simpler = sorted(found.index, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    simpler = [*filter(found.index.__contains__, ORDER), *found.index.difference(ORDER, sort=False)]
     top = gap.index[gap < EXACT]
     if comparison.held == "rows":
         return _choose_by_rows([name for name in simpler if name in top], "trm" in simpler)

@@ -205,13 +205,12 @@ def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
     if plan.frozen:
         width = len(fitted.model.network.featuriser.standardise.mean)  # type: ignore[arg-type]  # an OnFrozen
         network += f", frozen: only {plan.on_top} on its {width} features, standardised, was trained"
-    sizes = fitted.source.sizes, dict(zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True))
-    environments, classes = ([f"{name}: {counted(size, 'row')}" for name, size in found.items()] for found in sizes)
+    by_class = zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
     return {
         "Data": f"{fitted.source.name}: {counted(len(samples), 'row')}, label {fitted.source.label!r}, environment "
         f"{fitted.source.environment!r}",
-        "Environments": environments,
-        "Classes": classes,
+        "Environments": [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()],
+        "Classes": [f"{name}: {counted(size, 'row')}" for name, size in by_class],
         "Algorithm": describe_algorithm(fitted.choice.algorithm, **fitted.settings),
         "Network": network,
         "Training": f"{steps} on {drawn}, SGD with rate {config.lr:g}, momentum {config.momentum:g} and weight decay "
