@@ -141,10 +141,7 @@ def test_json_and_an_algorithm_of_ones_own(trm, visits):
         (("visits.csv", *NAMED, "--set", "trm.rigde=1"), "did you mean 'ridge'?"),
         (("visits.csv", *NAMED, "--backbone", "cnn"), "takes images"),
         (("visits.csv", *NAMED, "--size", "8"), "size"),
-        (
-            ("visits.csv", *NAMED, "--frozen"),
-            "is for the backbone of images, got table:visits.csv",
-        ),
+        (("visits.csv", *NAMED, "--frozen"), "got table:visits.csv"),
         (("visits.csv", *NAMED, "--device", "tpu"), "tpu"),
     ],
 )

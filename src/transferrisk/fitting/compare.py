@@ -1,4 +1,4 @@
-"""Which candidate does best in environments it has not seen, by scikit-learn's cross-validation.
+"""Comparison of candidates in environments they were not trained on, by scikit-learn's cross-validation.
 
 A candidate is an estimator with a name, the comparison is a table, and `choose` is a function of that table alone.
 
@@ -148,7 +148,7 @@ def compare(
 
 
 def _split(samples: EnvironmentSet, most: int | None, seeds: Sequence[int]) -> tuple[Held, dict[int, list[Any]]]:
-    """What is held out, and by seed the (rows to train on, rows to test on) of each training.
+    """Tell what is held out, and by seed the (rows to train on, rows to test on) of each training.
 
     An environment without which a single class would be left stays.
     """
@@ -170,7 +170,7 @@ def _keep_right(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
 
 
 def curve_of(estimator: Any) -> Curve:
-    """The losses of a fitted estimator, averaged over as many stretches of its training as a curve shows."""
+    """Loss curve of a fitted estimator, averaged to `POINTS` points at most."""
     last = estimator[-1] if hasattr(estimator, "steps") else estimator
     count = min(POINTS, len(last.loss_curve_))
     steps, losses = np.array_split(last.loss_steps_, count), np.array_split(last.loss_curve_, count)
@@ -222,7 +222,7 @@ class Choice:
 
 
 def choose(comparison: Comparison) -> Choice:
-    """The simplest of those within one standard error of the best, in mean accuracy and in the worst environment.
+    """Choose the simplest candidate within one standard error of the best, in mean and in worst accuracy.
 
     Where no environment could be held out, TRM if it took part: it is the one that looks at transfer while training.
     """
@@ -280,7 +280,7 @@ def _choose_by_rows(top: Sequence[str], with_trm: bool) -> Choice:
 
 
 def beside_a_guess(comparison: Comparison, algorithm: str) -> str:
-    """A clause where the mean accuracy is not better than that of the most frequent class; "" where it is."""
+    """Clause for a mean accuracy that is not better than that of the most frequent class; "" if it is better."""
     guess = np.mean(list(comparison.frequent.values())) if comparison.frequent else -1.0
     if comparison.summary["mean"][algorithm] > guess + EXACT:
         return ""

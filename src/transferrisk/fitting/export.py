@@ -1,4 +1,4 @@
-"""A model as an ONNX file, with its preprocessing, for where there is no Python.
+"""Export of a model with its preprocessing to ONNX, for runtimes without Python.
 
     vectors   input `features` (n, d) float32 as they were in the file: standardised inside
     images    input `images` (n, 3, h, w) uint8, decoded and scaled to that size: normalised inside
@@ -146,7 +146,7 @@ def _preprocessing(schema: Schema, opset: int, ir_version: int) -> Any:
 
 
 def _own_prefix(schema: Schema) -> str:
-    """How names inside the file begin, and no column's name does."""
+    """Prefix for names inside the file, which no column's name has."""
     prefix = "trm."
     while any(column.name.startswith(prefix) for column in schema.columns):
         prefix = f"_{prefix}"

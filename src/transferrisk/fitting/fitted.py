@@ -80,7 +80,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Plan(Settings):
-    """How to fit.
+    """Settings of a fit.
 
     algorithms  those compared, in this order
     algorithm   the one to take, whatever a comparison says; None: chosen
@@ -155,7 +155,7 @@ def fit(
 
 
 def read_source(given: str, options: Options, drop_small: bool = False) -> Source:
-    """The data of a path or a name. Environments with few rows are an error, or left out with `drop_small`."""
+    """Read the data of a path or a name. Environments with few rows are an error, or left out with `drop_small`."""
     name = set_name(given, options)
     base, _, argument = name.partition(":")
     data_set, _ = find_set(name)

@@ -58,7 +58,7 @@ Tally = Counter[tuple[str | None, str | None, bool]]
 
 @dataclass(frozen=True)
 class Origin(Settings):
-    """What a model was fitted to.
+    """The data that a model was fitted to.
 
     data     the data set, as in `trm data list`
     kind     table, vectors or images

@@ -1,4 +1,4 @@
-"""What there is to say of a fit: tables, the model card, the page, and the folder that keeps them with the model.
+"""Tables, the model card and the page of a fit, and the folder that keeps them with the model.
 
 The page shows no transfer matrix of the final features: they were trained on all rows, to which any labels can be
 fitted.
@@ -130,7 +130,7 @@ def columns_of(source: Source) -> list[tuple[str, str, int, str]]:
 
 
 def columns_table(source: Source, folder: Path) -> Table:
-    """How each column is taken; of many, those first that there is something to say about."""
+    """Table of the columns and how they are used; if there are many, those with a remark come first."""
     samples, sizes = source.samples, source.sizes
     found = columns_of(source)
     if len(found) > MOST:
@@ -161,7 +161,7 @@ def comparison_table(fitted: Fitted) -> Table:
 
 
 def fit_sections(fitted: Fitted) -> list[Section | str]:
-    """What a terminal shows of a fit."""
+    """Sections that a terminal shows of a fit."""
     chosen = f"Chosen: {fitted.choice.algorithm}, {fitted.choice.why}."
     if fitted.comparison is None:
         return [chosen]
@@ -169,7 +169,7 @@ def fit_sections(fitted: Fitted) -> list[Section | str]:
 
 
 def frozen_note(source: Source, plan: Plan) -> str:
-    """Whether a pretrained backbone is trained, and how to have it otherwise; "" where there is none."""
+    """Sentence on whether a pretrained backbone is trained, and how to change that; "" if there is none."""
     if plan.frozen:
         return (
             f"{plan.backbone} is taken as it is (frozen), and {plan.on_top} trained on its features; --tuned trains "
@@ -181,7 +181,7 @@ def frozen_note(source: Source, plan: Plan) -> str:
 
 
 def how_compared(comparison: Comparison) -> str:
-    """One sentence on what the numbers of a comparison are."""
+    """Sentence that says how the accuracies of a comparison were measured."""
     seeds = f", {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     if comparison.held == "rows":
         return (
@@ -197,7 +197,7 @@ def how_compared(comparison: Comparison) -> str:
 
 
 def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
-    """How the final model was trained."""
+    """Settings that the final model was trained with, by name."""
     samples, config, plan = fitted.source.samples, fitted.config, fitted.plan
     steps = counted(fitted.curve[0][-1], "step")
     drawn = f"{config.batch_size} samples of each environment" if config.batch_size else "all samples"
@@ -221,12 +221,12 @@ def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
 
 
 def names_in_text(names: Sequence[str]) -> str:
-    """All names; those with a comma are quoted, so that one can tell where each ends."""
+    """Join names by commas; names that hold a comma are quoted."""
     return ", ".join(repr(name) if "," in name else name for name in names)
 
 
 def wilson(share: Any, count: int) -> tuple[Any, Any]:
-    """Wilson's 95 % interval of shares of so many."""
+    """Wilson's 95 % interval of shares of `count` rows."""
     centre = share + Z * Z / (2 * count)
     half = Z * np.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     scale = 1 + Z * Z / count

@@ -255,7 +255,7 @@ class TransferRiskClassifier(
         return self.model_.head.in_features
 
     def _usable_algorithm(self, parameters: _Parameters, names: Array, absent: bool, weighted: bool) -> str:
-        """The algorithm asked for, or ERM where there are not environments enough."""
+        """Name of the algorithm to use: the parameter, or ERM if there are too few environments."""
         name = parameters.algorithm
         if weighted and not get_algorithm(name).weighted:
             raise InputError(f"sample_weight must be left out: algorithm {name!r} does not heed it")
@@ -400,7 +400,7 @@ def fit_network(
 
 @contextmanager
 def threads_set(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads meanwhile; None: as many as now."""
+    """Set the number of torch's threads for the block; None: leave it."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if count is None else count)
     try:

@@ -110,7 +110,7 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
 
 
 def choose_held_out(asked: Any, names: NDArray[Any], seed: int) -> Integers | None:
-    """Numbers of the environments to hold out: so many, a share of them, or those that are named.
+    """Draw or look up the environments to hold out: a number of them, a share, or those that are named.
 
     Fewer than three environments are all needed to train on: None, with a warning.
     """
