@@ -31,13 +31,12 @@ from filelock import FileLock, Timeout
 from ..errors import InputError, TransferRiskError
 from ..files import readable, write_atomically
 from ..results import Record
-from ..results.records import DONE, FAILED, RECORDS, RUNS
+from ..results.records import DONE, FAILED, ORIGIN, RECORDS, RUNS
 from ..settings import dumps
 from .tasks import PlannedRun
 
 RUN, LOCK = "run.json", ".lock"
 ASIDE = "records.damaged.jsonl"
-PROVENANCE = ("precision", "hardware", "threads", "version", "commit", "date")
 SEEN = ".seen"  # in scratch: the storage has files of the run, or had until they were removed
 
 
@@ -142,7 +141,7 @@ class Store:
             return None
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """`PROVENANCE` of a finished run, as far as it is recorded; threads only where it ran on a CPU."""
+        """`ORIGIN` of a finished run, as far as it is recorded; threads only where it ran on a CPU."""
         done, run = self.read(f"{RUNS}/{name}/{DONE}"), self.read(f"{RUNS}/{name}/{RUN}")
         with self._damage(name, DONE):
             about = {} if done is None else json.loads(done)
@@ -151,7 +150,7 @@ class Store:
             values = [about.get("hardware"), threads, version, about.get("commit"), about.get("date")]
         with self._damage(name, RUN):
             precision = None if run is None else json.loads(run).get("settings", {}).get("precision")
-        return dict(zip(PROVENANCE, [precision, *values], strict=True))
+        return dict(zip(ORIGIN, [precision, *values], strict=True))
 
     def folder(self, name: str) -> Path:
         """The folder of a finished run, on this machine."""

@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 from ..errors import InputError, TransferRiskError
 from ..results import Record, read_table, records_table, table_bytes
-from ..results.records import RECIPE, RESULT_PREFIX, RUN_COLUMN, RUNS, TABLE
+from ..results.records import ORIGIN, RECIPE, RESULT_PREFIX, RUN_COLUMN, RUNS, TABLE
 from ..settings import digest, dumps
 from ..training import Stopped
 from .execute import Outcome, RunJob
 from .executors import Executor
 from .plan import Plan
-from .store import PROVENANCE, Lost, Store
+from .store import Lost, Store
 from .tasks import TASKS, PlannedRun, needs_of
 
 WRITE_EVERY = 60.0  # seconds between two writings of the records
@@ -55,6 +55,10 @@ class Event:
 
 
 OnEvent = Callable[[Event], None]
+
+
+def ignore_event(event: Event) -> None:
+    """Report events to nobody."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +96,12 @@ class Interrupted(TransferRiskError):
     """A signal ended the sweep; finished runs are kept."""
 
     def __init__(self, signum: int, done: int, total: int) -> None:
-        super().__init__(
-            f"interrupted: {done} of {total} runs are done, and what others had is kept; the same command goes on"
-        )
+        super().__init__(f"interrupted: {done} of {total} runs are done; the same command goes on with the others")
         self.exit_code = 128 + signum
 
 
 def run_experiment(
-    plan: Plan,
-    store: Store,
-    executor: Executor,
-    on_event: OnEvent = lambda event: None,
-    data_root: Path | None = None,
+    plan: Plan, store: Store, executor: Executor, on_event: OnEvent = ignore_event, data_root: Path | None = None
 ) -> Summary:
     """Do all missing runs of a plan; see `Sweep`."""
     sweep = Sweep(plan, store, executor, data_root, on_event)
@@ -140,9 +138,9 @@ class ExperimentTable:
         without their runs' folders too, such as published ones. Without a record, no table is written.
         Returns why runs that were done are not any more: their files could not be read.
         """
-        name = self.plan.recipe.name
+        recipe = self.plan.recipe
+        name = recipe.name
         with self.store.alone(name):
-            recipe = self.plan.recipe
             # what decides which runs there are, but for the seeds
             asked = digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods])
             finished, earlier = self.store.finished(), self._earlier_cells(asked)
@@ -189,12 +187,11 @@ class ExperimentTable:
             return {}
         found: dict[str, Content] = {}
         first: dict[str, Place] = {}  # cells may share a run, whose records are then there for each of them
-        lines = table.astype(object).where(table.notna(), None).to_dict("records")
-        for line in lines:
+        for line in table.astype(object).where(table.notna(), None).to_dict("records"):
             run = line.pop(RUN_COLUMN)
             own = frozenset({name: line.pop(name, None) for name in columns[run]}.items())
             if first.setdefault(run, own) == own:
-                provenance = {name: line.pop(name, None) for name in PROVENANCE}
+                provenance = {name: line.pop(name, None) for name in ORIGIN}
                 record = {str(k).removeprefix(RESULT_PREFIX): v for k, v in line.items() if v is not None}
                 found.setdefault(run, (provenance, []))[1].append(record)
         return {run: content for run, content in found.items() if not self.store.is_aside(run)}
@@ -204,9 +201,7 @@ class ExperimentTable:
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
             before = json.loads(content or b"")
-            cells: dict[Place, NamedCell] = {
-                frozenset(columns.items()): (str(run), columns) for run, columns in before["cells"]
-            }
+            cells = {frozenset(columns.items()): (str(run), columns) for run, columns in before["cells"]}
             same = before["asked"] == asked
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
@@ -226,13 +221,9 @@ class Sweep:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        store: Store,
-        executor: Executor,
-        data_root: Path | None = None,
-        on_step: OnEvent = lambda event: None,
-    ) -> None:
+        self, plan: Plan, store: Store, executor: Executor, data_root: Path | None = None,
+        on_step: OnEvent = ignore_event,
+    ) -> None:  # fmt: skip
         self.store, self.executor, self.on_step = store, executor, on_step
         self.data_root = None if data_root is None else data_root.absolute()
         self.runs = plan.runs
@@ -287,7 +278,11 @@ class Sweep:
                     elif message.kind == "retried":
                         yield Event(run.name, "died", message=f"its worker process {content}; it is tried again")
                     elif message.kind == "lost":
-                        yield from self._ended(self._given_up(run, f"its worker process {content}"))
+                        why = f"its worker process {content}"
+                        with suppress(TransferRiskError), self.store.claim(run.name) as folder:
+                            if folder is not None and not self.store.done(run.name):
+                                self.store.fail(run.name, why)
+                        yield from self._ended(Outcome(run.name, "failed", error=why))
                     else:
                         yield from self._ended(content)
 
@@ -302,11 +297,8 @@ class Sweep:
             for name in missing:
                 if why := self._why_given_up(name):
                     yield from self._ended(Outcome(name, "failed", error=why))
-            ready = [
-                run
-                for name, run in missing.items()
-                if name not in self.failed and self._needs[name].isdisjoint(missing)
-            ]
+            left = missing.keys() - self.failed.keys()
+            ready = [run for name, run in missing.items() if name in left and self._needs[name].isdisjoint(missing)]
             if not ready:
                 return None
             others = [run for run in ready if run.name not in self._reported]
@@ -319,7 +311,7 @@ class Sweep:
             pause = min(2 * pause, longest)
 
     def _why_given_up(self, name: str) -> str | None:
-        """Why a run that is missing is not done here, if so: it would be tried again and again, or needs a failed one.
+        """The reason not to do a missing run here, if any: it would be tried again and again, or needs a failed one.
 
         Runs come after those they need, so that a failure reaches the last of a chain.
         """
@@ -347,12 +339,6 @@ class Sweep:
         if time.monotonic() - self._written > WRITE_EVERY:
             yield from self._write_table()
             self._written = time.monotonic()
-
-    def _given_up(self, run: PlannedRun, why: str) -> Outcome:
-        with suppress(TransferRiskError), self.store.claim(run.name) as folder:
-            if folder is not None and not self.store.done(run.name):
-                self.store.fail(run.name, why)
-        return Outcome(run.name, "failed", error=why)
 
     def _write_table(self) -> Iterator[Event]:
         """Write the finished runs; one that was done and is lost has failed, so that the next sweep does it again."""

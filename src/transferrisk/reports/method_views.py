@@ -100,12 +100,9 @@ class TableView(View):
         if not self.columns:
             grids = [results.grid_of_values(panel, self.value) for panel in _panels(experiment, self)]
             return results.part(self, grids)
-        several = len(self.value) > 1
-        grids = [
-            results.grid(panel, value, self.columns, self.average, several)
-            for panel in _panels(experiment, self)
-            for value in self.value
-        ]
+        several, grids = len(self.value) > 1, []
+        for panel, value in itertools.product(_panels(experiment, self), self.value):
+            grids.append(results.grid(panel, value, self.columns, self.average, several))
         by = f" by {column_label(self.columns)}"
         where = ", in the column's test environment" if self.columns == "test_env" else by
         return results.part(self, grids, notes=[] if several else [f"{_words(self.value[0])}{where}."])
@@ -132,11 +129,9 @@ class LinesView(View):
         results = MethodResults.of(experiment, rule, self.value)
         several = len(self.value) > 1
         grids, drawn = [], []
-        for panel in _panels(experiment, self):
-            for value in self.value:
-                grid = results.grid(panel, value, self.x, False, several)
-                grids.append(grid)
-                drawn.append(self._curves(grid, experiment.axes[self.x], value))
+        for panel, value in itertools.product(_panels(experiment, self), self.value):
+            grids.append(results.grid(panel, value, self.x, False, several))
+            drawn.append(self._curves(grids[-1], experiment.axes[self.x], value))
         notes = [] if several else [f"{_words(self.value[0])} against {self.x_label or column_label(self.x)}."]
         return results.part(self, grids, drawn, notes)
 

@@ -228,14 +228,7 @@ class Grid:
     @cached_property
     def absent(self) -> list[str]:
         """Lines without a number, neither ours nor the paper's, of which none of the runs is done."""
-        found = []
-        for name, scores in self.lines.items():
-            for score in scores:
-                if score.values or score.published or score.done:
-                    break
-            else:
-                found.append(name)
-        return found
+        return [name for name, own in self.lines.items() if not any(s.values or s.published or s.done for s in own)]
 
     @property
     def is_empty(self) -> bool:
