@@ -15,7 +15,6 @@ from transferrisk.files import (
     existing_file,
     expand_home,
     locked,
-    owned,
     prepare_folder,
     whole_file,
     write_atomically,
@@ -81,14 +80,13 @@ for name in ("a [1].csv", "b.csv"):
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", killed, tmp_path], check=False)
-    running = tmp_path / f"{owned('a [1].csv')}xyz"
-    running.write_text("of a process that is not done")
-    with whole_file(tmp_path / "a [1].csv") as temporary:
-        temporary.write_text("whole")
-    left = {path.name for path in tmp_path.iterdir()} - {"a [1].csv", running.name}
-    assert [name[:7] for name in left] == [".b.csv."]  # of another target
-    assert running.exists()
-    assert (tmp_path / "a [1].csv").read_text() == "whole"
+    with whole_file(tmp_path / "a [1].csv") as running:  # of a process that is not done
+        running.write_text("first")
+        write_atomically(tmp_path / "a [1].csv", "second")
+        left = {path.name for path in tmp_path.iterdir()} - {"a [1].csv", running.name}
+        assert [name[:7] for name in left] == [".b.csv."]  # of another target
+        assert (tmp_path / "a [1].csv").read_text() == "second"
+    assert (tmp_path / "a [1].csv").read_text() == "first"
 
 
 def test_a_full_disk_is_told_with_the_file_it_has_no_room_for(tmp_path, monkeypatch):

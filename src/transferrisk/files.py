@@ -73,8 +73,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a regular file, and is not replaced: choose another output")
     with new_folders(target.parent):
-        remove_abandoned(target.parent.glob(f".{glob.escape(target.name[:100])}.{_OWNER}*"))
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=owned(target.name))
+        hidden = f".{target.name[:100]}.{_OWNER}"
+        remove_abandoned(target.parent.glob(f"{glob.escape(hidden)}*"))
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{hidden}{os.getpid()}.")
         os.close(handle)
         temporary = Path(name)
         try:
@@ -90,13 +91,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             raise
 
 
-def owned(name: str) -> str:
-    """Return the start of a hidden file's name that tells which process writes it, for `remove_abandoned`."""
-    return f".{name[:100]}.{_OWNER}{os.getpid()}."
-
-
 def remove_abandoned(hidden: Iterable[Path]) -> None:
-    """Remove those of the files that are named by `owned` and whose process, on this machine, no longer runs."""
+    """Remove those of the temporary files of `whole_file` whose process, on this machine, no longer runs."""
     for path in hidden:
         process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
         if os.name != "posix" or f".{_OWNER}" not in path.name or not process.isdigit():

@@ -21,7 +21,7 @@ from transferrisk.data.containers import entries
 from transferrisk.data.image_set import decode_cached
 from transferrisk.data.images import decode
 from transferrisk.errors import DataWarning, InputError
-from transferrisk.files import owned
+from transferrisk.files import whole_file
 
 FILES = sites()
 
@@ -181,14 +181,13 @@ def test_a_damaged_cache_heals(folder, cache):
 def test_half_written_arrays_of_ended_processes_are_removed(folder, cache):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    (cache / "decoded").mkdir()
-    running = cache / "decoded" / f"{owned('abc.npy')}xyz"
-    abandoned = running.with_name(running.name.replace(f"-{os.getpid()}.", f"-{ended.pid}."))
-    elsewhere = cache / "decoded" / f".abc.npy.00000000-{ended.pid}.xyz"
-    for path in (abandoned, running, elsewhere):
-        path.write_bytes(b"half")
-    decode_cached(entries(folder), 5)
-    assert [path.exists() for path in (abandoned, running, elsewhere)] == [False, True, True]
+    with whole_file(cache / "decoded/abc.npy") as running:
+        abandoned = running.with_name(running.name.replace(f"-{os.getpid()}.", f"-{ended.pid}."))
+        elsewhere = cache / "decoded" / f".abc.npy.00000000-{ended.pid}.xyz"
+        for path in (abandoned, elsewhere):
+            path.write_bytes(b"half")
+        decode_cached(entries(folder), 5)
+        assert [path.exists() for path in (abandoned, running, elsewhere)] == [False, True, True]
 
 
 def test_a_disk_that_fills_up_on_the_way(folder, cache):

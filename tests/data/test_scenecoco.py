@@ -39,8 +39,7 @@ from scenes import (
 
 from transferrisk.data import Options, Shift, TestDomainValidation, TrainingDomainValidation, load_data
 from transferrisk.data.catalogue import VARIABLE
-from transferrisk.data.sets.coco_places import Instance, largest_instances
-from transferrisk.data.sets.scenecoco import CLASSES, FAINTEST, SCENES, compose
+from transferrisk.data.sets.scenecoco import CLASSES, FAINTEST, SCENES, Instance, compose, largest_instances
 from transferrisk.errors import DataWarning, InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* objects are found where:transferrisk.errors.DataWarning")

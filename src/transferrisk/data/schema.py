@@ -28,7 +28,9 @@ from ..errors import InputError, counted, listed
 from .values import (
     KINDS,
     MANY,
+    Features,
     Floats,
+    Scaling,
     as_codes,
     as_days,
     as_numbers,
@@ -36,14 +38,10 @@ from .values import (
     is_blank,
     is_number,
     kind_of,
-    moments,
-    standardised,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Features = NDArray[np.float32]
 
 VERSION = 1
 YEAR, WEEK = 365.2425, 7
@@ -96,37 +94,6 @@ class Note:
             f"column {self.column!r} has {counted(self.count, 'row')} with categories not seen before "
             f"({listed(map(repr, self.values), 5)}): {used}"
         )
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Statistics of a column of numbers, with its missing values filled in."""
-
-    median: float
-    mean: float
-    scale: float  # 0: the column was constant but for missing values
-    low: float | None = None  # the least of them; None: not kept
-    high: float | None = None  # the largest
-
-    @classmethod
-    def of(cls, values: Floats) -> Self:
-        """Statistics of (n,) with NaN for missing values. Cells are as they were written: any difference counts."""
-        median = float(np.nanmedian(values / 2) * 2)  # of halves, so that it does not overflow
-        filled = np.where(np.isnan(values), median, values)
-        mean, scale = moments(filled[:, None], rounding=0)
-        return cls(median, mean.item(), scale.item(), float(filled.min()), float(filled.max()))
-
-    def apply(self, values: Floats, name: str) -> Features:
-        """(x - mean) / scale, (n,)."""
-        with np.errstate(over="ignore"):
-            scaled = standardised(values, self.mean, self.scale).astype(np.float32)
-        wrong = ~np.isfinite(scaled)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise InputError(
-                f"column {name!r} has {values[row]} in row {row + 1}, which is infinite or too large: correct the file"
-            )
-        return scaled
 
 
 class BaseColumn:

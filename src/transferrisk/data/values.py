@@ -9,6 +9,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+Features = NDArray[np.float32]
 Codes = NDArray[np.int64]
 Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
 
@@ -251,6 +253,37 @@ def standardised(values: Numbers, mean: Any, scale: Any) -> Numbers:
     """(x - mean) / scale in float64; a quarter of each is taken, so that the difference of large numbers is finite."""
     result: Numbers = (values / 4 - mean / 4) / (scale / 4)
     return result
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Statistics of a column of numbers, with its missing values filled in."""
+
+    median: float
+    mean: float
+    scale: float  # 0: the column was constant but for missing values
+    low: float | None = None  # the least of them; None: not kept
+    high: float | None = None  # the largest
+
+    @classmethod
+    def of(cls, values: Floats) -> Self:
+        """Statistics of (n,) with NaN for missing values. Cells are as they were written: any difference counts."""
+        median = float(np.nanmedian(values / 2) * 2)  # of halves, so that it does not overflow
+        filled = np.where(np.isnan(values), median, values)
+        mean, scale = moments(filled[:, None], rounding=0)
+        return cls(median, mean.item(), scale.item(), float(filled.min()), float(filled.max()))
+
+    def apply(self, values: Floats, name: str) -> Features:
+        """(x - mean) / scale, (n,)."""
+        with np.errstate(over="ignore"):
+            scaled = standardised(values, self.mean, self.scale).astype(np.float32)
+        wrong = ~np.isfinite(scaled)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InputError(
+                f"column {name!r} has {values[row]} in row {row + 1}, which is infinite or too large: correct the file"
+            )
+        return scaled
 
 
 class Standardise(nn.Module):

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.schema import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Scaling, Schema
+from ..data.schema import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Schema
+from ..data.values import Scaling
 from ..errors import InputError
 from ..extras import require
 from ..files import check_target, write_atomically

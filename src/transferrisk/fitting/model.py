@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import Options
-from ..data.schema import Note, Numeric, Scaling, Schema
+from ..data.schema import Note, Numeric, Schema
+from ..data.values import Scaling
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
 from ..models import Classifier, evaluation_mode, features_of
