@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 
 import pytest
-from drawn import picture, sites, write_folder, write_tar, write_zip
+from drawn import sites, write_folder, write_tar, write_zip
 
 from transferrisk.data import Options, load_data
 from transferrisk.data.containers import contents, entries
@@ -152,15 +152,6 @@ def test_the_last_member_of_a_name_counts_in_a_zip(tmp_path):
             out.writestr(name, content)
     assert [entry.name for entry in entries(tmp_path / "x.zip")] == ["a", "b"]
     assert read(tmp_path / "x.zip") == {"a": b"new", "b": b"other"}
-
-
-def test_repeated_images_are_not_black(tmp_path):
-    files = list(sites().items())
-    again = [(name, picture((250, 250, 250))) for name, _ in files[:5]]
-    data = load_data(f"folder:{archive(tmp_path, '.tar.gz', files + again)}", Options(size=4))
-    assert len(data) == len(files)
-    assert data.inputs[:].amax((1, 2, 3)).min() > 0
-    assert (data.inputs[:5] == 250).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -187,13 +184,10 @@ def test_the_list_tells_what_is_there(registered, tmp_path, trm):
 
 
 @pytest.mark.parametrize("width", [80, 140])
-def test_the_list_fits(width, tmp_path):
-    code = "from transferrisk.cli import main; main()"
-    result = subprocess.run(
-        [sys.executable, "-c", code, "data", "list", "--data-root", str(tmp_path)],
-        capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": str(width)},
-    )  # fmt: skip
-    tables = result.stdout.partition("Data root:")[0]
+def test_the_list_fits(width, tmp_path, trm, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    _, out, _ = trm("data", "list", "--data-root", tmp_path)
+    tables = out.partition("Data root:")[0]
     assert max(map(len, tables.splitlines())) <= width
     for whole in ("10c-cmnist[:FOLDER]", "fashion-mnist", "3x256x256", "19.6 GB", "To fetch"):
         assert whole in tables

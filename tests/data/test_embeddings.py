@@ -105,13 +105,6 @@ def test_npz_that_cannot_be_used(tmp_path, change, message):
     assert message in refused("npz", npz(tmp_path / "e.npz", **change))
 
 
-def test_continuous_labels(tmp_path):
-    n = 120
-    path = tmp_path / "e.npz"
-    np.savez(path, features=np.ones((n, 2)), labels=np.linspace(0.001, 1, n), environments=np.arange(n) % 2)
-    assert "label 'labels' looks continuous" in refused("npz", path)
-
-
 def test_npz_keys(tmp_path):
     path = npz(tmp_path / "e.npz")
     message = refused("npz", path, label="label")
@@ -244,14 +237,6 @@ def test_parquet_that_cannot_be_used(tmp_path):
     for features in ({"x": pa.array([], pa.float32())}, {"features": pa.array([], pa.list_(pa.float32()))}):
         parquet(path, features, label=pa.array([], pa.int64()), environment=pa.array([], pa.string()))
         assert "has columns and no rows" in refused("parquet", path)
-
-
-def test_shared_vectors(tmp_path):
-    vectors = VECTORS.copy()
-    vectors[8] = vectors[2]  # in the same environment, which is no matter
-    vectors[10] = vectors[2]
-    with pytest.warns(DataWarning, match="1 row with the features and label .* such as row 11 and row 3$"):
-        load_data(f"npz:{npz(tmp_path / 'e.npz', features=vectors)}")
 
 
 def repacked(path, change):

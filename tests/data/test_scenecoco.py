@@ -159,27 +159,6 @@ def test_black_backgrounds_need_no_scenes(copied_scenes):
     assert pixel(splits.test, OBJECT).all()
 
 
-def test_oracle_trains_on_what_the_test_looks_like(root, splits):
-    oracle = load_data("scenecoco", Options(root=root, oracle=True))
-    assert torch.equal(oracle.train.sources, splits.train.sources)  # the same objects
-    tied = ties(splits.train.environment("bias 90%"))
-    assert float((scene(oracle.train) == tied[oracle.train.labels]).float().mean()) < 0.16
-    assert float((scene(oracle.test) == tied[oracle.test.labels]).float().mean()) < 0.16
-
-
-def test_seed_decides(small_scenes):
-    first, again, other = (
-        load_data("scenecoco", Options(root=small_scenes, seed=seed, shift=Shift("combined", (0.9, 0.8))))
-        for seed in (3, 3, 4)
-    )
-    for one, two in zip(parts(first), parts(again), strict=True):
-        assert torch.equal(one.inputs[:], two.inputs[:])
-        assert torch.equal(one.labels, two.labels)
-    assert not torch.equal(first.train.inputs[:], other.train.inputs[:])
-    drawn = [{int(s) for part in parts(splits) for s in scene(part)} for splits in (first, other)]
-    assert drawn[0] != drawn[1]
-
-
 REAL = Path(os.environ.get(VARIABLE, "/nonexistent"))
 
 

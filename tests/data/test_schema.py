@@ -58,25 +58,6 @@ def test_unseen_categories_are_said():
     assert result.features[:, columns].sum(1).tolist() == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("note", "sentence"),
-    [
-        (Note("unused columns", values=("a", "b")), "columns not used: 'a', 'b'"),
-        (Note("missing columns", values=("a",)), "missing columns, taken as missing values: 'a'"),
-        (
-            Note("unseen categories", "c", 3, ("new", "newer")),
-            "column 'c' has 3 rows with categories not seen before ('new', 'newer'): all its features are 0 there",
-        ),
-        (
-            Note("missing values", "b", 1, used="median 2"),
-            "column 'b' has 1 missing value, where there were none before: the median 2 is used",
-        ),
-    ],
-)
-def test_notes_in_words(note, sentence):
-    assert str(note) == sentence
-
-
 def test_notes_of_parts_of_a_file_add_up():
     first = Note("unseen categories", "c", 3, ("new", "newer"))
     second = Note("unseen categories", "c", 2, ("newest", "new"))
@@ -156,14 +137,6 @@ def test_damaged_schemas_are_refused(damage):
         content["columns"][0][damage] = "odd"
     with pytest.raises(InputError, match="schema"):
         Schema.from_dict(content)
-
-
-def test_numbers_by_hand():
-    found = encoded(x=[1.0, 3.0, np.nan, 5.0, 11.0])  # median 4, mean of the filled 4.8
-    filled = np.array([1, 3, 4, 5, 11])
-    assert list(found) == ["x", "x (missing)"]
-    assert found["x"] == pytest.approx((filled - 4.8) / math.sqrt(((filled - 4.8) ** 2).mean()))
-    assert found["x (missing)"] == [0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32", "float64", "Int64", "Float64", "uint8", "object"])
