@@ -12,19 +12,10 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "plugin"
-ALL = [
-    "--data",
-    "rotated-moons",
-    "--test-env",
-    "60",
-    "--algorithm",
-    "tilted",
-    "--set",
-    "tilt=2",
-    "--backbone",
-    "sine:8",
-]
-SHORT = ["--epochs", "1", "--evaluations", "1", "--device", "cpu"]
+SETTINGS = {
+    "data": "rotated-moons", "test-env": 60, "algorithm": "tilted", "set": "tilt=2", "backbone": "sine:8",
+    "epochs": 1, "evaluations": 1, "device": "cpu", "devices": 2,
+}  # fmt: skip
 
 EXPERIMENT = """
 import json, sys
@@ -88,9 +79,10 @@ def trm(python):
 
 
 def test_it_trains_by_name_in_every_process(trm, tmp_path):
-    code, out, err = trm("train", *ALL, *SHORT, "--devices", 2, "--output", tmp_path / "run")
+    settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    code, out, err = trm("train", *settings, "--output", tmp_path / "run")
     assert code == 0, err
-    assert err.startswith("trm: training tilted: tilt=2; backbone=sine:8; ")
+    assert all(told in err for told in ("training tilted", "tilt=2", "backbone=sine:8"))
     assert "test  " in out
     spec = json.loads((tmp_path / "run" / "run.json").read_text())["spec"]
     assert (spec["data"], spec["backbone"]) == ("rotated-moons", "sine:8")

@@ -1,4 +1,4 @@
-"""Errors and warnings of the project, what they say of a word that is not known, and where a warning is given.
+"""Errors and warnings of the project, the nearest known word in their messages, and where a warning is given.
 
 Every message says what the value was, why it cannot be used, and what to do instead. Errors that a
 user's input can cause derive from `InputError`, which the command line turns into one line and exit code 2.
@@ -64,14 +64,14 @@ class EnvironmentWarning(UserWarning):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The nearest of the known words, whatever its case, as a question and a space; "" where none is near."""
+    """Return the nearest of the known words, whatever its case, as a question and a space; "" where none is near."""
     by_lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), by_lower, n=1)
     return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
 
 def choices(word: str, known: Iterable[str], most: int = 30) -> str:
-    """The end of a message about an unknown word: the nearest known one, and all of them."""
+    """Return the end of a message about an unknown word: the nearest known one, and all of them."""
     known = list(known)
     if not known:
         return ": there is none to choose from"
@@ -79,25 +79,25 @@ def choices(word: str, known: Iterable[str], most: int = 30) -> str:
 
 
 def listed(things: Iterable[object], most: int = 10) -> str:
-    """The first few things, separated by commas, and how many more there are."""
+    """Return the first few things, separated by commas, and how many more there are."""
     things = list(things)
     rest = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + rest
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun, in the plural unless the number is 1."""
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def cause_of(error: BaseException) -> str:
-    """The first line of an error's text, or its type if it has none; without the number of a system's error."""
+    """Return the first line of an error's text, or its type if it has none; without the number of a system's error."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def full_memory(error: BaseException) -> str | None:
-    """What to say of an error where it says that memory is full, the GPU's or the machine's; else None."""
+    """Return a message if the error says that memory is full, the GPU's or the machine's; else None."""
     message = " ".join(str(error).split())
     on_gpu = type(error).__name__ == "OutOfMemoryError"  # torch's; this module must not import torch
     if not on_gpu and not isinstance(error, MemoryError) and not any(word in message.lower() for word in _FULL):

@@ -230,7 +230,7 @@ def _open_address(address: str, have: int) -> tuple[http.client.HTTPResponse, in
 
 
 def _read(response: http.client.HTTPResponse, most: int) -> bytes:
-    """Those of the next `most` bytes that have arrived; nothing at the end."""
+    """Read those of the next `most` bytes that have arrived; b"" at the end."""
     try:
         return response.read1(most) if most else b""
     except (OSError, http.client.HTTPException) as error:
