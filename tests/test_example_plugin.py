@@ -21,6 +21,9 @@ EXPERIMENT = """
 import json, sys
 from functools import partial
 from pathlib import Path
+from transferrisk import algorithms, models
+from transferrisk.data import available
+from transferrisk.errors import InputError
 from transferrisk.experiments import plan, tasks
 from transferrisk.experiments.executors import run_jobs
 from transferrisk.experiments.recipe import load_recipe, recipe_names
@@ -33,6 +36,12 @@ def carry_out(run, folder, slot):
 
 if __name__ == "__main__":
     assert "tilted-moons" in recipe_names()
+    assert (algorithms.available()[-1], models.available()[-1]) == ("tilted", "sine")
+    assert "rotated-moons" in available()
+    try:
+        algorithms.get_algorithm("titled")
+    except InputError as error:
+        assert "did you mean 'tilted'?" in str(error)
     whole = plan.make_plan(load_recipe("tilted-moons"))
     made = plan.make_plan(load_recipe("tilted-moons", fast=True), only=["test_env=60"])
     jobs = [partial(carry_out, run, Path(sys.argv[1]) / run.name) for run in made.runs]
@@ -88,25 +97,7 @@ def test_it_trains_by_name_in_every_process(trm, tmp_path):
     assert (spec["data"], spec["backbone"]) == ("rotated-moons", "sine:8")
 
 
-LISTED = """
-from transferrisk import algorithms, models
-from transferrisk.data import available
-from transferrisk.errors import InputError
-print(algorithms.available()[-1], models.available()[-1], "rotated-moons" in available())
-try:
-    algorithms.get_algorithm("titled")
-except InputError as error:
-    print(error)
-"""
-
-
-def test_it_is_listed(python):
-    _, out, err = python("-c", LISTED)
-    assert (out.splitlines()[0], err) == ("tilted sine True", "")
-    assert "did you mean 'tilted'?" in out
-
-
-def test_its_experiment_is_planned_and_carried_out(python, tmp_path):
+def test_its_names_are_listed_and_its_experiment_is_carried_out(python, tmp_path):
     script = tmp_path / "experiment.py"
     script.write_text(EXPERIMENT)
     code, out, err = python(script, tmp_path)

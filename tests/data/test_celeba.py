@@ -77,19 +77,6 @@ def test_labels_environments_groups_and_partition(tmp_path, layout):
     assert (groups.environments == 3).tolist() == [BLOND[i] == MALE[i] == 1 for i in range(12)]
 
 
-def test_published_sizes():
-    assert FACTS.samples == 202599
-
-
-def test_counts_are_checked(tmp_path, monkeypatch):
-    asked = lay_out(tmp_path, "converted")
-    monkeypatch.setattr(celeba, "FACTS", replace(FACTS, environments={"female": 18, "male": 20}))
-    with pytest.raises(InputError, match="holds more: male 18 of 20 images; get it again"):
-        load_data("celeba", asked)
-    with pytest.warns(DataWarning, match="male 18 of 20 images"):
-        load_data("celeba", replace(asked, skip_bad=True))
-
-
 def test_missing_pieces(tmp_path):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba/img_align_celeba/img_align_celeba/000004.jpg").unlink()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import types
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -109,9 +108,3 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setattr("transferrisk.extras.find_spec", lambda name: None)
     with pytest.raises(InputError, match="wilds is not installed: pip install wilds"):
         load_data("wilds:camelyon17")
-
-
-def test_images_are_decoded_when_asked_for(package):
-    splits = load_data("wilds:camelyon17", Options(size=8))
-    assert isinstance(splits.train.inputs[torch.tensor([0])], torch.Tensor)
-    assert np.asarray(splits.train.inputs[torch.tensor([0])]).dtype == np.uint8
