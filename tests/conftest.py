@@ -33,7 +33,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """With `-m gpu`, only files with such tests are imported: they need torch, Triton, NumPy and pytest alone."""
     if config.getoption("markexpr") != "gpu":
         return None
-    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    if collection_path.is_dir():
+        files = list(collection_path.rglob("test_*.py"))
+    else:
+        files = [collection_path] if collection_path.suffix == ".py" else []
     marked = [path for path in files if re.search(r"\bmark\.gpu\b", path.read_text(encoding="utf-8"))]
     return None if marked else True
 

@@ -19,7 +19,7 @@ from transferrisk.paper.tasks import PICTURES
 from transferrisk.settings import as_json, dumps
 
 SMALL = {
-    "toy-2d": {"offsets": [0.0, 0.5], "spreads": [0.0], "angles": 5, "steps": 3, "node_step": 0.5},
+    "toy-2d": {"offsets": [0.5], "spreads": [0.0], "angles": 5, "steps": 2, "node_step": 0.5},
     "theorem-1": {"dimensions": [8, 16], "samples": 200},
     "implicit-gradient": {"batch_sizes": [16], "ridges": [0.1], "batches": 3, "checked": 1, "pool": 500},
     "convergence": {"steps": [10, 20], "factors": [1.0], "repeats": 2},
@@ -68,8 +68,12 @@ def test_the_defaults_are_settings(name):
 def test_a_recipe_shows_columns_that_are_there(name, tmp_path):
     recipe = load_recipe(name, fast=True)
     (run,) = make_plan(recipe).runs
-    small = {"toy-2d": {"angles": 5, "steps": 3}, "implicit-gradient": {"batches": 3, "batch_sizes": [16]},
-             "convergence": {"steps": [30, 60], "repeats": 2}, "theorem-1": {"dimensions": [4]}}  # fmt: skip
+    small = {
+        "toy-2d": {"angles": 5, "steps": 2, "node_step": 0.5},
+        "implicit-gradient": {"batches": 3, "batch_sizes": [16]},
+        "convergence": {"steps": [30, 60], "repeats": 2},
+        "theorem-1": {"dimensions": [4]},
+    }
     task = get_task(name)
     records = task.run(task.read({**run.settings, **small[name]}), Place(tmp_path))
     for show in recipe.show.values():

@@ -51,13 +51,13 @@ class Batch(NamedTuple):
     weights: Tensor | None = None  # (n,) how much each sample counts, about 1 on average; None: all the same
 
     def present(self, num_environments: int) -> list[int]:
-        """The environments in the batch; known without a look at the device where the batch is in blocks."""
+        """Return the environments in the batch; known without a look at the device where the batch is in blocks."""
         if self.block is not None:
             return list(range(num_environments))
         return [int(e) for e in self.environments.unique()]
 
     def members(self, environment: int) -> slice | Tensor:
-        """The places of the samples of an environment."""
+        """Return the places of the samples of an environment."""
         if self.block is not None:
             return slice(environment * self.block, (environment + 1) * self.block)
         return self.environments == environment
@@ -123,7 +123,7 @@ class Pass:
         return self.losses.mean()
 
     def environment_risks(self, num_environments: int) -> tuple[Tensor, Tensor]:
-        """Mean loss in each environment, (E,), and which are present, (E,) bool."""
+        """Return the mean loss in each environment, (E,), and which are present, (E,) bool."""
         return environment_means(self.cross_entropies, self.environments, num_environments, self.weights)
 
 
@@ -213,7 +213,7 @@ class Algorithm(nn.Module, Generic[C]):
 
     config_type  the dataclass of its settings
     grid         the values of appendix B.2 over which the paper searches, by setting
-    weighted     whether it heeds the weights of samples. An objective of `Pass.losses`, `empirical_risk` and
+    weighted     whether it uses the weights of samples. An objective of `Pass.losses`, `empirical_risk` and
                  `environment_risks` does, as they are weighted; batches with weights are refused where it is False
     """
 
@@ -229,11 +229,11 @@ class Algorithm(nn.Module, Generic[C]):
         self.config: C = config if config is not None else self.config_type()  # type: ignore[assignment]  # is a C
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
-        """The quantity to minimise, under "loss", and whatever else is worth recording."""
+        """Return the quantity to minimise, under "loss", and any others to record."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor act")
 
     def plan(self, batch: Batch, epoch: float) -> Hashable:
-        """The choices that a step makes before it starts; steps with equal plans do the same operations.
+        """Return the choices that a step makes before it starts; steps with equal plans do the same operations.
 
         Here whether the penalty is on: from `start_epoch` of the config, where it has one.
         """
@@ -243,7 +243,7 @@ class Algorithm(nn.Module, Generic[C]):
         """Called before steps are captured in a CUDA graph: from now on batches are in blocks, and nothing may wait."""
 
     def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
-        """One update of the model; `epoch` counts from 0 and has fractions."""
+        """Update the model once; `epoch` counts from 0 and has fractions."""
         self.check(batch)
         return self.act(self.plan(batch, epoch), model, batch, optimiser)
 
@@ -276,7 +276,7 @@ class Algorithm(nn.Module, Generic[C]):
         return dict(zip(logs, map(Tensor.detach, logs.values()), strict=True))
 
     def check(self, batch: Batch) -> None:
-        """Labels and environments are within the setting; every `step` begins with it.
+        """Check that labels and environments are within the setting; every `step` begins with it.
 
         Values are read on the CPU only: on a GPU that would wait for the device, and could not be captured in a graph.
         """

@@ -8,7 +8,7 @@ from .registry import register
 
 @register("erm")
 class ERM(Algorithm[Config]):
-    """Minimises the mean loss over all samples, whatever environment they are of. It has no settings."""
+    """Minimises the mean loss over all samples of all environments. It has no settings."""
 
     weighted = True
 

@@ -14,7 +14,7 @@ _CORNER = "fitted on ↓ tested on →"
 
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
-    """The page of an audit of this data by this command."""
+    """Return the page of an audit of this data by this command."""
     sentences = audit.sentences
     star = "" if audit.judged.all() else f" {NOT_JUDGED}."
     names, loss, right = audit.marked_names, audit.loss, audit.accuracy
@@ -45,7 +45,7 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
 
 
 def accuracy_table(audit: Audit) -> Table:
-    """Accuracy by where a predictor was fitted and tested; for many environments, the worst of each.
+    """Return accuracies by where a predictor was fitted and tested; for many environments, the worst of each.
 
     The share of the most frequent class is what guessing it would give.
     """

@@ -73,7 +73,7 @@ class Audit:
     ridges              (E,) with which each environment's predictor was fitted, nan where none could be chosen;
                         `pooled_ridge` with which the others
     judged              (E,) bool; transfer risks and the worst pair leave out environments too small to judge
-    remarks             environment -> why it is too small to judge, or what to mind
+    remarks             environment -> why it is too small to judge, or a caution
     """
 
     environments: tuple[Any, ...]

@@ -137,7 +137,7 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
 def held_out_loss(
     samples: Samples, environments: Sequence[int], ridge: float, left_out: Literal["fold", "environment"] = "fold"
 ) -> SoftmaxLoss:
-    """The loss on these environments' samples outside of each fold, or outside of each environment.
+    """Return the loss on these environments' samples outside of each fold, or outside of each environment.
 
     Rows are worked on by folds: a long one in chunks, short ones several at once.
     """
@@ -184,7 +184,7 @@ def fit(loss: SoftmaxLoss, start: Tensor | None = None) -> Solution:
 
 
 def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[Tensor, float]:
-    """Predictors of one environment, (folds, C, D), and their ridge.
+    """Fit the predictors of one environment, (folds, C, D), and choose their ridge.
 
     Unless it is given, the ridge is that of the least held-out loss there; nan where that cannot be known, as in an
     environment whose samples all lie in one fold.
@@ -232,7 +232,7 @@ def scores(samples: Samples, predictors: Tensor, environments: Sequence[int] | N
 
 
 def _remarks(samples: Samples) -> tuple[dict[Any, str], Judged]:
-    """Why environments cannot be judged, or what to mind of them, by name; and which can be, (E,).
+    """Return why environments cannot be judged, or a caution about them, by name; and which can be, (E,).
 
     Fewer than two samples a fold, a single class, or a single fold cannot be judged.
     """
@@ -284,7 +284,7 @@ class _Judge:
         return found
 
     def estimate(self, draws: Floats) -> Estimate:
-        """A value and the middle share of its draws."""
+        """Return a value and the middle share of its draws."""
         tail = (1 - self.confidence) / 2
         return Estimate(draws[0], *np.quantile(draws[1:], [tail, 1 - tail], axis=0))
 
@@ -306,7 +306,7 @@ class _Judge:
     def worst_pairs(
         self, loss: Floats, right: Floats, own: Tensor, ridge: float
     ) -> tuple[WorstPair | None, WorstPair | None]:
-        """By loss and by accuracy, which need not be the same."""
+        """Return the worst pairs by loss and by accuracy, which need not be the same."""
         both = np.outer(self.judged, self.judged) & ~np.eye(len(self.judged), dtype=bool)
         if not both.any():
             return None, None
@@ -328,7 +328,7 @@ class _Judge:
     def _helper(
         self, q: int, p: int, others: NDArray[np.int64], own: Tensor, ridge: float, deviations: Floats
     ) -> tuple[int | None, Estimate | None]:
-        """The environment that, added to q's training samples, helps most at p, and what it brings there.
+        """Return the environment that, added to q's training samples, helps most at p, and what it brings there.
 
         It is chosen among several, at a pair chosen among many, by whose deviations (B,) its interval is widened too.
         """

@@ -251,7 +251,7 @@ class TransferRisk(nn.Module):
         return result if result.risk.dtype == dtype else result.to(dtype), queries
 
     def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
-        """The same by the kernels, which start from zero whatever they are given."""
+        """The same by the fused kernels, which always start from zero."""
         assert self.num_classes is not None
         E, capacity, features = len(self.environment_ids), self._room(features), features.to(torch.float32)
         random, everyone = self.query == "random" and self.training, torch.arange(E, device=features.device)
