@@ -277,10 +277,10 @@ class Hessian:
         D = Z.shape[-1]
         jacobian = torch.diag_embed(S) - S.unsqueeze(-1) * S.unsqueeze(-2)  # (B, n, C, C)
         weighted = self.weights[..., None, None] * jacobian
-        # One class at a time keeps the largest temporary at n C D instead of n C D C.
-        blocks = [torch.einsum("bnc,bnd,bne->bdce", weighted[:, :, k], Z, Z) for k in range(C)]
-        dense = torch.stack(blocks, 1).reshape(batch, C * D, C * D)  # (B, k, d, c, e)
-        return dense + self.ridge * torch.eye(C * D, dtype=Z.dtype, device=Z.device)
+        dense = Z.new_empty(batch, C, D, C, D)
+        for k in range(C):  # one class at a time keeps the largest temporary at n C D instead of n C D C
+            dense[:, k] = torch.einsum("bnc,bnd,bne->bdce", weighted[:, :, k], Z, Z)
+        return dense.reshape(batch, C * D, C * D) + self.ridge * torch.eye(C * D, dtype=Z.dtype, device=Z.device)
 
     def _root(self) -> Tensor:
         """sqrt(r_i) G_i, (B, n, C, C)."""
