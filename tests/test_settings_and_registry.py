@@ -13,7 +13,17 @@ import pytest
 
 from transferrisk.errors import InputError
 from transferrisk.registry import Registry
-from transferrisk.settings import Count, NonNegative, Positive, Settings, Share, as_json, dumps, from_mapping, from_text
+from transferrisk.settings import (
+    Count,
+    NonNegative,
+    Positive,
+    Settings,
+    Share,
+    as_json,
+    checked_fields,
+    dumps,
+    from_text,
+)
 
 
 @dataclass(frozen=True)
@@ -56,8 +66,8 @@ def test_values_of_other_libraries_become_plain():
     ],
 )
 def test_what_does_not_fit_is_named_with_its_value_and_what_would(values, said):
-    with pytest.raises(InputError) as caught:
-        from_mapping(Example, values, "trm")
+    with pytest.raises(InputError) as caught, checked_fields(Example, values, "trm"):
+        Example(**values)
     assert all(part in str(caught.value) for part in ["trm", *said])
     assert "\n" not in str(caught.value)
 
@@ -88,7 +98,7 @@ def test_json_has_no_number_that_is_not_finite():
     assert read["a"] is None
     assert read["b"] == [1.5, None]
     assert read["4"] == 2
-    assert from_mapping(Example, read["c"]) == Example()
+    assert Example(**read["c"]) == Example()
     assert as_json((1, 2)) == [1, 2]
 
 

@@ -6,6 +6,7 @@ Names are imported when they are first used, so that `import transferrisk` and t
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from .auditing import Audit, audit
     from .criterion import TransferRisk, TransferRiskOutput
 
-    __version__: str
+try:
+    __version__ = version("transferrisk")
+except PackageNotFoundError:  # run from a source tree that was not installed
+    __version__ = "0+source"
 
 __all__ = [
     "Audit",
@@ -36,13 +40,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version(__name__)
-        except PackageNotFoundError:  # run from a source tree that was not installed
-            return "0+source"
     if name in _HOME:
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     if name in __all__:
@@ -51,4 +48,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -4,7 +4,7 @@
 ... class Ridge(Settings):
 ...     ridge: Positive = 1e-3
 ...     weights: Literal["eg", "worst"] = "eg"
->>> from_mapping(Ridge, {"ridge": 1})
+>>> Ridge(ridge=1)
 Ridge(ridge=1.0, weights='eg')
 >>> Ridge(ridge=-1)
 InputError: ridge must be a finite number > 0, got -1
@@ -19,15 +19,13 @@ import hashlib
 import json
 import math
 import types
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .errors import InputError, choices
-
-S = TypeVar("S", bound="Settings")
 
 
 @dataclass(frozen=True)
@@ -152,8 +150,13 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     return found
 
 
-def from_mapping(cls: type[S], values: Mapping[str, Any], owner: str = "") -> S:
-    """Create settings of this class from TOML, JSON or keywords; `owner` begins the messages."""
+@contextmanager
+def checked_fields(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Iterator[None]:
+    """Refuse names that are not fields of the class, and missing ones; begin messages of the block with the owner.
+
+    >>> with checked_fields(Ridge, table, "trm"):
+    ...     ridge = Ridge(**table)
+    """
     prefix, kinds = f"{owner}: " if owner else "", field_kinds(cls)
     for name in values:
         if name not in kinds:
@@ -162,7 +165,7 @@ def from_mapping(cls: type[S], values: Mapping[str, Any], owner: str = "") -> S:
         if field.default is MISSING and field.default_factory is MISSING and field.name not in values:
             raise InputError(f"{prefix}{field.name} is missing: add it")
     try:
-        return cls(**values)
+        yield
     except InputError as error:
         raise InputError(f"{prefix}{error}") from None
 

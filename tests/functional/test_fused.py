@@ -40,7 +40,7 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 from problems import random_batch, relative
 from transferrisk.functional.fused import fused_transfer_risk, group_fused, side
-from transferrisk.functional.penalties import exponentiated_gradient
+from transferrisk.functional.transfer import exponentiated_gradient
 from transferrisk.functional.transfer import given_weights, group, transfer_risk, uniform_weights, worst_weights
 
 def compare(sizes, classes, width, scale=1.0, rule="given", queries=None, **options):

@@ -19,7 +19,7 @@ from transferrisk.data import SPLITS, EnvironmentSet, Options, Splits, load_data
 from transferrisk.errors import InputError
 from transferrisk.models import load_model_folder
 from transferrisk.models.saved import read_tensors
-from transferrisk.settings import as_json, dumps, from_mapping
+from transferrisk.settings import as_json, dumps
 from transferrisk.training import RunFolder, TrainConfig, TrainSpec, Watch, run_spec
 from transferrisk.training.feed import SAMPLED, content_digests
 from transferrisk.training.spec import balanced_draw, few_samples, finetuning
@@ -105,16 +105,16 @@ def test_settings_have_the_types_of_the_config(name, pairs, expected):
 )
 def test_what_cannot_be_asked_for(values, message):
     with pytest.raises(InputError, match=message):
-        from_mapping(TrainSpec, {"data": "gaussian", "algorithm": "trm", **values})
+        TrainSpec(**{"data": "gaussian", "algorithm": "trm", **values})
 
 
 def test_a_spec_goes_through_json_and_its_digest_counts_what_is_given():
     spec = TrainSpec("10c-digits", "trm", settings={"ridge": 1}, training={"record": ["irm"]}, bias=0.85)
-    again = from_mapping(TrainSpec, json.loads(dumps(spec)))
+    again = TrainSpec(**json.loads(dumps(spec)))
     assert again == spec
     assert (again.settings, again.training) == ({"ridge": 1.0}, {"record": ("irm",)})
     assert again.digest == spec.digest != replace(spec, seed=1).digest
-    assert from_mapping(TrainSpec, {k: v for k, v in as_json(spec).items() if v is not None}).digest == spec.digest
+    assert TrainSpec(**{k: v for k, v in as_json(spec).items() if v is not None}).digest == spec.digest
 
 
 def test_resolving_writes_out_what_is_known_before_the_data_is_read():

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..errors import InputError
 from ..registry import Registry
-from ..settings import from_mapping, from_text
+from ..settings import checked_fields, from_text
 from .base import Algorithm, Config, Setting
 
 A = TypeVar("A", bound=type[Algorithm[Any]])
@@ -41,7 +41,9 @@ def setting_names(name: str) -> list[str]:
 
 def configure(name: str, **settings: Any) -> Config:
     """Return the algorithm's config with these settings; an unknown setting is an error that proposes the nearest."""
-    return from_mapping(get_algorithm(name).config_type, settings, owner=name)
+    config_type: type[Config] = get_algorithm(name).config_type
+    with checked_fields(config_type, settings, name):
+        return config_type(**settings)
 
 
 def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from ..functional.checks import (
     check_start,
     working_dtype,
 )
-from ..functional.penalties import exponentiated_gradient
 from ..functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
 from ..functional.transfer import (
     Transfer,
     WeightRule,
+    exponentiated_gradient,
     given_weights,
     group,
     transfer_risk,

@@ -38,7 +38,7 @@ from ..errors import InputError, choices
 from ..files import readable
 from ..registry import ambiguous, entries, failures_named, is_own, package_of, warn_left_out, warn_unused
 from ..results import Rule
-from ..settings import Bound, Length, Settings, dumps, from_mapping
+from ..settings import Bound, Length, Settings, checked_fields, dumps
 
 SUFFIX = ".toml"
 GROUP = "transferrisk.recipes"
@@ -267,7 +267,9 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
         if not 0 < seeds <= MOST_SEEDS:
             raise InputError(f"{where}: seeds must be a list, or a number from 1 to {MOST_SEEDS}, got {seeds}")
         seeds = list(range(seeds))
-    recipe = from_mapping(Recipe, {"name": name, **table, "seeds": seeds, "given": given}, where)
+    keys = {"name": name, **table, "seeds": seeds, "given": given}
+    with checked_fields(Recipe, keys, where):
+        recipe = Recipe(**keys)
     if len(set(recipe.seeds)) < len(recipe.seeds):
         raise InputError(f"{where}: seeds must differ, got {list(recipe.seeds)}")
     for key, values in recipe.vary.items():

@@ -19,7 +19,7 @@ from ..models.saved import DESCRIPTION, WEIGHTS
 from ..registry import Registry
 from ..results import PARTS, Record
 from ..results.selection import RULES
-from ..settings import Bound, Settings, as_json, digest, from_mapping
+from ..settings import Bound, Settings, as_json, checked_fields, digest
 from ..training import OnStep, RunFolder, Steps, TrainConfig, TrainSpec, run_spec
 from ..training.run_folder import LAST
 from ..training.spec import facts_of
@@ -87,7 +87,8 @@ class Task(ABC, Generic[S]):
         return resolved
 
     def read(self, settings: Mapping[str, Any]) -> S:
-        found: S = from_mapping(self.settings_type, settings, f"task {self.name!r}")
+        with checked_fields(self.settings_type, settings, f"task {self.name!r}"):
+            found: S = self.settings_type(**settings)
         return found
 
     def complete(self, settings: S) -> S:

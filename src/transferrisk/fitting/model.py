@@ -36,7 +36,7 @@ from ..models import Classifier, evaluation_mode, features_of
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder
 from ..reports import Table, percent
 from ..reports.values import Entry
-from ..settings import Settings, from_mapping
+from ..settings import Settings, checked_fields
 from ..sklearn.saving import build_saved
 from .stream import ROWS, beginning, path_of, read_parts
 
@@ -141,7 +141,9 @@ def load_model(folder: Path | str) -> Model:
     saved = load_model_folder(folder, build_saved(describe_folder(folder)))
     kind = "images" if len(saved.input_shape) == 3 else "vectors"
     try:
-        origin = from_mapping(Origin, {"kind": kind, **saved.about.get("origin", {})})
+        given = {"kind": kind, **saved.about.get("origin", {})}
+        with checked_fields(Origin, given):
+            origin = Origin(**given)
         content = saved.about.get("schema")
         return Model(**vars(saved), origin=origin, schema=None if content is None else Schema.from_dict(content))
     except (InputError, TypeError, ValueError) as error:

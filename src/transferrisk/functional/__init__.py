@@ -1,9 +1,7 @@
 """The paper's equations as pure functions on tensors."""
 
-from .linear_loss import Hessian, SoftmaxLoss
+from .linear_loss import Hessian, SoftmaxLoss, environment_means
 from .penalties import (
-    environment_means,
-    exponentiated_gradient,
     irm_penalty,
     irm_predictor_penalty,
     risk_variance,
@@ -11,6 +9,7 @@ from .penalties import (
 from .predictor import Fit, fit_rows, implicit_vjp, optimal_predictor, solve_predictor
 from .transfer import (
     Transfer,
+    exponentiated_gradient,
     given_weights,
     transfer_matrix,
     transfer_risk,

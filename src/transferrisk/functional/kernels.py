@@ -325,7 +325,7 @@ def pairs(
         tl.store(at, tl.load(at) * (share / tl.where(present > 1, asked, 1)))
     tl.store(risks + i, tl.where(here, risk / tl.where(present > 1, asked, 0), 0.0))
     if RULE == 0:
-        # As `penalties.exponentiated_gradient`: those that take part share out what they had together.
+        # As `transfer.exponentiated_gradient`: those that take part share out what they had together.
         for p in range(E):
             old, loss = tl.load(alpha + i * E + p), tl.load(matrix + i * E + p)
             counted = here & (_any(tl.load(weights + p * N + rows))) & (p != q) & (loss == loss)

@@ -68,6 +68,22 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return largest + torch.log1p(torch.expm1(-largest) + rest)
 
 
+def environment_means(
+    values: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mean of values (n,) in each environment, (E,), and which environments are present, (E,) bool.
+
+    With weights (n,), sum w v / sum w. An absent environment, or one whose weights are all zero, has mean 0, so that
+    sums over environments need no special case.
+    """
+    member = one_hot(index, num_environments, values.dtype)  # (n, E)
+    if sample_weights is not None:
+        member = member * sample_weights.to(values.dtype).unsqueeze(-1)
+    counts = member.sum(0)
+    total = (values.unsqueeze(-1) * member).sum(0)  # not a matrix product, which autocast would round
+    return total / torch.where(counts > 0, counts, 1), counts > 0
+
+
 def softmax_residual(probabilities: Tensor, targets: Tensor) -> Tensor:
     """S - Y for one-hot Y, (..., n, C), with full relative precision where S is close to Y.
 

@@ -1,4 +1,4 @@
-"""Penalties that the baselines add to the empirical risk, and weights on a simplex."""
+"""Penalties that the baselines add to the empirical risk."""
 
 from __future__ import annotations
 
@@ -6,26 +6,8 @@ import torch
 from torch import Tensor
 
 from .checks import working_dtype
-from .linear_loss import one_hot, scale_slopes
+from .linear_loss import environment_means, one_hot, scale_slopes
 from .predictor import full_precision
-
-_SMALLEST = 1e-30
-
-
-def environment_means(
-    values: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Mean of values (n,) in each environment, (E,), and which environments are present, (E,) bool.
-
-    With weights (n,), sum w v / sum w. An absent environment, or one whose weights are all zero, has mean 0, so that
-    sums over environments need no special case.
-    """
-    member = one_hot(index, num_environments, values.dtype)  # (n, E)
-    if sample_weights is not None:
-        member = member * sample_weights.to(values.dtype).unsqueeze(-1)
-    counts = member.sum(0)
-    total = (values.unsqueeze(-1) * member).sum(0)  # not a matrix product, which autocast would round
-    return total / torch.where(counts > 0, counts, 1), counts > 0
 
 
 def irm_penalty(
@@ -69,16 +51,3 @@ def risk_variance(risks: Tensor, present: Tensor) -> Tensor:
     count = present.sum().clamp(min=1)
     mean = torch.where(present, risks, 0).sum() / count
     return torch.where(present, (risks - mean).square(), 0).sum() / count
-
-
-def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: Tensor) -> Tensor:
-    """One step of exponentiated gradient ascent on a simplex, over the last dimension (eq. 3 of the paper).
-
-    weights_i <- weights_i exp(rate gains_i), normalised. Only entries in `moved` take part: they share the
-    mass they had, and the others keep theirs, so an absent environment neither gains nor loses. No weight falls below
-    1e-30, from where it can come back; from zero it could not.
-    """
-    mass = torch.where(moved, weights, 0).sum(-1, keepdim=True)
-    logits = torch.where(moved, weights.clamp(min=_SMALLEST).log() + rate * gains, -torch.inf)
-    shares = torch.softmax(logits, -1).nan_to_num(0.0)  # nan: a row with nothing to move
-    return torch.where(moved, (mass * shares).clamp(min=_SMALLEST), weights)

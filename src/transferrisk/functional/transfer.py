@@ -40,6 +40,7 @@ from .predictor import (
     warn_not_converged,
 )
 
+LEAST_WEIGHT = 1e-30
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
 
@@ -154,6 +155,19 @@ def given_weights(alpha: Tensor) -> WeightRule:
         return kept / kept.sum(-1, keepdim=True).clamp(min=torch.finfo(kept.dtype).tiny)
 
     return rule
+
+
+def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: Tensor) -> Tensor:
+    """One step of exponentiated gradient ascent on a simplex, over the last dimension (eq. 3 of the paper).
+
+    weights_i <- weights_i exp(rate gains_i), normalised. Only entries in `moved` take part: they share the
+    mass they had, and the others keep theirs, so an absent environment neither gains nor loses. No weight falls below
+    `LEAST_WEIGHT`, from where it can come back; from zero it could not.
+    """
+    mass = torch.where(moved, weights, 0).sum(-1, keepdim=True)
+    logits = torch.where(moved, weights.clamp(min=LEAST_WEIGHT).log() + rate * gains, -torch.inf)
+    shares = torch.softmax(logits, -1).nan_to_num(0.0)  # nan: a row with nothing to move
+    return torch.where(moved, (mass * shares).clamp(min=LEAST_WEIGHT), weights)
 
 
 def feature_gradient(

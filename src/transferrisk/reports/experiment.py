@@ -20,7 +20,7 @@ from ..files import readable
 from ..results import read_table
 from ..results.records import DONE, FAILED, ORIGIN, RECIPE, RESULT_PREFIX, RUN_COLUMN, RUNS, TABLE
 from ..results.selection import RULES
-from ..settings import Settings, convert, from_mapping
+from ..settings import Settings, checked_fields, convert
 from .tables import axis_text
 
 AGAIN = "run trm experiment again, which rewrites it"
@@ -273,7 +273,8 @@ def planned_runs(found: Any, where: str, remedy: str) -> tuple[Recipe, pd.DataFr
         cells = convert("cells", cells, tuple[tuple[str, Mapping[str, Any]], ...])
         recipe = convert("recipe", recipe, Mapping[str, Any])
         kept = {key.name: recipe[key.name] for key in fields(Recipe) if recipe.get(key.name) is not None}
-        recipe = from_mapping(Recipe, kept)
+        with checked_fields(Recipe, kept):
+            recipe = Recipe(**kept)
         places = [{**columns, RUN_COLUMN: run} for run, columns in cells]
         planned = pd.DataFrame(places, columns=None if places else [RUN_COLUMN], dtype=object)
         if not planned.map(pd.api.types.is_scalar).all(axis=None):

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InputError, choices
 from ..files import prepare_folder, readable, write_atomically
 from ..results.records import FAILED, PICTURES, RECIPE, RUN_COLUMN, RUNS, TABLE
-from ..settings import from_mapping
+from ..settings import checked_fields
 from .charts import figure_files, looks
 from .experiment import Experiment, experiment_folders, load_experiment, no_records, origin_words, planned_runs
 from .method_views import CurvesView, LinesView, TableView, View
@@ -67,7 +67,8 @@ def _read_view(table: Mapping[str, Any], owner: str) -> View:
     for entry in fields(view):
         if str(entry.type).startswith("tuple") and isinstance(values.get(entry.name), str | Mapping):
             values[entry.name] = [values[entry.name]]
-    return from_mapping(view, values, owner)
+    with checked_fields(view, values, owner):
+        return view(**values)
 
 
 def file_stem(*names: str) -> str:

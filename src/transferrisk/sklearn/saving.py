@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..files import prepare_folder
 from ..models import Classifier, OnFrozen, build_model
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
-from ..settings import as_json, from_mapping
+from ..settings import as_json, checked_fields
 from ..training import TrainConfig
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def load_classifier(cls: type[C], folder: Path) -> C:
             array = _to_array(about["arrays"][name])
             if array is not None or name != "feature_names_in_":
                 setattr(classifier, name, array)
-        classifier.config_ = from_mapping(TrainConfig, about["config"])
+        with checked_fields(TrainConfig, about["config"]):
+            classifier.config_ = TrainConfig(**about["config"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{folder} is damaged or foreign ({cause}): save the classifier again") from None

@@ -31,7 +31,7 @@ from ..files import existing_file, expand_home
 from ..models import Classifier, build_model, is_registered, load_model_folder
 from ..models.backbones import WORDS
 from ..models.saved import WEIGHTS, describe_folder
-from ..settings import Bound, Seed, Settings, Share, as_json, digest, from_mapping
+from ..settings import Bound, Seed, Settings, Share, as_json, checked_fields, digest
 from .defaults import (
     PROTOCOLS,
     Precision,
@@ -112,10 +112,9 @@ class TrainSpec(Settings):
         shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases)
         if "augment" in self.training:
             raise InputError("training: augment must be given beside training, not in it")
-        config, training = (
-            configure(self.algorithm, **self.settings),
-            from_mapping(TrainConfig, self.training, "training"),
-        )
+        config = configure(self.algorithm, **self.settings)
+        with checked_fields(TrainConfig, self.training, "training"):
+            training = TrainConfig(**self.training)
         for name, checked in (("settings", config), ("training", training)):
             object.__setattr__(self, name, {key: getattr(checked, key) for key in getattr(self, name)})
         if self.init is not None and self.weights is not None:
