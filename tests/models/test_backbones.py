@@ -82,14 +82,6 @@ def test_linear_is_the_inputs_and_mlp_one_hidden_layer():
     torch.testing.assert_close(mlp.featurise(x), (x @ layer.weight.T + layer.bias).clamp_min(0))
 
 
-def test_the_seed_decides():
-    def head():
-        torch.manual_seed(3)
-        return build_model("cnn:4", 2, IMAGES).head.weight
-
-    assert torch.equal(head(), head())
-
-
 def one_line(error: pytest.ExceptionInfo[InputError]) -> bool:
     return "\n" not in str(error.value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from small import at, sets, steps_of
 
 from transferrisk.algorithms import parse_settings
-from transferrisk.data import SPLITS, EnvironmentSet, Options, Splits, load_data
+from transferrisk.data import EnvironmentSet, Options, load_data
 from transferrisk.errors import InputError
 from transferrisk.models import load_model_folder
 from transferrisk.models.saved import read_tensors
@@ -49,15 +49,10 @@ def test_evaluations_end_with_the_last_step_and_never_before_the_first():
     ("config", "message"),
     [
         ({"epochs": 0}, "epochs must be an integer >= 1, got 0"),
-        ({"epochs": 1.5}, "epochs must be an integer >= 1, got 1.5"),
         ({"batch_size": "8"}, "batch_size must be .*, got '8'"),
         ({"record": ("iris",)}, r"record.*'irm', 'transfer', got 'iris'"),
         ({"lr": math.inf}, "lr must be .*, got inf"),
-        ({"lr": "fast"}, "lr must be .*, got 'fast'"),
-        ({"weight_decay": math.nan}, "weight_decay must be .*, got nan"),
-        ({"weight_decay": -1e-4}, "weight_decay must be .*, got -0.0001"),
         ({"decay_at": 1.1}, "decay_at must be .*<= 1, got 1.1"),
-        ({"transfer_ridge": -1.0}, "transfer_ridge must be .*, got -1.0"),
     ],
 )
 def test_bad_config(config, message):
@@ -191,10 +186,6 @@ def test_what_cannot_be_held_out(four_sites):
         run_spec(TrainSpec("gaussian", "trm", hold_out="far"))
 
 
-def test_parts_of_the_data_are_named_in_one_place():
-    assert list(SPLITS) == [field.name for field in fields(Splits)]
-
-
 # ---- weights to begin with, and fine-tuning
 
 
@@ -226,10 +217,7 @@ def test_nothing_that_is_trained_on_is_tested_on():
 @pytest.mark.parametrize("count", [1, 27, 100])
 def test_too_few_or_too_many(count):
     with pytest.raises(InputError, match=f"2 to 26, .*got {count}"):
-        balanced_draw(uneven(), count, 0)
-
-
-def test_all_sources_drawn():
+        few_samples(uneven(), count, 0)
     with pytest.raises(InputError, match="leave none of 60 to test on"):
         few_samples(replace(sets()["test"], sources=torch.zeros(60, dtype=torch.long)), 6, 0)
 

@@ -152,10 +152,10 @@ def test_a_training_that_is_refused_leaves_the_run_there_as_it_was(real_mlflow, 
 
 def test_a_start_that_mlflow_refuses_is_ended(mlflow, tmp_path):
     def refuse(*_):
-        raise mlflow.MlflowException("no such parameter")
+        raise mlflow.MlflowException("no such\nparameter")
 
     mlflow.log_params = refuse
-    with pytest.raises(TransferRiskError, match="no such parameter"):
+    with pytest.raises(TransferRiskError, match=r"\(no such parameter\)"):
         follow(["mlflow"], tmp_path)
     assert mlflow.calls[-2:] == [("end_run", ("FAILED",), {}), ("set_tracking_uri", (None,), {})]
 
@@ -185,15 +185,6 @@ def test_tensorboard_is_closed_when_a_run_fails_and_mlflow_cannot_be(mlflow, tmp
         events.Reload()
         assert [e.step for e in events.Scalars("loss")] == [50]
         assert trackers[names.index("tensorboard")].writer.file_writer is None  # as its close leaves it
-
-
-def test_what_mlflow_refuses_is_a_line(mlflow, tmp_path):
-    def refuse(*_, **__):
-        raise mlflow.MlflowException("API request failed:\nconnection refused")
-
-    mlflow.log_metrics = refuse
-    with pytest.raises(TransferRiskError, match=r"did not take .*\(API request failed: connection refused\): mend"):
-        follow(["mlflow"], tmp_path)
 
 
 def test_tensorboard_holds_what_was_recorded(tmp_path):

@@ -110,7 +110,7 @@ def _in_cache(name: str) -> bool:
 
 
 def _hub_answers() -> bool:
-    """One short look whether the hub can be reached."""
+    """Whether the hub can be reached."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -128,7 +128,7 @@ def _hub_answers() -> bool:
 
 @contextmanager
 def _cache_alone_if_offline() -> Iterator[None]:
-    """If the hub does not answer, let only the cache be asked: this saves a minute of retries."""
+    """Use only the cache if the hub does not answer, which saves a minute of retries."""
     constants: Any = require("huggingface_hub.constants", "vision")
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = not _hub_answers()

@@ -122,7 +122,7 @@ CHUNK_BYTES = {"cuda": 2**27, "cpu": 2**25}  # and no more than this of them: th
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Without gradients, dropout and moving statistics; the model is afterwards in the mode it was in."""
+    """Disable gradients, dropout and moving statistics for the block; the mode of the model is restored afterwards."""
     was_training = model.training
     model.eval()
     try:
@@ -138,7 +138,7 @@ def features_of(
     count: int,
     on_rows: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Phi(x) of `count` inputs, (count, d), in evaluation mode, some at a time: everything that is not trained on.
+    """Phi(x) of `count` inputs, (count, d), in evaluation mode, computed in chunks.
 
     batch    gives inputs by their positions
     on_rows  called with how many are done, and how many there are

@@ -80,7 +80,7 @@ class Engine:
         captured: bool = True,
         batch_size: int | None = 0,
     ) -> Engine:
-        """Start the processes of a training; every mistake that can be seen before is told before.
+        """Start the processes of a training, after checking everything that can be checked before.
 
         device      "auto", "cpu", "cuda" or "cuda:1". A CPU, the default, repeats a training bit for bit
         devices     how many share a batch; torchrun's number where that has started this process
@@ -145,7 +145,7 @@ class Engine:
             self._agree(None)
 
     def _agree(self, error: Exception | None) -> None:
-        """Wait for the others; raise if here or in one of them there was an error."""
+        """Wait for the other processes; raise if this one or another has failed."""
         messages: list[Any] = [None] * self.team.size
         dist.all_gather_object(messages, "" if error is None else str(error) or type(error).__name__)
         told = next(filter(None, messages), None)
@@ -156,13 +156,13 @@ class Engine:
         raise error if error is not None else TransferRiskError(told)
 
     def agreed_signal(self, signum: int | None) -> int | None:
-        """The signal that some process was asked to stop by: all must stop after the same step."""
+        """The signal that any process has received, so that all stop after the same step."""
         flag = torch.tensor(signum or 0, device=self.device)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return int(flag) or None
 
     def wait(self) -> None:
-        """Wait until the device has done all it was given."""
+        """Wait until the device has finished all its work."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 

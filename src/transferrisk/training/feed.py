@@ -130,7 +130,7 @@ def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
 
 
 class _Stored(Dataset[Tensor | TransferRiskError]):
-    """Stored inputs by positions, (n,) to (n, ...); an error that a user can mend comes back as a value."""
+    """Stored inputs by positions, (n,) to (n, ...); an error in the user's data is returned as a value."""
 
     def __init__(self, data: EnvironmentSet) -> None:
         self.data = data

@@ -53,7 +53,7 @@ class Run:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """All that decides the numbers; of the data, this is its size and digests of its content."""
+        """Everything that decides the numbers; the data is described by its size and digests of its content."""
         parts, sets = ("train", *self.evaluate), (self.data, *self.evaluate.values())
         return {
             "spec": {**self.about, "precision": self.engine.precision},
@@ -62,7 +62,7 @@ class Run:
         }
 
     def check(self, logs: Logs | None = None, weights: bool = True) -> float:
-        """The loss, which must be a number; with `weights`, so must all weights be. DivergedError otherwise."""
+        """Return the loss. Raise DivergedError if it is not a finite number or, with `weights`, if a weight is not."""
         if weights and self.engine.on_gpu:
             began = time.perf_counter()
             self.engine.wait()
@@ -129,15 +129,13 @@ def train(
     name = getattr(algorithm, "name", type(algorithm).__name__)
     if about is None:
         about = as_json({"algorithm": name, "settings": algorithm.config, "seed": seed, "training": config})
-    rule = (
-        "training_domain" if "training_domain" in evaluate else "test_domain" if "test_domain" in evaluate else "last"
-    )
-    with engine.arithmetic(), _told_in_one_line(config) as told, ExitStack() as ending:
+    rule = next(filter(evaluate.__contains__, ("training_domain", "test_domain")), "last")
+    with engine.arithmetic(), _one_line_errors(config) as begun, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
         total = config.epochs * state.sampler.steps_per_epoch
         run = Run(about, str(about["algorithm"]), rule, config, data, evaluate, engine, state, total)
-        told.append(run)
+        begun.append(run)
         watches = watch if engine.team.rank == 0 else [one for one in watch if one.in_every_process]
         for one in watches:
             one.begin(run)
@@ -151,7 +149,7 @@ def _end(watch: Watch, kind: object, error: BaseException | None, trace: object)
 
 
 def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
-    """From where the state is to the end."""
+    """Take the steps from where the state is to the end, and evaluate in between."""
     state, engine, config, total = run.state, run.engine, run.config, run.total
     data, *others = engine.place([run.data, *run.evaluate.values()])
     evaluated = dict(zip(run.evaluate, others, strict=True))
@@ -192,7 +190,7 @@ _LOST = ("connection closed by peer", "connection reset by peer", "broken pipe",
 
 
 @contextmanager
-def _told_in_one_line(config: TrainConfig) -> Iterator[list[Run]]:
+def _one_line_errors(config: TrainConfig) -> Iterator[list[Run]]:
     """Raise TransferRiskError where memory is full or another process has gone; the run is added once there is one."""
     runs: list[Run] = []
     try:

@@ -181,7 +181,7 @@ class RunFolder(Watch):
         # Records of one evaluation may be there before the first checkpoint.
         if (self.folder / WEIGHTS).exists() or (records.exists() and len(_evaluations(records)) > 1):
             raise InputError(
-                f"{self.folder} holds {' and '.join(self._present())} but no {LAST} to go on from: bring it back, "
+                f"{self.folder} holds {' and '.join(self._present())} but no {LAST} to go on from: restore it, "
                 "or choose another folder"
             )
         if self.resume and self.say:
@@ -238,7 +238,7 @@ class RunFolder(Watch):
         if about.get("step") != selected:
             how = "is missing" if not path.exists() else "is damaged or of another step"
             raise InputError(
-                f"{path} {how}: it must hold step {selected}, which is selected; bring it back, or train again "
+                f"{path} {how}: it must hold step {selected}, which is selected; restore it, or train again "
                 "in another folder"
             )
 
@@ -252,7 +252,7 @@ class RunFolder(Watch):
             yield
         except OSError as error:
             raise TransferRiskError(
-                f"{self.folder / name} cannot be written ({error.strerror or error}): mend that, and go on with: "
+                f"{self.folder / name} cannot be written ({error.strerror or error}): correct that, then go on with: "
                 f"{self.again}; {self._run.saved}"
             ) from None
 

@@ -106,7 +106,7 @@ class TrainSpec(Settings):
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """All but the data itself is checked."""
+        """Check everything but the data itself."""
         super().__post_init__()
         find_set(self.data)
         shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases)
@@ -124,11 +124,11 @@ class TrainSpec(Settings):
 
     @property
     def digest(self) -> str:
-        """The same for no two runs that differ in anything; a value that is None does not count."""
+        """A short name of the run; runs that differ in any value differ in it. Values that are None do not count."""
         return digest(self)
 
     def resolve(self) -> TrainSpec:
-        """Write out what stands for a default, as far as it is known before the data is read.
+        """Replace defaults by their values, as far as they are known before the data is read.
 
         These are the settings of the algorithm, of the data set's protocol and of the network, and digests of files.
         """

@@ -74,7 +74,7 @@ class MLflow(Watch):
 
     def __init__(self, folder: Path) -> None:
         self.mlflow: Any = require("mlflow", "tracking")
-        self.folder, self.known = folder, folder / "mlflow.txt"
+        self.folder, self.run_file = folder, folder / "mlflow.txt"
         self.own_store = "MLFLOW_TRACKING_URI" not in os.environ
 
     def begin(self, run: Run) -> None:
@@ -82,7 +82,7 @@ class MLflow(Watch):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the small client has no database of its own
             self.mlflow.set_tracking_uri((self.folder / "mlruns").resolve().as_uri())
         try:
-            with self._told():
+            with self._mlflow_errors():
                 self._start(run)
         except BaseException as error:
             with suppress(TransferRiskError):
@@ -90,27 +90,27 @@ class MLflow(Watch):
             raise
 
     def _start(self, run: Run) -> None:
-        if self.known.exists():
-            self.mlflow.start_run(run_id=self.known.read_text().strip())
+        if self.run_file.exists():
+            self.mlflow.start_run(run_id=self.run_file.read_text().strip())
             return
         started = self.mlflow.start_run(run_name=self.folder.name)
-        write_atomically(self.known, f"{started.info.run_id}\n")
+        write_atomically(self.run_file, f"{started.info.run_id}\n")
         self.mlflow.log_params(flattened(run.description))
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
         if loss is not None and step % LOSS_EVERY == 0:
-            with self._told():
+            with self._mlflow_errors():
                 self.mlflow.log_metric("loss", loss, step=step)
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
         allowed = {re.sub(r"[^\w\-. /]", "_", name): value for name, value in scalars(records).items()}
-        with self._told():
+        with self._mlflow_errors():
             self.mlflow.log_metrics(allowed, step=records[0]["step"])
 
     def end(self, error: BaseException | None) -> None:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         try:
-            with self._told():
+            with self._mlflow_errors():
                 self.mlflow.end_run("FINISHED" if error is None else "KILLED" if stopped else "FAILED")
         except TransferRiskError:
             if error is None:  # otherwise what ended the run is the one to tell
@@ -121,13 +121,13 @@ class MLflow(Watch):
                 os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow had set it, and the next run would go there
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _mlflow_errors(self) -> Iterator[None]:
         try:
             yield
         except self.mlflow.MlflowException as error:
             cause = " ".join(str(error).split())
             raise TransferRiskError(
-                f"MLflow did not take what it was given ({cause}): mend that, or leave it out"
+                f"MLflow refused a value ({cause}): correct that, or train without --tracker mlflow"
             ) from None
 
 
