@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..algorithms import Logs
 from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
-from ..results.records import BATCH
-from ..settings import as_json
-from .defaults import TrainConfig
-from .state import TrainState
-
-
-def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs) -> list[Record]:
-    """The records of one evaluation: one for each part of the data and environment, and one of the batch of the step.
-
-    Extras that `config.record` names are measured on training-domain validation data, where that is among the parts.
-    See `results.records` for their form.
-    """
-    model, when = state.model, {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
-    records: list[Record] = []
-    for part, data in sets.items():
-        features = features_of(model, data.batch, len(data))
-        scores = evaluate(model, data, features)
-        extras = config.record if part == "training_domain" else ()
-        if "irm" in extras:
-            penalties = irm_penalties(model, data, features)
-            for name, record in scores.items():
-                record["irm"] = penalties[name]
-        if "transfer" in extras:
-            matrix = held_out_transfer_matrix(model, data, config.transfer_ridge, features)
-            for q, fitted in enumerate(data.environment_names):
-                if fitted in scores:
-                    others = torch.cat([matrix[q, :q], matrix[q, q + 1 :]])
-                    scores[fitted]["transfer"] = dict(zip(data.environment_names, matrix[q].tolist(), strict=True))
-                    scores[fitted]["transfer_risk"] = float(others.max()) if len(others) else None  # nan if any is
-        for name, values in scores.items():
-            records.append({**when, "part": part, "environment": name, **values})
-    records.append({**when, "part": BATCH, **dict(zip(logs, map(float, logs.values()), strict=True))})
-    found: list[Record] = as_json(records)
-    return found
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:

@@ -11,17 +11,20 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ..algorithms import Algorithm, Logs
 from ..data import EnvironmentSet
 from ..errors import DivergedError, TransferRiskError, full_memory
-from ..models import Classifier
+from ..models import Classifier, features_of
 from ..results import Record, select
+from ..results.records import BATCH
 from ..settings import as_json
 from .defaults import TrainConfig
 from .engine import LOOK_EVERY, Engine
-from .evaluate import measure
+from .evaluate import evaluate as scores_of
+from .evaluate import held_out_transfer_matrix, irm_penalties
 from .feed import Feed, content_digests
 from .state import TrainState, make_step, start_state
 from .watches import Watch
@@ -184,6 +187,36 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             for one in watches:
                 one.after_step(state.step, total, loss)
                 stopping = one.should_stop() or stopping
+
+
+def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs) -> list[Record]:
+    """The records of one evaluation: one for each part of the data and environment, and one of the batch of the step.
+
+    Extras that `config.record` names are measured on training-domain validation data, where that is among the parts.
+    See `results.records` for their form.
+    """
+    model, when = state.model, {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
+    records: list[Record] = []
+    for part, data in sets.items():
+        features = features_of(model, data.batch, len(data))
+        scores = scores_of(model, data, features)
+        extras = config.record if part == "training_domain" else ()
+        if "irm" in extras:
+            penalties = irm_penalties(model, data, features)
+            for name, record in scores.items():
+                record["irm"] = penalties[name]
+        if "transfer" in extras:
+            matrix = held_out_transfer_matrix(model, data, config.transfer_ridge, features)
+            for q, fitted in enumerate(data.environment_names):
+                if fitted in scores:
+                    others = torch.cat([matrix[q, :q], matrix[q, q + 1 :]])
+                    scores[fitted]["transfer"] = dict(zip(data.environment_names, matrix[q].tolist(), strict=True))
+                    scores[fitted]["transfer_risk"] = float(others.max()) if len(others) else None  # nan if any is
+        for name, values in scores.items():
+            records.append({**when, "part": part, "environment": name, **values})
+    records.append({**when, "part": BATCH, **dict(zip(logs, map(float, logs.values()), strict=True))})
+    found: list[Record] = as_json(records)
+    return found
 
 
 _LOST = ("connection closed by peer", "connection reset by peer", "broken pipe", "gloo", "nccl")
