@@ -46,7 +46,7 @@ def existing_file(name: Path | str) -> Path:
             if not file.read(1):
                 raise InputError(f"{path} is empty: write it again")
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({cause_of(error)}): mend that, or name another file") from None
+        raise InputError(f"{path} cannot be read ({cause_of(error)}): fix that, or name another file") from None
     return path
 
 

@@ -181,7 +181,7 @@ def failures_named(entry: EntryPoint, what: str) -> Iterator[None]:
         kind = "" if isinstance(error, InputError) else type(error).__name__
         raise InputError(
             f"{what} of the package {package_of(entry)} cannot be used ({': '.join(filter(None, (kind, first)))}): "
-            f"mend, update or uninstall it; python -c 'import {entry.module}' may show more"
+            f"fix, update or uninstall it; python -c 'import {entry.module}' may show more"
         ) from error
 
 

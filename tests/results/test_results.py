@@ -114,3 +114,12 @@ def test_settings_are_selected_by_what_was_held_out():
         leave_one_environment_out(runs[:-1])
     with pytest.raises(InputError, match=r"0\.1"):
         leave_one_environment_out([runs[0], *runs[2:]])
+
+
+def test_one_file_may_hold_several_runs(tmp_path):
+    path = tmp_path / "records.jsonl"
+    append_records(path, [{"algorithm": "erm", "seed": 0, "step": 9}, {"algorithm": "erm", "seed": 1, "step": 3}])
+    assert [record["step"] for record in read_records(path)] == [9, 3]
+    append_records(path, [{"algorithm": "erm", "seed": 1, "step": 2}])
+    with pytest.raises(InputError, match="line 3"):
+        read_records(path)

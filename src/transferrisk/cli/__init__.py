@@ -28,7 +28,7 @@ class Terminated(BaseException):
 
 
 def main() -> None:
-    """Run `trm`. An error that a user can mend is one line on stderr and exit code 2.
+    """Run `trm`. An error that a user can correct is one line on stderr and exit code 2.
 
     An interruption is exit code 130, a termination 143.
     """

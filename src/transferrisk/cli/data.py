@@ -200,10 +200,12 @@ def _options(name: str, shift: str | None, biases: str | None, **given: Any) -> 
     """The options of a data set; values of its shift that are not given are the set's own."""
     from ..data import Options, Shift
     from ..data.catalogue import find_set
+    from ..data.shifts import Kind
+    from ..settings import convert
 
     if shift is not None or biases is not None:
         own = find_set(name)[0].shift or Shift()
-        kind: Any = own.kind if shift is None else shift  # Shift checks it
+        kind = own.kind if shift is None else convert("--shift", shift, Kind)
         given["shift"] = replace(own, kind=kind, biases=own.biases if biases is None else parse_biases(biases))
     return Options(**given)
 

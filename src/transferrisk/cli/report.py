@@ -29,9 +29,9 @@ def report(
 ) -> None:
     """Write tables and figures of experiments, with the paper's numbers beside ours, and one page of all of them.
 
-    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html, or report-NAME.html
-    beside it where only some experiments are named. An experiment whose files cannot be read is left out, with a line
-    that says why.
+    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html.
+
+    If only some experiments are named, the page is report-NAME.html. Experiments that cannot be read are left out.
 
     Example: trm report results cmnist pacs-resnet18
     """

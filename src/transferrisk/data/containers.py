@@ -122,7 +122,7 @@ def folders(path: Path) -> Iterator[tuple[Path, list[str]]]:
     """
 
     def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename} cannot be read ({cause_of(error)}): mend that, or move it elsewhere")
+        raise InputError(f"{error.filename} cannot be read ({cause_of(error)}): fix that, or move it elsewhere")
 
     for parent, below, names in os.walk(path, followlinks=True, onerror=refuse):
         here = Path(parent)
@@ -141,7 +141,7 @@ def unreadable(path: Path, error: BaseException, kind: str) -> InputError:
     if isinstance(error, InputError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
-        return InputError(f"{path} cannot be read ({cause_of(error)}): mend that, or name another file")
+        return InputError(f"{path} cannot be read ({cause_of(error)}): fix that, or name another file")
     return InputError(
         f"{path} cannot be read ({cause_of(error)}): it is damaged or not a {kind} archive; fetch it again"
     )
@@ -168,9 +168,7 @@ def _in_folder(folder: Path) -> list[Entry]:
                 if error.errno in (errno.ENOENT, errno.ELOOP):
                     lost.append(file)
                     continue
-                raise InputError(
-                    f"{file} cannot be read ({cause_of(error)}): mend that, or move it elsewhere"
-                ) from None
+                raise InputError(f"{file} cannot be read ({cause_of(error)}): fix that, or move it elsewhere") from None
             if stat.S_ISREG(status.st_mode):
                 below = file.relative_to(folder).as_posix()
                 found.append(Entry(folder, below, status.st_size, status.st_mtime_ns))

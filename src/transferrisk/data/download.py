@@ -298,7 +298,7 @@ def disk_errors(target: Path, needed: int, part: Path | None = None) -> Iterator
                 part.unlink(missing_ok=True)
             raise _no_room(target.name, target.parent, needed) from None
         raise InputError(
-            f"{error.filename or target}: {cause_of(error)}: mend that, or choose another data root with --data-root"
+            f"{error.filename or target}: {cause_of(error)}: fix that, or choose another data root with --data-root"
         ) from None
 
 

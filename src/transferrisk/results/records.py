@@ -39,6 +39,7 @@ RUN_COLUMN, RESULT_PREFIX = "run", "result."
 ORIGIN = ("precision", "hardware", "threads", "version", "commit", "date")  # columns: how and when a run was done
 PARTS = ("train", "training_domain", "test_domain", "test")
 BATCH = "batch"
+RUN_KEYS = ("algorithm", "seed")  # tell runs apart where one file holds the records of several, as the demo's does
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
@@ -131,14 +132,15 @@ def parse_records(lines: Iterable[bytes], path: Path | str) -> list[Record]:
 
 
 def _check_record(record: Any, before: Record) -> None:
-    """Raise ValueError where a column that is computed with has another type, or steps do not go upwards."""
+    """Raise ValueError if a column that is computed with has another type, or the steps of a run go downwards."""
     if not isinstance(record, dict):
         raise ValueError("it is not an object")
     for name, kinds in _TYPES.items():
         value = record.get(name)
         if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
             raise ValueError(f"{name} is {value!r}")
-    if isinstance(step := record.get("step"), int) and step < (before.get("step") or 0):
+    same_run = all(record.get(name) == before.get(name) for name in RUN_KEYS)
+    if same_run and isinstance(step := record.get("step"), int) and step < (before.get("step") or 0):
         raise ValueError(f"step {step} comes after step {before['step']}")
 
 

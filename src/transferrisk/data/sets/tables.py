@@ -355,7 +355,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except pa.ArrowException as error:
         raise InputError(f"{path} is not a Parquet file, or damaged ({cause_of(error)}): write it again") from None
     except (OSError, EOFError, zlib.error) as error:
-        way_out = "mend that" if isinstance(error, OSError) and error.errno else "write it again"
+        way_out = "fix that" if isinstance(error, OSError) and error.errno else "write it again"
         raise InputError(f"{path} cannot be read ({cause_of(error)}): {way_out}") from None
 
 
