@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from transferrisk.errors import InputError
 from transferrisk.registry import Registry
 from transferrisk.settings import (
+    Bound,
     Count,
     NonNegative,
     Positive,
@@ -21,6 +22,7 @@ from transferrisk.settings import (
     Share,
     as_json,
     checked_fields,
+    convert,
     dumps,
     from_text,
 )
@@ -123,3 +125,10 @@ def test_registry_proposes_the_nearest_name_and_keeps_what_it_has():
         numbers.add("four", 5)
     with pytest.raises(InputError, match="number"):
         numbers.register("text")("text")
+
+
+def test_limits_of_a_union_hold():
+    assert convert("x", None, Annotated[int | None, Bound(least=2)] | None) is None
+    with pytest.raises(InputError, match="x"):
+        convert("x", 1, Annotated[int | float, Bound(least=2)])
+    assert type(convert("x", 2, float | int)) is int

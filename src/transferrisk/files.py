@@ -100,7 +100,8 @@ def remove_abandoned(hidden: Iterable[Path]) -> None:
         try:
             os.kill(int(process), 0)
         except ProcessLookupError:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # one that cannot be removed is in nobody's way
+                path.unlink(missing_ok=True)
         except (OSError, OverflowError):
             continue  # it runs, and belongs to somebody else
 
@@ -111,7 +112,7 @@ def check_target(path: Path) -> None:
         raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
-    for folder in {path.parent, Path(os.path.realpath(path)).parent}:
+    for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
         above = folder
         while not above.exists() and above != above.parent:
             above = above.parent

@@ -105,11 +105,10 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         for option in inner:
             with suppress(UnfitError):
                 fits.append(convert(name, value, option))
-                if type(fits[-1]) is type(value):  # 1 stays an integer where a float is allowed before it
-                    return fits[-1]
         if not fits:
             raise unfit
-        found = fits[0]
+        own = [fit for fit in fits if type(fit) is type(value)]  # 1 stays an integer where a float is allowed before it
+        found = (own or fits)[0]
     elif base is Literal:
         if (type(value), value) not in zip(map(type, inner), inner, strict=True):
             raise unfit
@@ -141,11 +140,11 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         of_keys, of_values = inner or (Any, Any)
         found = {}
         for key, item in value.items():
-            found[convert(name, key, of_keys)] = convert(f"{name}.{key}", item, of_values)
+            found[convert(f"a key of {name}", key, of_keys)] = convert(f"{name}.{key}", item, of_values)
     elif base is not Any and isinstance(base, type) and not isinstance(value, base):
         raise unfit
     for limit in limits:
-        if isinstance(limit, Bound | Length) and not limit.holds(found):
+        if found is not None and isinstance(limit, Bound | Length) and not limit.holds(found):
             raise unfit
     return found
 

@@ -66,7 +66,7 @@ def _run() -> int:
     for place, word in enumerate(words):
         if word == "--":
             break
-        if not word.strip() or (word.startswith("--") and word.endswith("=")):
+        if not word.strip() or (word.startswith("--") and word.partition("=")[1:] == ("=", "")):
             option = word.strip().rstrip("=") or " ".join(["trm", *words[:place]])
             return _tell(f"an empty value after {option}: leave it out, or write . for the current folder")
         if word == "--json" and (place + 1 == len(words) or words[place + 1].startswith("-")):

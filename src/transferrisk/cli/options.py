@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..errors import InputError
+
 COLUMNS, IMAGES, SYNTHETIC = "Columns of tables and embeddings", "Images", "Synthetic sets"
 MODEL, TRAINING, MACHINE = "Model and algorithm", "Training", "Machine"
 """Panels of the help; options that everybody needs have none and come first."""
@@ -86,4 +88,4 @@ def parse_biases(text: str) -> tuple[float, ...]:
     try:
         return tuple(map(float, text.split(",")))
     except ValueError:
-        raise typer.BadParameter(f"--biases must be shares such as 1.0,0.9, got {text!r}") from None
+        raise InputError(f"--biases must be shares such as 1.0,0.9, got {text!r}") from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -379,11 +381,16 @@ class TransferRisk(nn.Module):
 
 
 def _identifiers(environments: object) -> Tensor:
-    """The ids (E,) that `environments=` stands for."""
-    try:
-        ids = torch.as_tensor(environments)
-    except (TypeError, ValueError, RuntimeError):
-        ids = torch.empty(0)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.dim() > 1:
-        raise InputError(f"environments must be their number, or integer ids, got {environments!r}")
-    return ids if ids.dim() else torch.arange(max(int(ids), 0))
+    """Return the ids (E,) that `environments=` stands for: their number, or any collection of integers."""
+    several = isinstance(environments, Iterable) and getattr(environments, "ndim", 1) > 0
+    given: list[Any] = list(environments) if several else [environments]  # type: ignore[call-overload]  # is iterable
+    ids: list[int] = []
+    for one in given:
+        is_bool = isinstance(one, bool | np.bool_) or getattr(one, "dtype", None) == torch.bool
+        try:
+            if is_bool:
+                raise TypeError
+            ids.append(operator.index(one))
+        except TypeError:
+            raise InputError(f"environments must be their number, or integer ids, got {environments!r}") from None
+    return torch.tensor(ids, dtype=torch.int64) if several else torch.arange(max(ids[0], 0))

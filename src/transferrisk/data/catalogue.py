@@ -134,14 +134,18 @@ class Options(Settings):
     device: torch.device | str = "cpu"
     progress: Progress | None = None
 
-    def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
-        """Raise an error if an option is set that would have no effect on the data set of this name."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         try:
-            device = torch.device(self.device).type
+            torch.device(self.device)
         except RuntimeError:
             raise InputError(
                 f"device must be one that PyTorch has, such as 'cpu' or 'cuda', got {self.device!r}"
             ) from None
+
+    def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
+        """Raise an error if an option is set that would have no effect on the data set of this name."""
+        device = torch.device(self.device).type
         for option in fields(self):
             value = device if option.name == "device" else getattr(self, option.name)
             if option.name not in taken | ALWAYS and value != option.default:

@@ -50,13 +50,14 @@ def usable_rows(problems: Mapping[str, Mask], where: Path | str, skip_bad: bool)
 
     `problems` are description -> mask of the rows that have it; the first row of each stands as the example.
     """
-    bad = np.logical_or.reduce(list(problems.values()))
-    if not bad.any():
+    met = {reason: mask for reason, mask in problems.items() if mask.any()}
+    if not met:
         return None
+    bad = np.logical_or.reduce(list(met.values()))
     told: list[str] = []
     given: set[str] = set()
     for row in bad.nonzero()[0]:
-        reason = next(reason for reason, mask in problems.items() if mask[row])
+        reason = next(reason for reason, mask in met.items() if mask[row])
         told.append(f"row {row + 1}" if reason in given else f"row {row + 1} ({reason})")
         given.add(reason)
     refuse_or_skip(told, len(bad), "row", where, skip_bad)

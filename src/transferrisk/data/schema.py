@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -107,7 +108,7 @@ class BaseColumn:
         """Return the features (n,) by name, and notes about everything that was not there before."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def features(self) -> tuple[str, ...]:
         """Names of the features."""
         import pandas as pd
@@ -343,15 +344,17 @@ class Schema:
 
         given = _columns_by_name(frame)
         nothing = pd.Series([None] * len(frame), dtype=object)
-        features: list[Features] = []
-        names: list[str] = []
+        names = self.feature_names
+        features = np.empty((len(frame), len(names)), dtype=np.float32)
+        place = 0
         absent: list[str] = []
         notes: list[Note] = []
         for column in self.columns:
             series = given.pop(column.name, None)
             encoded, met = column.encode(nothing if series is None else series)
-            features += encoded.values()
-            names += encoded
+            for values in encoded.values():
+                features[:, place] = values
+                place += 1
             if series is None:
                 absent.append(column.name)
             else:
@@ -362,7 +365,7 @@ class Schema:
             notes.insert(0, Note("missing columns", values=tuple(absent)))
         if given:
             notes.insert(0, Note("unused columns", values=tuple(given)))
-        return Encoded(torch.from_numpy(np.stack(features, axis=1)), tuple(names), tuple(notes))
+        return Encoded(torch.from_numpy(features), tuple(names), tuple(notes))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema in the types of JSON."""

@@ -118,7 +118,8 @@ def build_splits(
             environments = torch.full_like(targets, environment)
             sources = index.repeat_interleave(views)
             parts.append((paint(index, values, dummies, generator), targets, environments, sources))
-        images, targets, environments, sources = map(torch.cat, zip(*parts, strict=True))
+        whole = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))  # one piece is not copied
+        images, targets, environments, sources = whole
         device = images.device
         return kind(images, targets.to(device), environments.to(device), names, class_names, sources.to(device))
 

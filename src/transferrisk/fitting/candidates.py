@@ -124,7 +124,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     images : the `EnvironmentSet`; its labels and environments are not used
     algorithm, algorithm_params, device, watch : see `TransferRiskClassifier`
-    backbone, weights : see `transferrisk.models.build`
+    backbone, weights : see `transferrisk.models.build_model`
     epochs : passes over the images; None: the defaults' number
     augment : whether images are varied
     random_state : int

@@ -87,7 +87,7 @@ class Plan(Settings):
     compared    whether there is a comparison at all
     settings    "key=value" for each algorithm that has the key, or "trm.ridge=1e-2" for one
     backbone    None: by the kind of input
-    weights     of the backbone, as `models.build` takes them
+    weights     of the backbone, as `models.build_model` takes them
     epochs      passes over all rows; None: by their number
     repeats     seeds of the comparison, from `seed` on
     folds       environments that are held out at most, drawn by the seed

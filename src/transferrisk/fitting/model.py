@@ -205,14 +205,14 @@ def predict_file(
     classes, outside, notes, rows = np.array(model.classes, dtype=object), _Outside(model.schema), dict[Any, Note](), 0
     tally: Tally = Counter()
     with _writer(output) as write:
-        for part in read_parts(model, given, asked or Options(), identity, size):
+        for number, part in enumerate(read_parts(model, given, asked or Options(), identity, size)):
             try:
                 chances = model.probabilities(part.inputs)
             except InputError as error:
                 raise InputError(f"{beginning(given, rows + 1)}: {error}") from None
             guesses = classes[chances.argmax(1)]
             content = {**part.kept, PREDICTION: guesses, **dict(zip(columns, chances.T, strict=True))}
-            write(pd.DataFrame(content), not rows)
+            write(pd.DataFrame(content), number == 0)
             labels = part.labels or [None] * len(guesses)
             tally.update(zip(part.environments or [ALL] * len(guesses), labels, map(eq, guesses, labels), strict=True))
             outside.add(part.inputs)

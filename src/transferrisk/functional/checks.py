@@ -111,9 +111,9 @@ def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None
             raise InputError("sample_weight must be finite numbers >= 0, got a negative one, nan or infinity")
         if values and not bool((sample_weight.sum(-1) > 0).all()):
             raise InputError("sample_weight must be above 0 somewhere in every environment, got 0 everywhere in one")
-        features = torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
     if values:
-        check_finite(features)
+        counted = features if sample_weight is None else torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
+        check_finite(counted)
 
 
 def check_labels(labels: Tensor, num_classes: int | None) -> int:

@@ -100,7 +100,7 @@ class Featuriser(nn.Sequential):
 class OnFrozen(Classifier):
     """A classifier of the standardised features of a fixed backbone, whose own head is left out.
 
-    Invariant: the backbone takes no gradient and is in evaluation mode, whoever calls `train()`.
+    Invariant: the backbone takes no gradient and is in evaluation mode, also after `train()` of the classifier.
     """
 
     def __init__(self, backbone: Classifier, top: Classifier, standardise: nn.Module) -> None:

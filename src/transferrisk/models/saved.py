@@ -27,7 +27,7 @@ from .classifier import Classifier
 from .networks import build_model
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
-FORMAT = 3
+FORMAT = 4
 _ENTRY = "transferrisk"
 
 

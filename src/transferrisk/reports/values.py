@@ -69,15 +69,18 @@ class Table:
     emphasised: Sequence[int] = ()
     note: str = ""
 
-    def cells(self) -> tuple[list[list[Cell]], list[bool]]:
-        """The entries as cells, and whether each column holds numbers alone, and is aligned to the right."""
-        rows: list[list[Cell]] = []
-        numbers, texts = [False] * len(self.columns), [False] * len(self.columns)
+    def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise InputError(
                     f"table {self.title!r}: row {place} must have {len(self.columns)} entries, got {len(row)}"
                 )
+
+    def cells(self) -> tuple[list[list[Cell]], list[bool]]:
+        """The entries as cells, and whether each column holds numbers alone, and is aligned to the right."""
+        rows: list[list[Cell]] = []
+        numbers, texts = [False] * len(self.columns), [False] * len(self.columns)
+        for row in self.rows:
             rows.append([])
             for column, entry in enumerate(row):
                 match entry:

@@ -282,10 +282,15 @@ def first_process_speaks() -> Iterator[bool]:
         told = not dist.is_initialized() or isinstance(error, (Followed, Stopped, DivergedError))
         if not first and told:
             _end_after_the_first(error.exit_code)
+        _leave_group()
         raise
-    finally:  # the group's threads, if left to the interpreter's end, may abort the process
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    _leave_group()  # not where anything else is raised: others may wait in it, and leaving is done together
+
+
+def _leave_group() -> None:
+    """Leave the group of processes: its threads, if left to the interpreter's end, may abort the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _end_after_the_first(code: int) -> NoReturn:
