@@ -155,7 +155,7 @@ def test_a_broken_package_is_told_and_left_out(package, group, code, cause):
     package("added_broken", {group: "mine = added_broken:Mine"}, code)
     get(known)
     told = (
-        rf"^{noun} 'mine' of the package added_broken 1\.5 cannot be used \({re.escape(cause)}.*\): mend, update or "
+        rf"^{noun} 'mine' of the package added_broken 1\.5 cannot be used \({re.escape(cause)}.*\): fix, update or "
         r"uninstall it; python -c 'import added_broken' may show more"
     )
     with pytest.raises(InputError, match=told + "$") as error:
