@@ -107,8 +107,11 @@ def convert(name: str, value: Any, kind: Any) -> Any:
                 fits.append(convert(name, value, option))
         if not fits:
             raise unfit
-        own = [fit for fit in fits if type(fit) is type(value)]  # 1 stays an integer where a float is allowed before it
-        found = (own or fits)[0]
+        found = fits[0]
+        for fit in fits:
+            if type(fit) is type(value):  # 1 stays an integer where a float is allowed before it
+                found = fit
+                break
     elif base is Literal:
         if (type(value), value) not in zip(map(type, inner), inner, strict=True):
             raise unfit

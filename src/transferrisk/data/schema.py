@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -336,7 +338,7 @@ class Schema:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """(d,)"""
-        return tuple(name for column in self.columns for name in column.features)
+        return tuple(chain.from_iterable(map(attrgetter("features"), self.columns)))
 
     def encode(self, frame: pd.DataFrame) -> Encoded:
         """Return the features of a table's rows; notes tell which columns were missing, and which were too many."""
