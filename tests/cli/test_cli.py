@@ -123,6 +123,9 @@ def test_json_goes_to_a_file_or_to_standard_output(trm, tmp_path):
     assert json.loads((tmp_path / "sets.json").read_text()) == json.loads(out)
     code, out, err = trm("data", "list", "--json", tmp_path)
     assert (code, out, err.count("\n")) == (2, "", 1)
+    (tmp_path / "table.csv").write_text("a,b\n")
+    assert trm("data", "list", "--json", "table.csv")[0] == 2
+    assert (tmp_path / "table.csv").read_text() == "a,b\n"
 
 
 def test_trm_is_ahead_of_erm_by_five_points_in_the_demo(tmp_path):

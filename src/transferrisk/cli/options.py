@@ -37,6 +37,8 @@ class JsonTarget:
         if self.path is None:
             print(text)
         else:
+            if self.path.is_file() and self.path.read_bytes()[:1] not in (b"", b"{", b"["):
+                raise InputError(f"--json {self.path} exists and is not JSON, and is not replaced: choose another file")
             write_atomically(self.path, text + "\n")
         return self.path is None
 
