@@ -129,7 +129,7 @@ def test_json_goes_to_a_file_or_to_standard_output(trm, tmp_path):
 
 
 def test_trm_is_ahead_of_erm_by_five_points_in_the_demo(tmp_path):
-    """On a second seed; the numbers of seed 0 are in test_golden.py."""
-    erm, trm_row = summarise(Demo(algorithms=("erm", "trm"), seeds=(1,)).run(tmp_path))
+    """On each of its other seeds; the numbers of seed 0 are in test_golden.py."""
+    erm, trm_row = summarise(Demo(algorithms=("erm", "trm"), seeds=(1, 2)).run(tmp_path))
     assert all(ours - theirs > 0.05 for ours, theirs in zip(trm_row.test.values, erm.test.values, strict=True))
     assert all(map(lt, trm_row.transfer_risk.values, erm.transfer_risk.values))
