@@ -32,6 +32,7 @@ from ..solvers import Linearisation, euclidean
 
 _LARGEST_FACTOR = 4096  # columns; above, the rough inverse is diagonal
 _LARGEST_REFINED = 16  # classes; above, the curvature of their logits costs more than it saves
+_LARGEST_DENSE = 320  # numbers of a predictor, C D; up to here its whole Hessian costs less than what it saves
 _ROWS_PER_DIRECTION = 32  # rows that this curvature is estimated from
 
 
@@ -122,6 +123,8 @@ class SoftmaxLoss:
              one costs iterations, not accuracy. None: computed from all rows
     chunks   rows that `evaluate` works on at once, so that they are read while they are in the cache; rows in none of
              them must have no weight. None: all rows at once
+    shares   (B, D), or (1, D) where problems share them: of the ridge, by column, as 0 for a bias that is free; needs
+             `centred`. For L-BFGS alone. None: 1 everywhere
     """
 
     rows: Tensor  # (B, n, D)
@@ -132,6 +135,7 @@ class SoftmaxLoss:
     centred: bool = False
     gram: Tensor | None = None
     chunks: Sequence[slice] | None = None
+    shares: Tensor | None = None
 
     @cached_property
     def targets(self) -> Tensor:
@@ -150,6 +154,7 @@ class SoftmaxLoss:
 
     def hessian(self, x: Tensor) -> Hessian:
         """H at W."""
+        assert self.shares is None
         return Hessian(self.rows, probabilities_of(logits_of(x, self.rows)), self.weights, self.ridge)
 
     def linearise(self, x: Tensor) -> Linearisation:
@@ -192,12 +197,12 @@ class SoftmaxLoss:
         value, gradient = torch.zeros(len(x), dtype=torch.float64, device=x.device), torch.zeros_like(shown)
         for chunk in self.chunks or [slice(None)]:
             rows, labels, weights = self.rows[..., chunk, :], self.labels[..., chunk], self.weights[:, chunk]
-            shares = rows.dim() == 2  # then problems that give these rows no weight need no product with them
-            those = weights.any(1).nonzero().flatten() if shares else slice(None)
+            alike = rows.dim() == 2  # then problems that give these rows no weight need no product with them
+            those = weights.any(1).nonzero().flatten() if alike else slice(None)
             weights, predictors = weights[those], shown[those].transpose(0, 1)
             logits = x.new_empty(self.num_classes, *weights.shape)  # (C, B, m), so that a class is one piece
             others = logits[: len(predictors)]
-            if shares:
+            if alike:
                 torch.mm(predictors.reshape(-1, x.shape[-1]), rows.mT, out=others.view(-1, len(rows)))
             else:
                 torch.bmm(predictors.transpose(0, 1), rows.mT, out=others.transpose(0, 1))
@@ -208,22 +213,29 @@ class SoftmaxLoss:
             value[those] -= (weights * logs.gather(0, own)[0]).sum(1, dtype=torch.float64)
             residual = logs.exp_().scatter_add_(0, own, logs.new_full((1, 1, 1), -1.0).expand_as(own)).mul_(weights)
             residual = residual[: len(predictors)]
-            if shares:
+            if alike:
                 gradient[those] += (residual.view(-1, len(rows)) @ rows).view_as(predictors).transpose(0, 1)
             else:
                 gradient += residual.transpose(0, 1) @ rows
-        value += 0.5 * self.ridge * euclidean(x, x)
-        gradient.add_(shown, alpha=self.ridge)
+        value += 0.5 * self.ridge * euclidean(x, self._penalised(x))
+        gradient.add_(self._penalised(shown), alpha=self.ridge)
         # The last class from the others: so steps of a minimiser stay centred, where rounding would lead them off.
         return value, torch.cat([gradient, -gradient.sum(1, keepdim=True)], 1) if self.centred else gradient
 
+    def _penalised(self, x: Tensor) -> Tensor:
+        return x if self.shares is None else x * self.shares.unsqueeze(1)
+
     def only(self, kept: Tensor) -> SoftmaxLoss:
+        shares = self.shares if self.shares is None or len(self.shares) == 1 else self.shares[kept]
         if self.rows.dim() == 2:
-            return replace(self, weights=self.weights[kept])
-        return replace(self, rows=self.rows[kept], labels=self.labels[kept], weights=self.weights[kept])
+            return replace(self, weights=self.weights[kept], shares=shares)
+        return replace(self, rows=self.rows[kept], labels=self.labels[kept], weights=self.weights[kept], shares=shares)
 
     def rough_inverse(self) -> Tensor:
-        """About the inverse Hessian of each class at W = 0, C (Z^T Z / n + C ridge)^-1."""
+        """About the inverse Hessian of each class at W = 0, C (Z^T Z / n + C ridge)^-1.
+
+        It need not know the shares of the ridge, which only cost iterations.
+        """
         gram = self.gram
         if gram is None:
             weighted = self.weights.unsqueeze(-1) * self.rows
@@ -236,28 +248,39 @@ class SoftmaxLoss:
         return self.num_classes * torch.cholesky_inverse(torch.linalg.cholesky(damped))
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Directions along which the logits of x vary, and the constant; the Hessian there from evenly spaced rows.
+        """Directions, and the Hessian there from evenly spaced rows, of which few are enough.
 
-        Few rows are enough for it.
+        Where the whole Hessian is small, every direction; else those along which the logits of x vary, and the
+        constant.
         """
-        if self.num_classes > _LARGEST_REFINED:
+        C, D = x.shape[1:]
+        whole = C * D <= _LARGEST_DENSE
+        if not whole and self.num_classes > _LARGEST_REFINED:
             return None
-        constant = torch.zeros_like(x[:, :1])
-        constant[..., -1] = 1.0
-        directions = torch.linalg.qr(torch.cat([x[:, :-1], constant], 1).mT)[0].mT.contiguous()  # (B, b, D)
-        C, b = x.shape[1], directions.shape[1]
+        eye = torch.eye(D, dtype=x.dtype, device=x.device)
+        if whole:
+            directions = eye.expand(len(x), D, D)
+        else:
+            constant = eye[-1:].expand(len(x), 1, D)
+            directions = torch.linalg.qr(torch.cat([x[:, :-1], constant], 1).mT)[0].mT.contiguous()  # (B, b, D)
+        b = directions.shape[1]
         counted = self.weights.any(0).nonzero().flatten()
         most = int((self.weights > 0).sum(1).max())
         counted = counted[:: max(1, most // (_ROWS_PER_DIRECTION * C * b))]
         rows, weights = self.rows[..., counted, :], self.weights[:, counted].unsqueeze(1)
         probabilities = torch.softmax(x @ rows.mT, 1)  # (B, C, m)
-        along = directions @ rows.mT  # (B, b, m)
+        along = rows.mT.expand(len(x), -1, -1) if whole else directions @ rows.mT  # (B, b, m)
         products = (probabilities.unsqueeze(2) * along.unsqueeze(1)).flatten(1, 2)  # (B, C b, m)
         weighted = weights / weights.sum(-1, keepdim=True) * products
         hessian = -(weighted @ products.mT)
         own = (weighted @ along.mT).unflatten(1, (C, b))  # (B, C, b, b)
-        torch.diagonal(hessian.view(-1, C, b, C, b), dim1=1, dim2=3).add_(own.permute(0, 2, 3, 1))
-        return directions, hessian + self.ridge * torch.eye(C * b, dtype=x.dtype, device=x.device)
+        blocks = torch.diagonal(hessian.view(-1, C, b, C, b), dim1=1, dim2=3)  # (B, b, b, C)
+        penalty = self.ridge * self._penalised(directions) @ directions.mT  # (B, b, b)
+        blocks.add_((own + penalty.unsqueeze(1)).permute(0, 2, 3, 1))
+        if self.centred:  # curvature along what all classes have in common, where there may be none, and no gradient
+            common = torch.eye(b, dtype=x.dtype, device=x.device).repeat(C, C) / C
+            hessian = hessian + common
+        return directions, hessian
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ Differs from the textbook routine in four ways:
 
 1. H_0 is what the problem knows of its inverse Hessian (`Evaluated.rough_inverse`), scaled as usual: the first step is
    nearly Newton's, and correlated columns, which slow BFGS alone, cost little.
-2. After a few iterations x points about where it will end, and H_0 becomes exact on the few directions that the problem
-   names there (`Evaluated.curvature`): where a softmax is sure, its loss is flat along changes of its own logits.
+2. After a few iterations x points about where it will end, and H_0 becomes exact on the directions that the problem
+   names there (`Evaluated.curvature`): where a softmax is sure, its loss is flat along changes of its own logits. It
+   does so again after twice, four times, ... as many iterations, and at once where x does not start at zero.
 3. It stops where half of g^T H g, the decrease the quadratic model still promises, is below the tolerance, and the last
    step's decrease below a few times that: the model alone promises too little where H has not seen enough yet.
 4. Problems of a batch that are done leave it, so that an answer does not depend on its neighbours.
@@ -32,7 +33,7 @@ class LBFGS:
     """Stops when a function is about `tolerance` above its minimum (None: 1e-13 in float64, 5e-7 in float32).
 
     memory        pairs of steps and changes of the gradient that are kept
-    refine_after  iterations after which the problem is asked for its curvature; None: never
+    refine_after  iterations after which the problem is first asked for its curvature; None: never
     """
 
     tolerance: float | None = None
@@ -49,11 +50,16 @@ class LBFGS:
         x = start
         f, g = problem.evaluate(x)
         inverse = _InverseHessian(problem.rough_inverse(), self.memory)
+        refine_at = self.refine_after if self.refine_after is None or not bool(x.any()) else 0
         value, residual = torch.empty_like(x), torch.empty_like(norms(x))
         converged, active = torch.zeros_like(f, dtype=torch.bool), torch.arange(len(x), device=x.device)
         best, idle, fallen = f.clone(), torch.zeros_like(f), torch.full_like(f, torch.inf)
         iterations = 0
         while True:
+            if iterations == refine_at:
+                if (curvature := problem.curvature(x)) is not None:
+                    inverse.refine(*curvature)
+                refine_at = 2 * iterations or self.refine_after
             direction = -inverse.product(g)
             left = -0.5 * euclidean(g, direction).double()
             done = ((left <= tolerance) & (fallen <= _LAST * tolerance)) | (idle >= _PATIENCE)
@@ -76,8 +82,6 @@ class LBFGS:
             idle = torch.where(f < best - rounding, 0, idle + 1)
             best = torch.minimum(best, f)
             iterations += 1
-            if iterations == self.refine_after and (curvature := problem.curvature(x)) is not None:
-                inverse.refine(*curvature)
 
 
 def _step(
@@ -149,11 +153,12 @@ class _InverseHessian:
     def refine(self, directions: Tensor, hessian: Tensor) -> None:
         """Make H_0 the inverse of this Hessian on these directions; off them it stays as it is.
 
-        Where columns are so far apart in size that the Hessian is lost in rounding, all of H_0 stays.
+        Where they are all directions, the pairs of before have nothing to add to it. Where columns are so far apart in size that the Hessian is lost in rounding, all of H_0 stays.
         """
         factor, failed = torch.linalg.cholesky_ex(hessian)
         if not bool(failed.any()) and bool(factor.isfinite().all()):
             self.refined = directions, torch.cholesky_inverse(factor)
+            self.pairs = [] if directions.shape[1] == directions.shape[2] else self.pairs
 
     def _split(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
         """The vector without its components along the refined directions, and these components (B, C, b)."""
