@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from ..errors import ConvergenceWarning, counted, listed, warn
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
-from ..solvers import LBFGS, Solution
+from ..solvers import LBFGS, Solution, threads_set
 from .report import Audit, Estimate, Floats, WorstPair
 from .samples import Folds, Samples, arrange_samples
 
@@ -33,6 +33,8 @@ _HELPERS = 5  # environments tried as an addition to the worst pair's training, 
 _WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are worked on at once
 _JOINED = 1 << 16  # numbers of rows up to which folds are worked on together, though each is held out from some fit
 _DRAWN = 1 << 23  # samples that are drawn at once
+_ONE_THREAD = 1 << 22  # numbers of rows up to which threads cost more than they save, on a busy machine ten times more
+_LEFT_OUT = 1 << 20  # weights of rows that are held at once where each environment is left out
 
 
 def audit(
@@ -73,14 +75,13 @@ def audit(
     samples = arrange_samples(features, labels, environments, folds, seed, standardise)
     E, F = len(samples.environments), samples.folds
     tell = progress or _tell_nobody
-    with torch.no_grad():
+    with torch.no_grad(), threads_set(1 if samples.rows.numel() <= _ONE_THREAD else None):
         fitted, ridges = [], np.empty(E)
         for e in range(E):
             value, ridges[e] = fit_home(samples, e, ridge)
             fitted.append(value)
             tell("auditing", e + 1, E + 3)
         own = torch.stack(fitted)  # (E, folds, C, D)
-        single = scores(samples, own.unsqueeze(1).expand(-1, E, -1, -1, -1))
         matrix_seconds = time.perf_counter() - begun
         remarks, judged = _remarks(samples)
         known = np.isfinite(ridges)  # the judged environments', of all that have one where none is judged
@@ -88,15 +89,16 @@ def audit(
         shared = float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
         pooled = fit(held_out_loss(samples, range(E), shared), own.nanmean(0)).value
         tell("auditing", E + 1, E + 3)
-        without = fit(
-            held_out_loss(samples, range(E), shared, "environment"), pooled.nanmean(0).expand(E, -1, -1)
-        ).value
+        without = fit_without_each(samples, shared, standardise, pooled.nanmean(0))
         tell("auditing", E + 2, E + 3)
-        several = scores(
-            samples, torch.stack([pooled.expand(E, -1, -1, -1), without.unsqueeze(1).expand(-1, F, -1, -1)])
-        )
         judge = _Judge(samples, judged, bootstrap, seed, confidence)
-        tested = judge.means(torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]]))
+
+        def test(e: int) -> Tensor:
+            single = scores(samples, own, e)
+            several = scores(samples, torch.stack([pooled, without[e].expand_as(pooled)]), e)
+            return torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]])
+
+        tested = np.stack([judge.means(test(e), e) for e in range(E)], -1)
         loss, right, rest = tested[:, :E], tested[:, E : 2 * E], tested[:, 2 * E :]
         lost = np.diagonal(right, axis1=1, axis2=2) - rest[:, 3]
         unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared, so all hold at once
@@ -134,32 +136,62 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
     pass
 
 
-def held_out_loss(
-    samples: Samples, environments: Sequence[int], ridge: float, left_out: Literal["fold", "environment"] = "fold"
-) -> SoftmaxLoss:
-    """Return the loss on these environments' samples outside of each fold, or outside of each environment.
+def held_out_loss(samples: Samples, environments: Sequence[int], ridge: float) -> SoftmaxLoss:
+    """Return the loss on these environments' samples outside of each fold."""
+    F = samples.folds
+    weights = samples.rows.new_zeros(F, len(samples.rows))
+    for e in environments:
+        weights[:, samples.span(e)] = 1
+        for k in range(F):
+            weights[k, samples.span(e, k)] = 0
+    return _weighted_loss(samples, environments, weights, ridge)
+
+
+def _weighted_loss(samples: Samples, environments: Sequence[int], weights: Tensor, ridge: float) -> SoftmaxLoss:
+    """Return the loss on rows with these weights (B, n), which are 0 outside of the environments.
 
     Rows are worked on by folds: a long one in chunks, short ones several at once.
     """
-    (n, D), F, C = samples.rows.shape, samples.folds, len(samples.classes)
-    number = F if left_out == "fold" else len(environments)
-    weights = samples.rows.new_zeros(number, n)
+    D, C = samples.rows.shape[1], len(samples.classes)
     chunks: list[slice] = []
-    longest = max(1, _WORKED_ON // max(D, number * C))
-    for i, e in enumerate(environments):
-        weights[:, samples.span(e)] = 1
-        for k in range(F):
+    longest = max(1, _WORKED_ON // max(D, len(weights) * C))
+    for e in environments:
+        for k in range(samples.folds):
             block = samples.span(e, k)
-            weights[k if left_out == "fold" else i, block] = 0
             before = chunks[-1] if chunks else None
             if before and block.start == before.stop and (block.stop - before.start) * D <= _JOINED:
                 chunks[-1] = slice(before.start, block.stop)
                 continue
             edges = [*range(block.start, block.stop, longest), block.stop]
             chunks += map(slice, edges, edges[1:])
-    weights /= weights.sum(1, keepdim=True).clamp(min=1)
+    weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
     gram = samples.gram(environments)
     return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
+
+
+def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: Tensor) -> Tensor:
+    """Fit a predictor on all other environments than each, (E, C, D), as one would who has never seen it.
+
+    Its bias is free, and features are standardised by the samples it is fitted on. A bias that is free takes up any
+    change of means; dividing a feature by its deviation there is a ridge that has the variance as a factor.
+    """
+    E, n = len(samples.environments), len(samples.rows)
+    found = []
+    step = max(1, min(_LEFT_OUT // n, 16))
+    for begin in range(0, E, step):
+        group = range(begin, min(begin + step, E))
+        weights = samples.rows.new_ones(len(group), n)
+        for i, e in enumerate(group):
+            weights[i, samples.span(e)] = 0
+        loss = _weighted_loss(samples, range(E), weights, ridge)
+        shares = samples.rows.new_ones(len(group), samples.rows.shape[1])
+        if standardise:
+            for i, e in enumerate(group):
+                variance = samples.variances_without(e)
+                shares[i] = torch.where(variance > 0, variance, 1)
+        shares[:, -1] = 0
+        found.append(fit(replace(loss, shares=shares), start.expand(len(group), -1, -1)).value)
+    return torch.cat(found)
 
 
 def fit(loss: SoftmaxLoss, start: Tensor | None = None) -> Solution:
@@ -173,8 +205,8 @@ def fit(loss: SoftmaxLoss, start: Tensor | None = None) -> Solution:
     solution = LBFGS().minimise(loss.only(there), begin[there])
     if not bool(solution.converged.all()):
         warn(
-            f"a predictor of the audit was not fitted to tolerance after {solution.iterations} iterations: raise "
-            "ridge, or standardise the features",
+            f"a predictor of the audit with the ridge {loss.ridge:g} is fitted only roughly, after "
+            f"{solution.iterations} iterations: give a larger one with ridge",
             ConvergenceWarning,
         )
     value[there] = solution.value
@@ -194,9 +226,7 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     best, start, chosen = torch.inf, None, None
     for candidate in GRID:
         start = fit(held_out_loss(samples, [environment], candidate), start).value
-        everywhere = start.expand(1, len(samples.environments), -1, -1, -1)
-        own = scores(samples, everywhere, [environment]).loss[0, samples.span(environment)]
-        mean = float(own.nanmean())
+        mean = float(scores(samples, start.unsqueeze(0), environment).loss.nanmean())
         if mean < best:
             best, chosen = mean, (start, candidate)
     if chosen is None:
@@ -207,27 +237,28 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
 
 @dataclass(frozen=True)
 class Scores:
-    """Results of R predictors on n samples, (R, n) each; nan where a predictor does not exist."""
+    """Results of R predictors on m samples, (R, m) each; nan where a predictor does not exist."""
 
     loss: Tensor
     correct: Tensor  # 1 or 0
     slope: Tensor  # derivative of the loss by a scale of the logits, whose mean, squared, is IRMv1's penalty
 
 
-def scores(samples: Samples, predictors: Tensor, environments: Sequence[int] | None = None) -> Scores:
-    """Test predictors (R, E, folds, C, D) on the samples of the environment and the fold they are for; None: of all."""
-    loss, correct, slope = samples.rows.new_full((3, len(predictors), len(samples.labels)), torch.nan)
-    step = max(1, _WORKED_ON // samples.rows.shape[1])
-    for e in range(len(samples.environments)) if environments is None else environments:
-        for k in range(samples.folds):
-            block = samples.span(e, k)
-            for begin in range(block.start, block.stop, step):
-                part = slice(begin, min(begin + step, block.stop))
-                logits = logits_of(predictors[:, e, k], samples.rows[part])  # (R, m, C)
-                targets = one_hot(samples.labels[part], logits.shape[-1], logits.dtype)
-                right = (logits.argmax(-1) == samples.labels[part]).to(logits.dtype)
-                loss[:, part], slope[:, part] = row_losses(logits, targets), scale_slopes(logits, targets)
-                correct[:, part] = torch.where(loss[:, part].isnan(), torch.nan, right)
+def scores(samples: Samples, predictors: Tensor, environment: int) -> Scores:
+    """Test predictors (R, folds, C, D) on an environment's samples, each on those of the fold it is for."""
+    here = samples.span(environment)
+    loss, correct, slope = samples.rows.new_full((3, len(predictors), here.stop - here.start), torch.nan)
+    step = max(1, _WORKED_ON // max(samples.rows.shape[1], predictors[:, 0, :, 0].numel()))
+    for k in range(samples.folds):
+        block = samples.span(environment, k)
+        for begin in range(block.start, block.stop, step):
+            rows = slice(begin, min(begin + step, block.stop))
+            part = slice(rows.start - here.start, rows.stop - here.start)
+            logits = logits_of(predictors[:, k], samples.rows[rows])  # (R, m, C)
+            targets = one_hot(samples.labels[rows], logits.shape[-1], logits.dtype)
+            right = (logits.argmax(-1) == samples.labels[rows]).to(logits.dtype)
+            loss[:, part], slope[:, part] = row_losses(logits, targets), scale_slopes(logits, targets)
+            correct[:, part] = torch.where(loss[:, part].isnan(), torch.nan, right)
     return Scores(loss, correct, slope)
 
 
@@ -275,13 +306,11 @@ class _Judge:
     seed: int
     confidence: float
 
-    def means(self, values: Tensor) -> Floats:
-        """Means of values (R, n) by environment, (1 + B, R, E); draws are the same in every call."""
-        generator = torch.Generator().manual_seed(self.seed)
-        found = np.empty((1 + self.bootstrap, len(values), len(self.samples.environments)))
-        for e in range(found.shape[-1]):
-            found[..., e] = draw_means(values[:, self.samples.span(e)], self.bootstrap, generator)
-        return found
+    def means(self, values: Tensor, environment: int) -> Floats:
+        """Means of values (R, m) of an environment's samples, (1 + B, R); draws are the same in every call."""
+        state = np.random.SeedSequence([self.seed, environment]).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(state[0]))
+        return draw_means(values, self.bootstrap, generator)
 
     def estimate(self, draws: Floats) -> Estimate:
         """Return a value and the middle share of its draws."""
@@ -337,8 +366,7 @@ class _Judge:
         together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last is without another environment
         for i, r in enumerate(others.tolist()):
             together[i] = fit(held_out_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value
-        tested = scores(self.samples, together.unsqueeze(1).expand(-1, len(own), -1, -1, -1), [p])
-        right = self.means(tested.correct)[..., p]  # (1 + B, R + 1)
+        right = self.means(scores(self.samples, together, p).correct, p)  # (1 + B, R + 1)
         brought = right[:, :-1] - right[:, -1:]
         best = int(brought[0].argmax())
         deviations = np.maximum(deviations, largest_deviations(brought))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -79,6 +80,25 @@ class Samples:
                 self.moments[e] = mean * n
             total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
+
+    @cached_property
+    def _sums(self) -> Tensor:
+        """Number, sums and sums of squares of each environment's columns, (E, 3, D), in float64."""
+        found = torch.zeros(len(self.environments), 3, self.rows.shape[1], dtype=torch.float64)
+        for e in range(len(found)):
+            span = self.span(e)
+            found[e, 0] = span.stop - span.start
+            for part in self.rows[span].split(max(1, _CHUNK // self.rows.shape[1])):
+                found[e, 1] += part.sum(0, dtype=torch.float64)
+                found[e, 2] += part.double().square().sum(0)
+        return found
+
+    def variances_without(self, environment: int) -> Tensor:
+        """Variance of every column over the samples of all other environments, (D,); 0 where only rounding is left."""
+        number, sums, squares = self._sums.sum(0) - self._sums[environment]
+        mean, square = sums / number, squares / number
+        variance = square - mean.square()
+        return torch.where(variance > 1e-12 * square, variance, 0).to(self.rows.dtype)
 
 
 class Audited(NamedTuple):

@@ -13,9 +13,10 @@ from typing import Any
 
 from ..errors import counted
 from ..settings import dumps
+from ..solvers import threads_set
 from ..training import Precision
 from .bench import BRIEF, Cost, Workload, forward_seconds, step_seconds
-from .executors import Executor, LocalExecutor, threads_set
+from .executors import Executor, LocalExecutor
 from .plan import Plan
 from .store import Store
 from .tasks import PlannedRun, get_task

@@ -25,6 +25,7 @@ import torch
 
 from ..errors import InputError, TransferRiskError, choices
 from ..settings import Bound, Count, Settings
+from ..solvers import threads_set
 from ..training import OnStep, Stopped
 from ..training.engine import device_of
 from .tasks import ignore_steps
@@ -83,17 +84,6 @@ class Executor(Protocol):
 def count_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def threads_set(count: int) -> Iterator[None]:
-    """Let torch use this many threads meanwhile."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

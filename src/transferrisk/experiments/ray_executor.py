@@ -17,8 +17,9 @@ from typing import Annotated, Any
 from ..errors import InputError, TransferRiskError
 from ..extras import require
 from ..settings import Bound, Count, NonNegative, Settings
+from ..solvers import threads_set
 from ..training import Stopped
-from .executors import Job, Message, Messages, OnJobStep, Slot, count_cores, threads_set
+from .executors import Job, Message, Messages, OnJobStep, Slot, count_cores
 
 LOOPBACK = "127.0.0.1"
 # Ray replaces a loopback address by one that other machines reach, unless this is 0, as it is by default on macOS and

@@ -26,7 +26,7 @@ from ..data import EnvironmentSet
 from ..data.environments import VALIDATION, hold_out
 from ..errors import listed
 from ..sklearn import LeaveOneEnvironmentOut
-from ..sklearn.classifier import threads_set
+from ..solvers import threads_set
 
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
 """(steps, losses) of a training"""

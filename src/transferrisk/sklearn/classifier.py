@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -25,6 +24,7 @@ from ..errors import EnvironmentWarning, InputError, warn
 from ..models import Classifier, OnFrozen, build_model, features_of
 from ..results import Record, mean_score
 from ..settings import Count, NonNegative, Positive, Settings
+from ..solvers import threads_set
 from ..training import EarlyStopping, Engine, LossCurve, TrainConfig, Trained, Watch, setting_of, train
 from ..training.defaults import (
     VECTORS,
@@ -396,14 +396,3 @@ def fit_network(
     trained.model.autocast = None
     trained.model.cpu().eval()
     return trained
-
-
-@contextmanager
-def threads_set(count: int | None) -> Iterator[None]:
-    """Set the number of torch's threads for the block; None: leave it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -14,6 +14,7 @@ from .protocols import (
     System,
     euclidean,
 )
+from .threads import threads_set
 
 __all__ = [
     "CG",
@@ -32,4 +33,5 @@ __all__ = [
     "System",
     "Woodbury",
     "euclidean",
+    "threads_set",
 ]

@@ -153,7 +153,8 @@ class _InverseHessian:
     def refine(self, directions: Tensor, hessian: Tensor) -> None:
         """Make H_0 the inverse of this Hessian on these directions; off them it stays as it is.
 
-        Where they are all directions, the pairs of before have nothing to add to it. Where columns are so far apart in size that the Hessian is lost in rounding, all of H_0 stays.
+        Where they are all directions, the pairs of before have nothing to add to it. Where columns are so far apart in
+        size that the Hessian is lost in rounding, all of H_0 stays.
         """
         factor, failed = torch.linalg.cholesky_ex(hessian)
         if not bool(failed.any()) and bool(factor.isfinite().all()):
