@@ -1,0 +1,403 @@
+"""Measures of predicted probabilities, and the decisions that are learned from predictions in held-out environments.
+
+Conventions:
+    labels         (n,) whole numbers in 0..C-1
+    probabilities  (n, C), rows sum to one
+    environments   (n,) whole numbers or names; each environment counts the same, however many rows it has
+    confusion      (..., C, C) counts of rows, true class x predicted class
+
+Of two classes, the second is the one that a threshold, F1 and AUROC are about, as in scikit-learn.
+
+What is learned (temperature, threshold) is kept only where it helps in environments it was not learned from: it is
+chosen once without each environment and tested there, and nothing changes unless that is better on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax, xlogy
+from scipy.stats import rankdata
+
+from ..errors import InputError
+from ..settings import Positive, Settings, Share, as_json, checked_fields
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+Held = Literal["environments", "rows"]
+
+TINY = float(np.finfo(np.float64).tiny)
+LEVELS = np.round(np.arange(0.50, 0.995, 0.01), 2)  # coverages that can be asked for
+TEMPERATURES = np.geomspace(0.2, 5, 81)
+MOST = 0.9  # of new environments in which sets are meant to reach their coverage
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How good predicted probabilities are.
+
+    brier              mean squared error of the probabilities, summed over classes, halved for two, as scikit-learn's
+    auroc              of each class against the others, averaged; nan where there is one class
+    calibration_error  mean distance between probability and frequency, see `reliability`
+    majority           share of the most frequent class: the accuracy of always guessing it
+    entropy            log loss of always guessing by the shares of the classes
+    """
+
+    rows: int
+    accuracy: float
+    log_loss: float
+    brier: float
+    auroc: float
+    calibration_error: float
+    majority: float
+    entropy: float
+
+
+def figures(labels: Ints, probabilities: Floats, threshold: float | None = None) -> Figures:
+    """All figures of some rows; nan if there are none. The accuracy is that of `decide`."""
+    if not len(labels):
+        return Figures(0, *[float("nan")] * 7)
+    shares = np.bincount(labels, minlength=probabilities.shape[1]) / len(labels)
+    return Figures(
+        len(labels),
+        float((decide(probabilities, threshold) == labels).mean()),
+        float(row_losses(labels, probabilities).mean()),
+        brier(labels, probabilities),
+        auroc(labels, probabilities),
+        calibration_error(labels, probabilities),
+        float(shares.max()),
+        float(-xlogy(shares, shares).sum()),
+    )
+
+
+def row_losses(labels: Ints, probabilities: Floats) -> NDArray[np.float64]:
+    """Log loss of each row, (n,); finite, also where the probability of what happened is zero."""
+    chosen = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return np.asarray(-np.log(np.maximum(chosen, np.finfo(probabilities.dtype).eps)))
+
+
+def brier(labels: Ints, probabilities: Floats) -> float:
+    """mean_n sum_c (p_nc - [y_n = c])^2, halved for two classes."""
+    classes = probabilities.shape[1]
+    happened = np.eye(classes, dtype=probabilities.dtype)[labels]
+    total = float(((probabilities - happened) ** 2).sum(1, dtype=np.float64).mean())
+    return total / 2 if classes == 2 else total
+
+
+def auroc(labels: Ints, probabilities: Floats) -> float:
+    """Probability that a row of a class has more of it than a row of another, ties half; averaged over classes.
+
+    Classes that all rows have, or none, are left out.
+    """
+    classes = range(probabilities.shape[1])
+    found = [_auroc(labels == c, probabilities[:, c]) for c in (classes[1:] if len(classes) == 2 else classes)]
+    known = [value for value in found if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def _auroc(positive: NDArray[np.bool_], score: Floats) -> float:
+    above = int(positive.sum())
+    pairs = above * (len(positive) - above)
+    ranks = rankdata(score)[positive].sum() if pairs else 0.0
+    return float((ranks - above * (above + 1) / 2) / pairs) if pairs else float("nan")
+
+
+class Reliability(NamedTuple):
+    """Mean probability, share of rows in which it happened, and number of rows, of each bin, (b,)."""
+
+    probability: NDArray[np.float64]
+    frequency: NDArray[np.float64]
+    rows: Ints
+
+
+def reliability(labels: Ints, probabilities: Floats, bins: int = 10) -> Reliability:
+    """How often what was predicted happened, in bins with about as many rows each; equal probabilities share a bin.
+
+    Of two classes, the probability of the second; of more, that of the most likely one.
+    """
+    if probabilities.shape[1] == 2:
+        chance, happened = probabilities[:, 1], labels == 1
+    else:
+        chance, happened = probabilities.max(1), probabilities.argmax(1) == labels
+    edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)[1:-1])) if len(chance) else np.empty(0)
+    place = np.searchsorted(edges, chance, side="left")
+    rows = np.bincount(place, minlength=len(edges) + 1)
+    sums = [np.bincount(place, values, len(rows)) for values in (chance, happened)]
+    full = rows > 0
+    probability, frequency = (total[full] / rows[full] for total in sums)
+    return Reliability(probability, frequency, rows[full])
+
+
+def calibration_error(labels: Ints, probabilities: Floats, bins: int = 10) -> float:
+    """Mean over rows of the distance between probability and frequency in the row's bin of `reliability`."""
+    found = reliability(labels, probabilities, bins)
+    return float(np.average(np.abs(found.probability - found.frequency), weights=found.rows))
+
+
+def confusion(labels: Ints, predicted: Ints, classes: int) -> NDArray[np.int64]:
+    """Counts of rows, true class x predicted class."""
+    return np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
+
+
+def per_class(matrix: NDArray[Any]) -> Floats:
+    """Precision, recall and F1 of each class of a confusion, (..., C, 3); nan where there is no row to count."""
+    right = np.diagonal(matrix, axis1=-2, axis2=-1)
+    predicted, true = matrix.sum(-2), matrix.sum(-1)
+    with np.errstate(invalid="ignore"):
+        return np.stack([right / predicted, right / true, 2 * right / (predicted + true)], -1)
+
+
+def _accuracy(matrix: NDArray[Any]) -> Any:
+    return np.diagonal(matrix, axis1=-2, axis2=-1).sum(-1) / matrix.sum((-2, -1))
+
+
+def _balanced(matrix: NDArray[Any]) -> Any:
+    return np.nanmean(per_class(matrix)[..., 1], -1)
+
+
+def _f1(matrix: NDArray[Any]) -> Any:
+    f1 = per_class(matrix)[..., 2]
+    return np.nan_to_num(f1[..., 1]) if matrix.shape[-1] == 2 else np.nanmean(f1, -1)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """
+    function         of labels and probabilities
+    of_confusion     the same of a confusion, where the metric is about decisions, which a threshold can change
+    """
+
+    label: str
+    larger_is_better: bool
+    function: Callable[[Ints, Floats], float]
+    of_confusion: Callable[[NDArray[Any]], Any] | None = None
+
+
+def _of_decisions(label: str, of_confusion: Callable[[NDArray[Any]], Any]) -> Metric:
+    def function(labels: Ints, probabilities: Floats) -> float:
+        return float(of_confusion(confusion(labels, decide(probabilities), probabilities.shape[1])))
+
+    return Metric(label, True, function, of_confusion)
+
+
+METRICS = {
+    "log_loss": Metric("Log loss", False, lambda y, p: float(row_losses(y, p).mean())),
+    "accuracy": _of_decisions("Accuracy", _accuracy),
+    "balanced_accuracy": _of_decisions("Balanced accuracy", _balanced),
+    "auroc": Metric("AUROC", True, auroc),
+    "brier": Metric("Brier score", False, brier),
+    "f1": _of_decisions("F1", _f1),
+}
+
+
+def decide(probabilities: Floats, threshold: float | None = None) -> NDArray[np.intp]:
+    """The class decided for, (n,): the most likely one or, of two, the second where it is above the threshold."""
+    if threshold is None or probabilities.shape[1] != 2:
+        return np.asarray(probabilities.argmax(1))
+    return (probabilities[:, 1] > threshold).astype(np.intp)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Probabilities p become p^(1/T) / sum p^(1/T), which is softmax(logits / T); T = 1 changes nothing."""
+
+    temperature: float = 1.0
+
+    def apply(self, probabilities: Floats) -> NDArray[np.float64]:
+        if self.temperature == 1:
+            return probabilities.astype(np.float64)
+        return np.asarray(softmax(_logs(probabilities) / self.temperature, axis=1))
+
+
+def fit_calibration(labels: Ints, probabilities: Floats, environments: NDArray[Any]) -> Calibration:
+    """The temperature with the least log loss, each environment counted the same."""
+    parts = [(labels[rows], _logs(probabilities[rows])) for rows in _groups(environments)]
+
+    def loss(part: tuple[Ints, Floats], temperature: float) -> float:
+        y, logs = part
+        return float(-log_softmax(logs / temperature, axis=1)[np.arange(len(y)), y].mean())
+
+    table = np.array([[loss(part, t) for t in TEMPERATURES] for part in parts])  # (E, G)
+    place = _that_transfers(table, int(np.abs(TEMPERATURES - 1).argmin()))
+    if place is None:
+        return Calibration()
+    ends = np.log(TEMPERATURES[[max(place - 1, 0), min(place + 1, len(TEMPERATURES) - 1)]])
+    found = minimize_scalar(lambda log: np.mean([loss(part, np.exp(log)) for part in parts]), bounds=tuple(ends))
+    return Calibration(float(np.exp(found.x)))
+
+
+def fit_threshold(labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str) -> float | None:
+    """The threshold for two classes with the best metric, each environment counted the same; None: the usual one."""
+    of_confusion = METRICS[metric].of_confusion
+    if of_confusion is None or probabilities.shape[1] != 2:
+        return None
+    chance = probabilities[:, 1]
+    grid = np.unique([0.5, *np.quantile(chance, np.linspace(0, 1, 201)[1:-1])])
+    table = []
+    for rows in _groups(environments):
+        above = [
+            len(part) - np.searchsorted(part, grid, side="right") for part in _by_class(labels[rows], chance[rows])
+        ]
+        counts = np.bincount(labels[rows], minlength=2)
+        table.append(1 - of_confusion(np.stack([[counts[c] - above[c], above[c]] for c in (0, 1)]).transpose(2, 0, 1)))
+    place = _that_transfers(np.array(table), int(np.searchsorted(grid, 0.5)))
+    return None if place is None else float(grid[place])
+
+
+def _by_class(labels: Ints, values: Floats) -> list[Floats]:
+    return [np.sort(values[labels == c]) for c in (0, 1)]
+
+
+def _that_transfers(losses: Floats, usual: int) -> int | None:
+    """The choice with the least mean loss; None where choosing does not help in environments it did not see.
+
+    losses  environments x choices
+    usual   the choice that is made without looking
+    """
+    count = len(losses)
+    if count < 2:
+        return None
+    chosen = (losses.sum(0) - losses).argmin(1)  # without each environment
+    tested = losses[np.arange(count), chosen].mean()
+    best = int(losses.mean(0).argmin())
+    return best if best != usual and tested < losses[:, usual].mean() else None
+
+
+def _groups(environments: NDArray[Any]) -> list[NDArray[np.intp]]:
+    """Rows of each environment, in the order of `np.unique`."""
+    _, places = np.unique(environments, return_inverse=True)
+    return [np.flatnonzero(places == e) for e in range(int(places.max()) + 1)]
+
+
+def _logs(probabilities: Floats) -> NDArray[np.float64]:
+    return np.asarray(np.log(np.maximum(probabilities.astype(np.float64), TINY)))
+
+
+@dataclass(frozen=True)
+class Conformal(Settings):
+    """Sets of classes that hold the true one in a stated share of rows of an environment not seen before.
+
+    A set holds the classes with probability 1 - q or more, and always the most likely one. In each environment, q is
+    the usual quantile of split conformal prediction, the ceil((n + 1) level)-th least of 1 - p(true class). Of these,
+    the ceil((E + 1) 0.9)-th least is taken: if environments are drawn alike, sets reach the level in 90 % of new ones;
+    with fewer than nine environments the largest is taken, and it is E / (E + 1) of them.
+
+    quantiles  one q for each of `LEVELS`
+    seen       environment -> coverage at each of `LEVELS`, with q from the other environments
+    """
+
+    quantiles: tuple[float, ...]
+    seen: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for values in (self.quantiles, *self.seen.values()):
+            if len(values) != len(LEVELS):
+                raise InputError(f"quantiles and seen must have {len(LEVELS)} values, one a level, got {len(values)}")
+
+    def sets(self, probabilities: Floats, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """The classes in each row's set, (n, C)."""
+        held = probabilities >= 1 - self.quantiles[_level(coverage)]
+        held[np.arange(len(held)), probabilities.argmax(1)] = True
+        return np.asarray(held)
+
+    def expected(self, coverage: float = 0.9) -> dict[str, float]:
+        """Environment -> the share of rows whose set held the true class when it was held out."""
+        return {name: values[_level(coverage)] for name, values in self.seen.items()}
+
+
+def _level(coverage: float) -> int:
+    """The place of the least level that is enough."""
+    if not LEVELS[0] <= coverage <= LEVELS[-1]:
+        raise InputError(f"coverage must be from {LEVELS[0]} to {LEVELS[-1]}, got {coverage}")
+    return int(np.searchsorted(LEVELS, coverage - 1e-9))
+
+
+def fit_conformal(labels: Ints, probabilities: Floats, environments: NDArray[Any]) -> Conformal:
+    """Quantiles from predictions of rows that were not trained on."""
+    scores = 1 - probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    sure = probabilities.argmax(1) == labels  # then the true class is in the set, whatever q is
+    groups = _groups(environments)
+    own = np.array([_quantiles(scores[rows], LEVELS) for rows in groups])  # (E, L)
+    seen = {}
+    for e, (name, rows) in enumerate(zip(np.unique(environments).tolist(), groups, strict=True)):
+        if len(groups) > 1:
+            q = _quantiles(np.delete(own, e, 0), MOST)
+            held = (scores[rows, None] <= q) | sure[rows, None]
+            seen[str(name)] = tuple(map(float, held.mean(0).round(4)))
+    return Conformal(tuple(map(float, _quantiles(own, MOST))), seen)
+
+
+def _quantiles(values: Floats, level: Any) -> Floats:
+    """The ceil((n + 1) level)-th least along the first axis; the largest possible, 1, of scores that are too few."""
+    count = len(values)
+    place = np.ceil((count + 1) * np.asarray(level) - 1e-9).astype(int) - 1
+    ordered = np.sort(values, axis=0)
+    if values.ndim > 1:  # over environments there is nothing beyond the largest
+        return np.asarray(ordered[min(int(place), count - 1)])
+    return np.where(place < count, ordered[np.minimum(place, count - 1)], 1.0)
+
+
+@dataclass(frozen=True)
+class Decision(Settings):
+    """What was learned from predictions in held-out environments; kept with a model as `about["decision"]`.
+
+    held         what was held out: "environments", or "rows" of environments that were trained on
+    temperature  already in the model's head, whose logits were divided by it
+    threshold    of two classes, the probability of the second above which it is decided for; None: the likelier one
+    metric       what the threshold was chosen for
+    seen         environment -> its figures when it was held out
+    """
+
+    held: Held = "environments"
+    temperature: Positive = 1.0
+    threshold: Share | None = None
+    metric: str = "log_loss"
+    conformal: Conformal | None = None
+    seen: Mapping[str, Figures] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The decision in the types of JSON."""
+        return dict(as_json(self))
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Decision:
+        """The decision that `to_dict` gave."""
+        kept = content.get("conformal")
+        figures_of = {}
+        for name, one in content.get("seen", {}).items():
+            values: dict[str, Any] = {key: float("nan") if value is None else value for key, value in one.items()}
+            figures_of[name] = Figures(**values)
+        given = {**content, "conformal": None if kept is None else Conformal(**kept), "seen": figures_of}
+        with checked_fields(cls, given):
+            return cls(**given)
+
+
+def learn_decision(
+    labels: Ints,
+    probabilities: Floats,
+    environments: NDArray[Any],
+    names: Sequence[str],
+    metric: str = "log_loss",
+    held: Held = "environments",
+) -> Decision:
+    """Temperature, threshold and sets from the held-out predictions of one candidate.
+
+    probabilities  (n, C), nan in rows that were not held out
+    environments   (n,), places in `names`
+    """
+    known = np.isfinite(probabilities).all(1)
+    if not known.any():
+        return Decision(held)
+    y, chances, places = labels[known], probabilities[known], environments[known]
+    calibration = fit_calibration(y, chances, places)
+    chances = calibration.apply(chances)
+    threshold = fit_threshold(y, chances, places, metric)
+    named = np.array(names, dtype=object)[places].astype(str)
+    seen = {str(n): figures(y[named == n], chances[named == n], threshold) for n in np.unique(named)}
+    return Decision(held, calibration.temperature, threshold, metric, fit_conformal(y, chances, named), seen)

@@ -1,0 +1,177 @@
+"""Measures against scikit-learn's and closed forms; what is learned, against a known truth and by simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics as truth
+
+from transferrisk.errors import InputError
+from transferrisk.fitting.metrics import (
+    LEVELS,
+    METRICS,
+    Calibration,
+    Conformal,
+    Decision,
+    confusion,
+    decide,
+    figures,
+    fit_calibration,
+    fit_conformal,
+    fit_threshold,
+    learn_decision,
+    per_class,
+    reliability,
+    row_losses,
+)
+
+
+def drawn(rows, classes, seed=0, sharp=1.0):
+    """Labels drawn from probabilities, and those of the same logits `sharp` times as large."""
+    random = np.random.default_rng(seed)
+    logits = 1.5 * random.normal(size=(rows, classes))
+    true = Calibration().apply(np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+    labels = (random.random((rows, 1)) > true.cumsum(1)[:, :-1]).sum(1)
+    return labels, Calibration(1 / sharp).apply(true)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_figures_are_those_of_scikit_learn(classes):
+    y, p = drawn(300, classes)
+    found, guess = figures(y, p), p.argmax(1)
+    score, more = (p[:, 1], {}) if classes == 2 else (p, {"multi_class": "ovr"})
+    assert found.rows == 300
+    assert found.accuracy == pytest.approx(truth.accuracy_score(y, guess))
+    assert found.log_loss == pytest.approx(truth.log_loss(y, p)) == pytest.approx(row_losses(y, p).mean())
+    assert found.brier == pytest.approx(truth.brier_score_loss(y, score))
+    assert found.auroc == pytest.approx(truth.roc_auc_score(y, score, **more))
+    assert found.majority == np.bincount(y).max() / 300
+    assert found.entropy == pytest.approx(truth.log_loss(y, np.tile(np.bincount(y) / 300, (300, 1))))
+    assert METRICS["balanced_accuracy"].function(y, p) == pytest.approx(truth.balanced_accuracy_score(y, guess))
+    average = "binary" if classes == 2 else "macro"
+    assert METRICS["f1"].function(y, p) == pytest.approx(truth.f1_score(y, guess, average=average))
+    matrix = confusion(y, guess, classes)
+    assert (matrix == truth.confusion_matrix(y, guess)).all()
+    by_class = truth.precision_recall_fscore_support(y, guess)[:3]
+    assert np.allclose(per_class(matrix).T, by_class)
+
+
+def test_ties_and_classes_that_are_not_there():
+    y, p = np.array([0, 1, 1, 0]), np.full((4, 2), 0.5)
+    assert figures(y, p).auroc == truth.roc_auc_score(y, p[:, 1]) == 0.5
+    assert math.isnan(figures(np.zeros(4, int), p).auroc)
+    assert figures(np.zeros(4, int), p).entropy == 0
+    assert figures(y[:0], p[:0]).rows == 0
+    three = np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
+    assert figures(np.array([0, 1, 0]), three).auroc == 1  # the third class does not count
+    assert METRICS["balanced_accuracy"].function(np.array([0, 0]), three[:2]) == 0.5
+    assert np.isfinite(row_losses(np.array([1]), np.array([[1.0, 0.0]]))).all()
+
+
+def test_calibration_error_in_closed_form():
+    p = np.repeat([0.2, 0.6, 0.9], [10, 20, 10])
+    y = np.concatenate([np.arange(10) < 3, np.arange(20) < 12, np.arange(10) < 5]).astype(int)
+    found = reliability(y, np.stack([1 - p, p], 1))
+    assert np.allclose(found.probability, [0.2, 0.6, 0.9])
+    assert np.allclose(found.frequency, [0.3, 0.6, 0.5])
+    assert found.rows.tolist() == [10, 20, 10]
+    assert figures(y, np.stack([1 - p, p], 1)).calibration_error == pytest.approx((0.1 + 0.4) / 4)
+    sure = np.eye(3)[[0, 1, 2, 0]]
+    assert figures(np.array([0, 1, 2, 1]), sure).calibration_error == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_temperature_undoes_what_made_logits_too_large(classes):
+    y, p = drawn(20_000, classes, sharp=2.5)
+    environments = np.arange(len(y)) % 5
+    calibration = fit_calibration(y, p, environments)
+    assert calibration.temperature == pytest.approx(2.5, rel=0.05)
+    t = calibration.temperature
+    low, best, high = (row_losses(y, Calibration(x).apply(p)).mean() for x in (t * 0.999, t, t * 1.001))
+    assert abs(high - low) / (0.002 * t) < 1e-4  # the derivative, of environments of one size
+    assert best <= min(low, high)
+    assert (calibration.apply(p).argmax(1) == p.argmax(1)).all()
+
+
+def test_temperature_stays_where_it_does_not_transfer():
+    y, p = drawn(4000, 2)
+    assert fit_calibration(y, p, np.zeros(len(y), int)) == Calibration()  # one environment says nothing of another
+    half = np.arange(len(y)) < 2000
+    mixed = np.where(half[:, None], Calibration(0.4).apply(p), Calibration(2.5).apply(p))  # one too sure, one too shy
+    assert fit_calibration(y, mixed, half) == Calibration()
+
+
+def test_threshold_is_the_best_of_all_where_it_transfers():
+    random = np.random.default_rng(0)
+    y = (random.random(6000) < 0.1).astype(int)
+    odds = np.log(0.1 / 0.9) + 2 * (random.normal(size=6000) + 2 * y) - 2  # exact log odds
+    p = 1 / (1 + np.exp(-odds))
+    both, environments = np.stack([1 - p, p], 1), np.arange(6000) % 4
+    balanced = fit_threshold(y, both, environments, "balanced_accuracy")
+    assert balanced == pytest.approx(0.1, abs=0.04)  # the share of the class is where balanced accuracy is largest
+    scores = [truth.f1_score(y, p > t) for t in np.linspace(0.05, 0.95, 91)]
+    f1 = fit_threshold(y, both, environments, "f1")
+    assert truth.f1_score(y, decide(both, f1)) > max(scores) - 0.01
+    for metric in ("log_loss", "auroc", "brier"):
+        assert fit_threshold(y, both, environments, metric) is None
+    assert (decide(both, 0.5) == decide(both)).all()
+
+
+def test_sets_reach_their_coverage_in_new_environments():
+    """Environments differ in how sure the model should be; over many draws, 90 % of new ones reach the level."""
+    random = np.random.default_rng(0)
+
+    def environment(rows=400):
+        y, p = drawn(rows, 3, random.integers(1 << 30), sharp=1 + random.random())
+        return y, p
+
+    reached = []
+    for _ in range(40):
+        parts = [environment() for _ in range(9)]
+        y, p = (np.concatenate(each) for each in zip(*parts, strict=True))
+        conformal = fit_conformal(y, p, np.repeat(np.arange(9), 400))
+        for _ in range(5):
+            new, chances = environment()
+            reached.append(conformal.sets(chances, 0.8)[np.arange(400), new].mean())
+    assert np.mean(np.array(reached) >= 0.8) > 0.85
+    assert np.mean(reached) < 0.9  # and sets are not wastefully large
+
+
+def test_sets_grow_with_coverage_and_hold_the_likeliest():
+    y, p = drawn(900, 3)
+    conformal = fit_conformal(y, p, np.arange(900) % 3)
+    sizes = [conformal.sets(p, level).sum(1) for level in (0.5, 0.8, 0.905, 0.99)]
+    assert all((small <= large).all() for small, large in itertools.pairwise(sizes))
+    assert conformal.sets(p, 0.5)[np.arange(900), p.argmax(1)].all()
+    # What was seen is by the other environments' quantiles.
+    alone = fit_conformal(
+        y[np.arange(900) % 3 > 0], p[np.arange(900) % 3 > 0], np.arange(900)[np.arange(900) % 3 > 0] % 3
+    )
+    first = np.arange(900) % 3 == 0
+    seen = alone.sets(p[first], 0.9)[np.arange(300), y[first]].mean()
+    assert conformal.expected(0.9)["0"] == pytest.approx(seen, abs=1e-3)
+    few = fit_conformal(y[:4], p[:4], np.zeros(4, int))
+    assert few.sets(p, 0.9).all()  # four rows cannot say what nine of ten are like
+    for coverage in (0.4, 1.0, float("nan")):
+        with pytest.raises(InputError, match="coverage"):
+            conformal.sets(p, coverage)
+    with pytest.raises(InputError, match=str(len(LEVELS))):
+        Conformal((0.5,))
+
+
+def test_decision_is_learned_and_kept():
+    y, p = drawn(3000, 2, sharp=3)
+    environments = np.arange(3000) % 4
+    p[environments == 3] = np.nan  # was not held out
+    decision = learn_decision(y, p, environments, ["a", "b", "c", "d"], "f1")
+    assert decision.temperature == pytest.approx(3, rel=0.15)
+    assert [*decision.seen] == [*decision.conformal.seen] == ["a", "b", "c"]
+    assert decision.seen["a"].log_loss < figures(y[environments == 0], p[environments == 0]).log_loss
+    assert Decision.from_dict(decision.to_dict()) == decision
+    with pytest.raises(InputError, match="temperature"):
+        Decision.from_dict({**decision.to_dict(), "temperature": 0})
+    nothing = learn_decision(y, np.full_like(p, np.nan), environments, ["a", "b", "c", "d"])
+    assert nothing == Decision.from_dict(nothing.to_dict()) == Decision()
