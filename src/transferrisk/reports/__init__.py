@@ -11,18 +11,20 @@ from .values import (
     Cell,
     Chapter,
     Curves,
+    Forest,
     Group,
     Heatmap,
     Mark,
     Page,
     Pictures,
     Section,
+    Spread,
     Table,
     Text,
     percent,
 )
 
 __all__ = [
-    "Bar", "Bars", "Cell", "Chapter", "Curves", "Group", "Heatmap", "Mark", "Page", "Pictures", "Section", "Table",
-    "Text", "percent", "render_page", "write_page",
+    "Bar", "Bars", "Cell", "Chapter", "Curves", "Forest", "Group", "Heatmap", "Mark", "Page", "Pictures", "Section",
+    "Spread", "Table", "Text", "percent", "render_page", "write_page",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, chop_cells
 
-from .values import METHODS, MINUS, Bars, Curves, in_unit, interval, one_line
+from .values import METHODS, MINUS, MOST_NAMED, Bars, Curves, Forest, in_unit, interval, number, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +36,7 @@ EXTRA = {
 }  # fmt: skip
 """Colours of names that are not methods, on a light page -> on a dark one."""
 DARK = {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650"} | EXTRA | {light: dark for _, light, dark in METHODS.values()}
+_POOLED = METHODS["trm"][1]  # colour of what is pooled in a forest plot
 KEYS = {name: key for key, (name, _, _) in METHODS.items()} | {key: key for key in METHODS}
 ORDER = ("trm", "erm", "irm", "vrex", "groupdro", "mldg", "fish", "reweight", "trm-direct", "oracle")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)), (0, (9, 3)))
@@ -70,19 +72,25 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return found
 
 
-def page_svg(section: Curves | Bars, styles: Mapping[str, Look]) -> str:
+def page_svg(section: Curves | Bars | Forest, styles: Mapping[str, Look]) -> str:
     """The drawing for a page: an <svg> element whose colours follow the theme; "" where there is nothing to draw."""
-    if not (section.has_points if isinstance(section, Curves) else section.groups):
+    draw: Callable[[Figure], str]
+    match section:
+        case Curves():
+            there, height = section.has_points, _curves_height(section)
+            draw = partial(_draw_curves, curves=section, styles=styles)
+        case Bars():
+            bars, headings = sum(map(len, section.groups.values())), len(list(filter(None, section.groups)))
+            there, height = bool(section.groups), 30.0 + 34.0 * headings + 24.0 * bars
+            draw = partial(_draw_bars, bars=section, styles=styles)
+        case Forest():
+            lines = sum(_forest_lines(spread.points) + 2.4 for spread in section.spreads.values())
+            there, height = bool(section.spreads), 50.0 + 20.0 * lines
+            draw = partial(_draw_forest, forest=section)
+    if not there:
         return ""
-    if isinstance(section, Curves):
-        height = _curves_height(section)
-    else:
-        height = 30.0 + 34.0 * len(list(filter(None, section.groups))) + 24.0 * sum(map(len, section.groups.values()))
     with _figure(WIDTH, height) as figure:
-        if isinstance(section, Curves):
-            said = _draw_curves(figure, section, styles)
-        else:
-            said = _draw_bars(figure, section, styles)
+        said = draw(figure)
         svg = _saved(figure, "svg", "none").decode()
     return _themed(svg, said)
 
@@ -288,3 +296,51 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> st
     axes.set_axisbelow(True)
     axes.spines[:].set_visible(False)
     return "; ".join(said)
+
+
+def _forest_lines(points: Mapping[str, Any]) -> float:
+    """Height of the values of environments, in lines of text."""
+    return float(len(points)) if len(points) <= MOST_NAMED else max(2.0, 0.2 * len(points))
+
+
+def _draw_forest(figure: FigureBase, forest: Forest) -> str:
+    """Draw the forest plot, and return in words what it shows. Intervals far beyond all values end at the edge."""
+    axes = figure.subplots()
+    place, names, said = 0.0, {}, []
+    ends = [end for spread in forest.spreads.values() for point in spread.points.values() for end in point]
+    known = _drawable(ends)[np.isfinite(_drawable(ends))]
+    low, high = min([0.0, *known]), max([0.0, *known])
+    margin = 0.15 * (high - low) or 1.0
+    for name, spread in forest.spreads.items():
+        heading = axes.text(0, place, _shortened(name, 50), transform=axes.get_yaxis_transform())
+        heading.set(fontweight="bold", va="center", in_layout=False)
+        named = len(spread.points) <= MOST_NAMED
+        points = list(spread.points.items())
+        points = points if named else sorted(points, key=lambda item: item[1][0])
+        step = _forest_lines(spread.points) / len(points) if points else 1.0
+        for number_of, (environment, (value, least, most)) in enumerate(points):
+            here = place + 1.0 + step * number_of
+            axes.plot([least, most], [here, here], color=SOFT, linewidth=1.5 if named else 1)
+            axes.plot([value], [here], color=SOFT, marker="s", markersize=5 if named else 2.5)
+            if named:
+                names[here] = _shortened(environment, 24)
+        here = place + 1.0 + _forest_lines(spread.points)
+        if not named:
+            names[place + 0.5 + _forest_lines(spread.points) / 2] = f"{len(points)} environments"
+        names[here] = "pooled"
+        axes.plot(spread.predicted, [here, here], color=_POOLED, linewidth=1.5)
+        across = [spread.mean - spread.half, spread.mean, spread.mean + spread.half, spread.mean]
+        axes.fill(across, [here, here - 0.3, here, here + 0.3], color=_POOLED, linewidth=0)
+        said.append(f"{name} {number(spread.mean, 2)}")
+        place = here + 1.4
+    axes.axvline(0, color=SOFT, linewidth=1, linestyle=(0, (3, 3)), zorder=0.5)
+    axes.set_yticks(list(names), list(names.values()))
+    axes.set_ylim(place - 0.6, -0.8)
+    axes.set_xlim(low - margin, high + margin)
+    axes.set_xlabel(_shortened(forest.x, 50), color=SOFT)
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.tick_params(axis="x", labelcolor=SOFT)
+    axes.grid(axis="x", color=GRID, linewidth=1)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    return f"{forest.x}, pooled: {'; '.join(said)}"

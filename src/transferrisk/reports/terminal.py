@@ -1,4 +1,4 @@
-"""Values and progress on a terminal. Figures are left out but for heat maps, which are printed as tables.
+"""Values and progress on a terminal. Heat maps and forest plots are printed as tables, other figures left out.
 
 Values go to standard output; progress bars to stderr, so that the output can be piped.
 """
@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text as Words
 
-from .values import Bars, Cell, Chapter, Curves, Entry, Group, Heatmap, Section, Table, Text, in_unit, one_line
+from .values import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit, one_line
 
 
 def width() -> int:
@@ -52,6 +52,8 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
                 for name, row in zip(value.rows, value.values.tolist(), strict=True):
                     rows.append([name, *(Cell(in_unit(x, value.unit, sign=False), x) for x in row)])
                 inner = [Table(value.title, [value.corner, *value.columns], rows, note=value.note)]
+            case Forest():
+                inner = [value.as_table()]
             case Text():
                 style = "dim" if value.folded else ""
                 lines = [(value.title, "bold"), *zip(value.lines, itertools.repeat(style))]

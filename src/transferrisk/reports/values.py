@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 
+MOST_NAMED = 8  # environments of a forest plot that are named
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 METHODS = {
@@ -221,6 +222,49 @@ class Curves:
         return False
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A number of several environments, name -> (value, low, high), and of all of them.
+
+    mean, half  the pooled value, with an interval that reaches this far either side
+    predicted   where the value of a new environment lies; nan: not known
+    """
+
+    points: Mapping[str, tuple[float, float, float]]
+    mean: float
+    half: float
+    predicted: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """A forest plot: for each name the values of environments with their intervals, a diamond for the pooled one.
+
+    A thin line through the diamond is the prediction interval. Beyond `MOST_NAMED` environments, their values stand
+    close together, in order, without names.
+    """
+
+    title: str
+    spreads: Mapping[str, Spread]
+    x: str
+    _: KW_ONLY
+    note: str = ""
+
+    def as_table(self) -> Table:
+        """The values as a table: those of few environments, of many the lowest and the highest."""
+        environments = list(dict.fromkeys(name for spread in self.spreads.values() for name in spread.points))
+        few = len(environments) <= 6
+        rows: list[list[Entry]] = []
+        for name, spread in self.spreads.items():
+            values = [spread.points[one][0] if one in spread.points else math.nan for one in environments]
+            known = [value for value in values if not math.isnan(value)] or [math.nan]
+            low, high = (number(bound, 2) for bound in spread.predicted)
+            new = None if math.isnan(spread.predicted[0]) else f"{low} to {high}"
+            rows.append([name, *(values if few else [min(known), max(known)]), spread.mean, new])
+        columns = environments if few else ["Lowest", "Highest"]
+        return Table(self.title, ["", *columns, "Pooled", "In a new one"], rows, digits=2, note=self.note or self.x)
+
+
 @dataclass(frozen=True, eq=False)
 class Pictures:
     """Sample images by name of the environment, each (classes, per class, h, w, 3)."""
@@ -229,7 +273,7 @@ class Pictures:
     images: Mapping[str, NDArray[np.uint8]]
 
 
-Figure = Curves | Bars | Heatmap | Pictures
+Figure = Curves | Bars | Heatmap | Forest | Pictures
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,379 @@
+"""What does not transfer, column by column: effects on the label in every environment, and how much they differ.
+
+A column is one or more features, such as the 0/1 features of its categories. Its effect in environment e is the slope
+a_e, by maximum likelihood on the samples of e alone, of
+
+    log p(y = c | x) = a_e s_c(x) + b_ec - log sum,        prior a_e ~ N(0, SPREAD^2), against separation
+
+where s_c(x), linear in the column's features, is the same in all environments and has unit scale: for two classes
+s_1 - s_0 has deviation 1 over all samples, so that a_e is the change of the log-odds by one deviation of the column;
+for more it is the mean over pairs of classes of var(s_c - s_c') that is 1. Intercepts b_ec take up the shares of the
+classes. Effects of columns of any kind, and of different environments, can so be compared.
+
+    one feature and two classes   s is the feature: a positive effect speaks for the second class
+    else                          s is the predictor of this column alone, fitted within all environments: a positive
+                                  effect agrees with them as a whole, a negative one is turned round
+
+Effects are of each column alone, not adjusted for the others. `pool` has the model of their differences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..functional import SoftmaxLoss
+from ..functional.linear_loss import one_hot
+from ..reports import Cell, Chapter, Forest, Section, Spread, Table
+from ..reports.values import Entry, number
+from ..settings import Bound, Count, Seed, as_json, convert
+from .pooling import Pooled, pool, t_quantile
+from .report import Estimate, Floats
+from .run import fit
+from .samples import Samples, arrange_samples
+from .without import Refitted, refit_without, thin_samples
+
+SPREAD = 2.5  # deviation of the prior of an effect
+_RIDGE = 1e-3  # of the predictor that gives a column its direction
+_BINS = 10  # of a number, to guess the environment by
+_STEPS = 50  # of Newton's method
+_ROWS = 10_000  # samples that predictors without a column are fitted to and tested on
+_LEVEL, _MATERIAL = 0.01, 0.1
+"""A column is unstable where chance explains its differences with less than the one, in deviations above the other."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnEffect:
+    """A column, its effects in E environments, and what would be lost without it.
+
+    effects  (E,) log-odds per deviation, with intervals; nan where an environment has one class or one value of it
+    pooled   of the effects: mean, heterogeneity, and what a new environment may have
+    chance   p-value of Q: how often environments with one effect would differ as much
+    guess    share of samples whose environment is guessed right from the column's values, missing ones and categories
+             included, each environment counted the same; `ColumnReport.chance` is that of blind guessing
+    loss     held-out loss of a predictor without it, less that of one with it, pooled over environments that were
+             left out of fitting; above zero: the column helps in environments that are not known. None: not fitted
+    risk     the transfer risk without it, less that with it; nan: not fitted
+    """
+
+    name: str
+    effects: Estimate
+    pooled: Pooled
+    chance: float
+    guess: float
+    loss: Pooled | None
+    risk: float
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnReport:
+    """The columns of a table, least stable first: in the order of tau, then of the size of their effect.
+
+    held_out       mean loss of linear predictors over environments that each was not fitted on; nan: not fitted
+    transfer_risk  mean over Q of the largest loss of Q's predictor in an environment P != Q
+    """
+
+    environments: tuple[Any, ...]
+    classes: tuple[Any, ...]
+    columns: tuple[ColumnEffect, ...]
+    chance: float
+    held_out: float
+    transfer_risk: float
+    ridge: float
+    confidence: float
+    seconds: float
+
+    def __getitem__(self, name: str) -> ColumnEffect:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise InputError(f"name must be a column, got {name!r}")
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The findings in words."""
+        names = unstable(self)
+        if not names:
+            return ("No column's effect on the label differs between environments by more than chance and matters.",)
+        lines = []
+        for name in names[:3]:
+            found = self[name]
+            low, high = int(np.nanargmin(found.effects.value)), int(np.nanargmax(found.effects.value))
+            lines.append(
+                f"The effect of {name} on the label does not transfer: from "
+                f"{number(float(found.effects.value[low]), 2)} in {self.environments[low]} to "
+                f"{number(float(found.effects.value[high]), 2)} in {self.environments[high]}{_without(found)}."
+            )
+        rest = len(names) - 3
+        return (*lines, f"{rest} more columns are unstable.") if rest > 0 else tuple(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The findings in the types of JSON; None where a number is not known."""
+        columns = []
+        for one in self.columns:
+            effects = {key: np.asarray(getattr(one.effects, key)).tolist() for key in ("value", "low", "high")}
+            columns.append(
+                {
+                    "name": one.name, "effects": effects, "pooled": _json_pooled(one.pooled), "chance": one.chance,
+                    "guess": one.guess, "loss": one.loss and _json_pooled(one.loss), "risk": one.risk,
+                }
+            )  # fmt: skip
+        found: dict[str, Any] = as_json(
+            {
+                "environments": list(map(str, self.environments)), "columns": columns, "chance": self.chance,
+                "held_out": self.held_out, "transfer_risk": self.transfer_risk, "ridge": self.ridge,
+                "unstable": unstable(self), "sentences": self.sentences,
+            }
+        )  # fmt: skip
+        return found
+
+
+def column_effects(
+    features: Any,
+    groups: Mapping[str, Sequence[int]],
+    labels: Any,
+    environments: Any,
+    *,
+    refit: bool = True,
+    rows: int = _ROWS,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> ColumnReport:
+    """Tell which columns' effects on the label differ between environments.
+
+    features    (n, d), finite, as a schema encodes them; they are standardised here
+    groups      column -> its features' indices; `column_groups(schema)` has them
+    labels      (n,), environments likewise, as `audit` takes them
+    refit       also fit linear predictors without each column, as `ColumnEffect.loss` and `risk` need
+    rows        samples used for that, drawn from every environment alike
+    """
+    begun = time.perf_counter()
+    refit, rows, seed = convert("refit", refit, bool), convert("rows", rows, Count), convert("seed", seed, Seed)
+    confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
+    samples = arrange_samples(features, labels, environments, 2, seed, True)
+    d = samples.rows.shape[1] - 1
+    places = {name: _indices(name, indices, d) for name, indices in groups.items()}
+    with torch.no_grad():
+        scores = [_score(samples, indices) for indices in places.values()]
+        values, errors = _slopes(samples, scores)
+        guesses = [_guess(samples, indices) for indices in places.values()]
+        without = (
+            refit_without(thin_samples(samples, rows, seed), list(places.values())) if refit else Refitted.none(places)
+        )
+    sizes = samples.counts.sum((1, 2))
+    half = np.array([t_quantile(confidence, max(1, n - 2)) for n in sizes]) * errors
+    found = []
+    for k, name in enumerate(places):
+        effects = Estimate(values[k], values[k] - half[k], values[k] + half[k])
+        pooled = pool(values[k], errors[k] ** 2, confidence)
+        found.append(
+            ColumnEffect(name, effects, pooled, _chance(pooled), guesses[k], without.losses[k], without.risks[k])
+        )
+    found.sort(key=lambda one: (-np.nan_to_num(one.pooled.tau), -np.nan_to_num(abs(one.pooled.mean))))
+    return ColumnReport(
+        samples.environments, samples.classes, tuple(found), 1 / len(samples.environments), without.held_out,
+        without.risk, without.ridge, confidence, time.perf_counter() - begun,
+    )  # fmt: skip
+
+
+def unstable(report: ColumnReport, level: float = _LEVEL, material: float = _MATERIAL) -> tuple[str, ...]:
+    """Names of the columns to drop, least stable first; never all of them.
+
+    A column is unstable where its effects differ by more than chance (Q's p-value below level / number of columns),
+    by a deviation tau above `material`, and the sign of its effect in a new environment is not sure: the prediction
+    interval holds zero, or there are too few environments for one.
+    """
+    names = []
+    for one in report.columns:
+        beyond_chance = one.chance < level / len(report.columns)
+        if beyond_chance and one.pooled.tau > material and not (one.pooled.low > 0 or one.pooled.high < 0):
+            names.append(one.name)
+    return tuple(names[: max(0, len(report.columns) - 1)])
+
+
+def column_groups(schema: Any) -> dict[str, list[int]]:
+    """The features' indices of each column of a `data.schema.Schema`, in the encoding "features"."""
+    groups, place = {}, 0
+    for column in schema.columns:
+        groups[column.name] = list(range(place, place + len(column.features)))
+        place += len(column.features)
+    return {name: indices for name, indices in groups.items() if indices}
+
+
+def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
+    """The sections of a page about columns: a table of the `most` worst, and their effects in every environment.
+
+    >>> Page(title, lead, [*sections, *column_sections(report)], settings, command)
+    """
+    worst, fitted = report.columns[:most], report.columns[0].loss is not None
+    dropped = unstable(report)
+    columns = ["Column", "Mean effect", "Tau", "I², %", "In a new one", "Guessed, %"]
+    columns += ["Loss without", "Risk without"] if fitted else []
+    rows: list[list[Entry]] = []
+    for one in worst:
+        interval = f"{number(one.pooled.low, 2)} to {number(one.pooled.high, 2)}"
+        row: list[Entry] = [
+            one.name,
+            one.pooled.mean,
+            one.pooled.tau,
+            Cell(number(100 * one.pooled.i2, 0), one.pooled.i2),
+        ]
+        row += [interval if np.isfinite(one.pooled.low) else None, Cell(number(100 * one.guess, 1), one.guess)]
+        row += [_signed(one.loss.mean), _signed(one.risk)] if one.loss is not None else []
+        rows.append(row)
+    note = (
+        "Effects are log-odds by one deviation of the column, of each column alone. Tau: their deviation between "
+        "environments, above what chance explains; bold where the column is unstable. Guessed: how often the "
+        f"environment is guessed right from the column, by chance in {100 * report.chance:.1f} %."
+    )
+    if fitted:
+        note += (
+            f" Linear predictors lose {report.held_out:.3f} in an environment they were not fitted on, and the "
+            f"transfer risk is {report.transfer_risk:.3f}: the last two columns are their changes without it."
+        )
+    marked = [place for place, one in enumerate(worst) if one.name in dropped]
+    table = Table(
+        f"Columns, least stable first{_shown(worst, report)}", columns, rows, digits=2, emphasised=marked, note=note
+    )
+    spreads = {}
+    for one in worst:
+        points = zip(map(str, report.environments), one.effects.value, one.effects.low, one.effects.high, strict=True)
+        spreads[one.name] = Spread(
+            {name: (float(value), float(low), float(high)) for name, value, low, high in points},
+            one.pooled.mean,
+            t_quantile(report.confidence, max(1, one.pooled.k - 1)) * one.pooled.error,
+            (one.pooled.low, one.pooled.high),
+        )
+    forest = Forest("Effects on the label in every environment", spreads, "log-odds by one deviation of the column")
+    return [Chapter("What does not transfer", [table, forest], report.sentences)]
+
+
+def _shown(worst: Sequence[ColumnEffect], report: ColumnReport) -> str:
+    return f": {len(worst)} of {len(report.columns)}" if len(worst) < len(report.columns) else ""
+
+
+def _signed(value: float) -> Cell:
+    text = number(value, 3)
+    return Cell(f"+{text}" if value >= 0.0005 else text, value)
+
+
+def _without(found: ColumnEffect) -> str:
+    if found.loss is None or not np.isfinite(found.loss.mean):
+        return ""
+    verb = "raises" if found.loss.mean > 0 else "lowers"
+    return f"; dropping it {verb} the held-out loss by {abs(found.loss.mean):.3f}"
+
+
+def _json_pooled(found: Pooled) -> dict[str, float]:
+    return {name: getattr(found, name) for name in ("mean", "error", "tau2", "q", "i2", "low", "high", "k")}
+
+
+def _indices(name: str, indices: Sequence[int], d: int) -> list[int]:
+    found = [int(i) for i in indices]
+    if not found or min(found) < 0 or max(found) >= d:
+        raise InputError(f"groups[{name!r}] must be indices of features, 0 to {d - 1}, got {list(indices)}")
+    return found
+
+
+def _chance(pooled: Pooled) -> float:
+    """Share of draws of chi-square with k - 1 degrees of freedom above Q."""
+    from scipy.special import chdtrc
+
+    return float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")
+
+
+def _score(samples: Samples, indices: Sequence[int]) -> Tensor:
+    """s, (n, C) float64, as the module says; all zero for a column that does not vary."""
+    C, values = len(samples.classes), samples.rows[:, indices]
+    if len(indices) == 1 and C == 2:
+        logits = values.double() * torch.tensor([-0.5, 0.5], dtype=torch.float64)
+    else:
+        within = values.clone()
+        for e in range(len(samples.environments)):
+            within[samples.span(e)] -= within[samples.span(e)].mean(0)
+        rows = torch.cat([within, torch.ones_like(within[:, :1])], 1)
+        weights = rows.new_empty(1, len(rows))
+        for e in range(len(samples.environments)):
+            own = samples.span(e)
+            weights[:, own] = 1 / (len(samples.environments) * (own.stop - own.start))
+        predictor = fit(SoftmaxLoss(rows, samples.labels, weights, C, _RIDGE, True)).value
+        logits = (values @ predictor[0, :, :-1].mT).double()
+    scale = (2 / (C - 1) * logits.var(0).sum()).sqrt()
+    return logits / scale if scale > 1e-9 else torch.zeros_like(logits)
+
+
+def _slopes(samples: Samples, scores: Sequence[Tensor]) -> tuple[Floats, Floats]:
+    """The effects a_e and their standard errors, (K, E) each; nan where an environment does not tell."""
+    E, C = len(samples.environments), len(samples.classes)
+    values, errors = np.full((2, len(scores), E), np.nan)
+    for e in range(E):
+        own = samples.span(e)
+        s = torch.stack([score[own] for score in scores])  # (K, n, C)
+        there = samples.counts[e].sum(0) > 0
+        varies = ((s - s.mean(1, keepdim=True)).abs().amax((1, 2)) > 1e-6).numpy()
+        if there.sum() < 2 or not varies.any():
+            continue
+        targets = one_hot(samples.labels[own], C, torch.float64)[:, there]
+        values[varies, e], errors[varies, e] = _newton(s[varies][:, :, there], targets)
+    return values, errors
+
+
+def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
+    """The slope of s (K, n, C) for targets (n, C), and its error: Newton's method on (a, b_1..b_C) with short steps."""
+    K, n, C = s.shape
+    start = torch.cat([torch.zeros(1, dtype=s.dtype), targets.mean(0).log()])
+    theta, prior = start.repeat(K, 1), torch.full((1 + C,), 1e-6 * n, dtype=s.dtype)  # the second fixes the sum of b
+    prior[0] = SPREAD**-2
+    design = torch.cat([s.unsqueeze(-1), torch.eye(C, dtype=s.dtype).expand(K, n, C, C)], -1)  # (K, n, C, 1 + C)
+    for _ in range(_STEPS):
+        p = torch.softmax((design @ theta[:, None, :, None]).squeeze(-1), -1)
+        gradient = torch.einsum("knc,knci->ki", p - targets, design) + prior * (theta - start)
+        centred = design - torch.einsum("knc,knci->kni", p, design).unsqueeze(2)
+        hessian = torch.einsum("knc,knci,kncj->kij", p, centred, centred) + prior.diag()
+        step = torch.linalg.solve(hessian, gradient)
+        theta = theta - step * (2 / step.abs().amax(1, keepdim=True)).clamp(max=1)
+        if step.abs().max() < 1e-9:
+            break
+    variance = torch.linalg.inv(hessian)[:, 0, 0]
+    return theta[:, 0].numpy(), variance.sqrt().numpy()
+
+
+def _guess(samples: Samples, indices: Sequence[int]) -> float:
+    """How often the environment is guessed right from the 0/1 features of a column and bins of its first other one.
+
+    The likeliest environment of each bin is found on one half of the samples, and tested on the other.
+    """
+    E, key, has_number = len(samples.environments), np.zeros(len(samples.labels), np.int64), False
+    for i in indices:
+        values = samples.rows[:, i].numpy()
+        distinct = np.unique(values)
+        if len(distinct) > 2:
+            if has_number:
+                continue
+            has_number = True
+            edges = np.unique(np.quantile(values, np.linspace(0, 1, _BINS + 1)[1:-1]))
+            code = np.searchsorted(edges, values)
+        else:
+            code = (values > distinct[0]).astype(np.int64)
+        key = np.unique(key * (_BINS + 2) + code, return_inverse=True)[1]
+    place, half = np.empty((2, len(key)), np.int64)
+    for e in range(E):
+        for k in range(2):
+            place[samples.span(e, k)], half[samples.span(e, k)] = e, k
+    counts = np.zeros((2, key.max() + 1, E))
+    np.add.at(counts, (half, key, place), 1)
+    sizes = counts.sum(1)  # (2, E)
+    shares = counts / np.maximum(sizes, 1)[:, None]
+    right = []
+    for train, test in ((0, 1), (1, 0)):
+        guessed = (shares[train] + 1e-9 * shares[train].sum(1, keepdims=True)).argmax(1)  # (bins,)
+        hit = shares[test][np.arange(len(guessed)), guessed]
+        right.append(hit.sum() / E)
+    return float(np.mean(right))
