@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from audited import RIDGE, problem
+from scipy.stats import norm
 
 import transferrisk
 from transferrisk import audit
 from transferrisk.auditing import Estimate, WorstPair
-from transferrisk.auditing.page import page_of
+from transferrisk.auditing.page import accuracy_table, page_of
+from transferrisk.auditing.pooling import pool
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,40 @@ def test_the_page_shows_names_as_they_are_and_a_dash_for_what_is_not_known(tmp_p
     (pairs,) = (section for section in page_of(found).sections if section.title == "Worst pairs")
     assert len(pairs.rows) == 6  # of the three that can be judged
     assert f"{found.loss.value[0, 2]:.3f}" in page
+
+
+def test_the_verdict_expects_of_a_new_environment_what_pooling_says(case):
+    *_, found = case
+    left = found.left_out_accuracy
+    width = 2 * norm.ppf(0.975)
+    expected = pool(left.value, ((left.high - left.low) / width) ** 2)
+    assert found.expected["accuracy"].mean == pytest.approx(expected.mean)
+    answer, expectation, worry, following = found.verdict
+    assert answer.startswith("Will a model transfer?")
+    assert f"expect {100 * expected.mean:.1f} % right" in expectation
+    assert f"guessing gets {100 * found.majority.mean():.1f} %" in expectation
+    least = int((left.value - found.majority).argmin())
+    assert f"about {least}: {100 * left.value[least]:.1f} % right" in worry
+    assert "trm fit" in following
+    assert found.to_dict()["verdict"] == list(found.verdict)
+    assert page_of(found).lead == found.verdict
+
+
+def test_a_model_of_noise_does_not_transfer():
+    rng = np.random.default_rng(0)
+    e, y = np.arange(400) % 4, (rng.random(400) < 0.2).astype(int)
+    found = audit(rng.normal(size=(400, 3)), y, e, ridge=RIDGE, bootstrap=20)
+    assert found.verdict[0].startswith("Will a model transfer? No:")
+    assert "no better than" in found.verdict[2]
+
+
+def test_many_environments_are_folded_with_the_neediest_first():
+    X, y, e = problem(n=900, E=30)
+    found = audit(X, y, e, ridge=RIDGE, folds=2, bootstrap=5)
+    table = accuracy_table(found)
+    above = found.left_out_accuracy.value - found.majority
+    assert [row[0] for row in table.rows] == [str(name) for name in np.argsort(above, kind="stable")]
+    assert len(table.rows) - len(table.folded) == 20
+    maps = page_of(found).sections[1].sections[0]
+    assert maps.values.shape == (20, 20)
+    assert maps.rows[0] == table.rows[0][0]

@@ -239,3 +239,16 @@ def test_names_are_escaped_before_any_browser_sees_them():
     assert "<img src=x" not in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 10
     assert HOSTILE[4] in html  # braces are text
+
+
+def test_long_tables_show_both_ends_and_files_have_all(capsys):
+    table = Table("Long", ["name", "value"], [[f"row{i}", float(i)] for i in range(30)], fold=3)
+    assert table.folded == range(3, 27)
+    print_values(table)
+    shown = re.findall(r"row\d+", printed := capsys.readouterr().out)
+    assert shown == ["row0", "row1", "row2", "row27", "row28", "row29"]
+    assert "24 more" in printed
+    page = render_page(Page("Title", [], [table], {}, ""))
+    assert all(f"row{i}<" in page for i in range(30))
+    assert 'data-fold="3"' in page
+    assert not Table("Short", ["name"], [["a"]] * 7, fold=3).folded

@@ -9,15 +9,19 @@ from ..reports.values import Entry
 from .report import MAJORITY, NOT_JUDGED, Audit
 
 _PAIRS = 10  # listed, of the worst
+_ENDS = 10  # environments that are shown at either end, the worst and the best, where there are many
 _MOST_COLUMNS = 8  # environments beside each other on a terminal
 _CORNER = "fitted on ↓ tested on →"
 
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     """Return the page of an audit of this data by this command."""
-    sentences = audit.sentences
+    verdict, sentences = audit.verdict, audit.sentences
     star = "" if audit.judged.all() else f" {NOT_JUDGED}."
-    names, loss, right = audit.marked_names, audit.loss, audit.accuracy
+    shown = _shown(audit)
+    names, loss, right = [audit.marked_names[e] for e in shown], audit.loss, audit.accuracy
+    block = np.ix_(shown, shown)
+    loss, right = loss[block], right[block]
     maps = [
         Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
         Heatmap(
@@ -27,12 +31,11 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     ]  # fmt: skip
     note = (
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
-        f"outside of one fold, and tested in the environment in the column, on that fold.{star}"
+        f"outside of one fold, and tested in the environment in the column, on that fold.{_few(audit)}{star}"
     )
     matrices = Group("Transfer matrices", maps, note)
     sections: list[Section] = [matrices, _bars(audit, star), _pairs(audit), _environments(audit)]
-    if sentences[2:]:
-        sections.insert(0, Text("Findings", sentences[2:]))
+    sections.insert(0, Text("Findings", sentences))
     settings = {}
     for name, value in audit.settings.items():
         if value is not None:
@@ -41,7 +44,7 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     settings["Classes"] = ", ".join(map(str, audit.classes))
     settings["Seconds"] = f"{audit.seconds['all']:.1f}, of which the matrix {audit.seconds['matrix']:.1f}"
     title = f"Do these features transfer? {data}".strip()
-    return Page(title, sentences[:2], sections, settings, command)
+    return Page(title, verdict, sections, settings, command)
 
 
 def accuracy_table(audit: Audit) -> Table:
@@ -58,7 +61,8 @@ def accuracy_table(audit: Audit) -> Table:
         for name, row in pairs:
             rows.append([name, *map(percent, row)])
         return Table(f"{title}; rows: fitted on, columns: tested on", ["Fitted on", *names], rows, note=note)
-    for p, name in enumerate(names):
+    for p in by_need(audit):
+        name = names[p]
         others = np.where(audit.judged, values[:, p], np.inf)
         others[p] = np.inf
         q = int(others.argmin()) if np.isfinite(others).any() else p
@@ -66,12 +70,40 @@ def accuracy_table(audit: Audit) -> Table:
         there = (values[p, p], audit.pooled_accuracy.value[p], audit.left_out_accuracy.value[p])
         rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
     columns = ["Environment", "Fitted there", "On all", "On all others", "Worst other", "Most frequent"]
-    return Table(title, columns, rows, note=note)
+    title += "; the environments that need most first"
+    return Table(title, columns, rows, note=note, fold=_ENDS)
+
+
+def by_need(audit: Audit) -> list[int]:
+    """Return the environments from where the left-out predictor is least above guessing to where it is most.
+
+    Those that cannot be judged come last.
+    """
+    above = audit.left_out_accuracy.value - audit.majority
+    order: list[int] = np.argsort(np.where(audit.judged, above, np.inf), kind="stable").tolist()
+    return order
+
+
+def _shown(audit: Audit) -> list[int]:
+    """The environments of maps and bars: all, or those at both ends of the order by need."""
+    if len(audit.environments) <= 2 * _ENDS:
+        return list(range(len(audit.environments)))
+    order = [e for e in by_need(audit) if audit.judged[e]]
+    return order if len(order) <= 2 * _ENDS else order[:_ENDS] + order[-_ENDS:]
+
+
+def _few(audit: Audit) -> str:
+    """A sentence that says which environments are shown, where it is not all."""
+    shown, count = len(_shown(audit)), len(audit.environments)
+    if shown == count:
+        return ""
+    return f" {shown} of {count} environments, those that need most first; --json and to_frame() have all."
 
 
 def _bars(audit: Audit, star: str) -> Bars:
     groups: dict[str, list[Bar]] = {}
-    for p, place in enumerate(audit.marked_names):
+    for p in _shown(audit):
+        place = audit.marked_names[p]
         fits = (
             ("fitted there", audit.accuracy[p, p]),
             ("fitted on all", audit.pooled_accuracy[p]),
@@ -82,7 +114,7 @@ def _bars(audit: Audit, star: str) -> Bars:
             if np.isfinite(right.value):
                 groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{star}"
+    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{_few(audit)}{star}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 
@@ -102,7 +134,8 @@ def _pairs(audit: Audit) -> Table:
 
 def _environments(audit: Audit) -> Table:
     rows: list[list[Entry]] = []
-    for e, name in enumerate(audit.environments):
+    for e in by_need(audit) if len(_shown(audit)) < len(audit.environments) else range(len(audit.environments)):
+        name = audit.environments[e]
         counts, ridge = audit.counts[e], audit.ridges[e]
         share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else "-"
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
@@ -112,4 +145,4 @@ def _environments(audit: Audit) -> Table:
         f"several environments have the ridge {audit.pooled_ridge:.2g}."
     )
     columns = ["Environment", "Samples", "Classes", "Most frequent class, %", "IRMv1 penalty", "Ridge", "To mind"]
-    return Table("Environments", columns, rows, digits=5, note=note)
+    return Table("Environments", columns, rows, digits=5, note=note, fold=_ENDS)

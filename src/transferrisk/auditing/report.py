@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import listed
 from ..settings import as_json
+from .pooling import Pooled, pool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +24,7 @@ Floats = NDArray[np.float64]
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
 MAJORITY = "most frequent"  # what guessing the most frequent class gives
+_REMARKS = 5  # told in sentences
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 
 
@@ -99,6 +103,24 @@ class Audit:
     seconds: Mapping[str, float]
 
     @property
+    def expected(self) -> dict[str, Pooled]:
+        """What a predictor fitted on all environments will have in a new one: its "accuracy" and its "loss".
+
+        Pooled over judged environments, each left out once: `low` to `high` is where a new environment's value lies.
+        """
+        found = {}
+        width = 2 * NormalDist().inv_cdf(0.5 + self.settings["confidence"] / 2)
+        for name, left in (("accuracy", self.left_out_accuracy), ("loss", self.left_out_loss)):
+            variances = ((left.high - left.low) / width) ** 2
+            found[name] = pool(left.value[self.judged], variances[self.judged], self.settings["confidence"])
+        return found
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """Whether a model will transfer, what to expect of it, where to worry, and what to do next."""
+        return tuple(filter(None, verdict_of(self)))
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """The findings in words, the most telling first.
 
@@ -113,13 +135,17 @@ class Audit:
                 lines.append(_by_loss(self, self.worst))
             at_home = float(np.mean(np.diag(self.loss.value)[self.judged]))
             lines.append(
-                f"the transfer risk is {self.transfer_risk}, in cross-entropy: what a predictor fitted in one "
-                f"environment loses in the worst other one; at home it loses {at_home:.3f}, in the average other one "
-                f"{self.mean_transfer_risk}."
+                f"the transfer risk is {self.transfer_risk}: the mean cross-entropy of a predictor fitted in one "
+                f"environment in the other one where it does worst. At home its cross-entropy is {at_home:.3f}, in the "
+                f"average other environment {self.mean_transfer_risk}."
             )
         lines += [_left_out(self), _guessed(self)]
-        for name, remark in self.remarks.items():
+        for name, remark in islice(self.remarks.items(), _REMARKS):
             lines.append(f"environment {name} {remark}.")
+        if len(self.remarks) > _REMARKS:
+            lines.append(
+                f"{len(self.remarks) - _REMARKS} more environments have a remark: see the page's Environments."
+            )
         return tuple([line[0].upper() + line[1:] for line in lines if line])
 
     @property
@@ -179,6 +205,8 @@ class Audit:
                 "remarks": self.remarks,
                 "settings": self.settings,
                 "seconds": self.seconds,
+                "expected": {name: asdict(found) for name, found in self.expected.items()},
+                "verdict": self.verdict,
                 "sentences": self.sentences,
             }
         )
@@ -217,6 +245,64 @@ class Audit:
         return "\n".join([*lines, f"transfer risk {self.transfer_risk}"])
 
     __repr__ = __str__
+
+
+def verdict_of(audit: Audit) -> list[str]:
+    """See `Audit.verdict`; each line stands for itself."""
+    judged = np.flatnonzero(audit.judged)
+    if len(judged) < 2:
+        return ["Will a model transfer? That cannot be told: fewer than two environments are large enough to judge."]
+    left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
+    guessed, behind, needy = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
+    if guessed.mean() > 0.5:
+        answer = "No"
+    elif guessed.any() or behind.any():
+        answer = "In part"
+    else:
+        answer = "Yes"
+    return [
+        f"Will a model transfer? {answer}: fitted on all other environments, it beats always guessing the most "
+        f"frequent class in {(~guessed).sum()} of {len(judged)}, and falls behind a model fitted there, by more "
+        f"than chance, in {behind.sum()}.",
+        _expectation(audit, float(most.mean())),
+        _worry(audit, judged),
+        _advice(audit, answer, judged[needy[(behind | guessed)[needy]]]),
+    ]
+
+
+def _expectation(audit: Audit, most: float) -> str:
+    right, loss = audit.expected["accuracy"], audit.expected["loss"]
+    between = ""
+    if np.isfinite(right.low):
+        confidence = f"{100 * audit.settings['confidence']:g} %"
+        between = f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
+    return (
+        f"In a new environment expect {100 * right.mean:.1f} % right{between} and a cross-entropy of {loss.mean:.3f}, "
+        f"judged by {right.k} environments, each left out once; guessing gets {100 * most:.1f} %."
+    )
+
+
+def _worry(audit: Audit, judged: NDArray[np.int64]) -> str:
+    """The environment where the left-out predictor is least above guessing."""
+    above = audit.left_out_accuracy.value - audit.majority
+    e = int(judged[above[judged].argmin()])
+    left, most = 100 * audit.left_out_accuracy.value[e], 100 * audit.majority[e]
+    than = "no better than" if left <= most else "against"
+    own = 100 * audit.accuracy.value[e, e]
+    return (
+        f"Worry most about {audit.environments[e]}: {left:.1f} % right, {than} {most:.1f} % by guessing; "
+        f"a model fitted there gets {own:.1f} %."
+    )
+
+
+def _advice(audit: Audit, answer: str, needy: NDArray[np.int64]) -> str:
+    if answer == "Yes":
+        return "Next: fit a model on all environments with trm fit, which tests it in the same way."
+    names = listed([str(audit.environments[e]) for e in needy], 5)
+    return (
+        f"Next: label samples of every new environment before a model is relied on there; look at {names} first. "
+        "trm fit tells whether another model, linear or not, does better there."
+    )
 
 
 def _json_name(name: Any) -> Any:
@@ -295,8 +381,8 @@ def _left_out(audit: Audit) -> str:
             f"against {own}."
         )
     return (
-        f"{name} loses most by being unseen, {_percent(lost)} points: a predictor fitted on all others gets {left} "
-        f"right there, one of its own {own}."
+        f"the environment that loses most by being unseen is {name}, {_percent(lost)} points: a predictor fitted on "
+        f"all others gets {left} right there, one fitted there {own}."
     )
 
 
@@ -321,4 +407,5 @@ def _guessed(audit: Audit) -> str:
 
 
 def _percent(share: Estimate, sign: str = "") -> str:
-    return f"{100 * share.value:.1f}{sign} ({100 * share.low:.1f} to {100 * share.high:.1f})"
+    low, high = max(-1.0, share.low), min(1.0, share.high)
+    return f"{100 * share.value:.1f}{sign} ({100 * low:.1f} to {100 * high:.1f})"

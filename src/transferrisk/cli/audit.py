@@ -106,5 +106,5 @@ def audit(
     found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))
     if as_json and as_json.write(found.to_dict() | {"page": str(target)}):
         return
-    print_values(accuracy_table(found), *found.sentences)
+    print_values(*found.verdict, accuracy_table(found), *found.sentences)
     print_line(f"Report: {readable(target)}")

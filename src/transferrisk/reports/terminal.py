@@ -90,6 +90,10 @@ def _rich_table(value: Table, starred: bool) -> table.Table:
         heading = Words(one_line(name), overflow="fold")
         printed.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for place, row in enumerate(rows):
+        if place in value.folded:
+            if place == value.folded.start:
+                printed.add_row(Words(f"… {len(value.folded)} more", style="dim"))
+            continue
         words = []
         for cell in row:
             text = Words(one_line(cell.text), style="bold" if cell.bold else "")

@@ -60,7 +60,11 @@ Entry = Cell | str | float | int | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that can be sorted by each column; floats have `digits` decimals, the emphasised rows are bold."""
+    """Rows that can be sorted by each column; floats have `digits` decimals, the emphasised rows are bold.
+
+    fold  where there are more than twice as many rows, only so many at the top and at the bottom are shown: on a page
+          until the others are asked for, on a terminal for good. Other formats have all. None: all are shown
+    """
 
     title: str
     columns: Sequence[str]
@@ -69,6 +73,13 @@ class Table:
     digits: int = 1
     emphasised: Sequence[int] = ()
     note: str = ""
+    fold: int | None = None
+
+    @property
+    def folded(self) -> range:
+        """The rows that are not shown at first; a single one would save nothing."""
+        count, shown = len(self.rows), len(self.rows) if self.fold is None else self.fold
+        return range(shown, count - shown) if count > 2 * shown + 1 else range(0)
 
     def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):

@@ -1,5 +1,5 @@
 "use strict";
-// The page is whole without this: it adds a switch of theme, sorting, and arrow keys in heat maps.
+// The page is whole without this: it adds a switch of theme, sorting, folding of long tables, and arrow keys in heat maps.
 (() => {
   const root = document.documentElement, KEY = "transferrisk-theme";
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -47,8 +47,30 @@
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
         body.append(...[...body.rows].sort((a, b) => compare(a.cells[column], b.cells[column], sign)));
+        fold(table);
       });
     });
+  }
+
+  // Long tables show their first and last rows, however they are sorted, until all are asked for.
+  function fold(table) {
+    const rows = [...table.tBodies[0].rows], shown = Number(table.dataset.fold);
+    rows.forEach((row, place) => {
+      row.classList.toggle("folded", "fold" in table.dataset && place >= shown && place < rows.length - shown);
+    });
+  }
+  function foldable(table) {
+    const count = table.tBodies[0].rows.length, button = document.createElement("button");
+    button.type = "button";
+    button.className = "unfold";
+    button.textContent = `Show all ${count} rows; here are the first and the last ${table.dataset.fold}`;
+    button.addEventListener("click", () => {
+      delete table.dataset.fold;
+      fold(table);
+      button.remove();
+    });
+    table.closest(".scroll").before(button);
+    fold(table);
   }
 
   // One stop of the tabulator for a heat map; the arrows move inside it.
@@ -86,6 +108,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     themeButton();
     document.querySelectorAll("table.sortable").forEach(sortable);
+    document.querySelectorAll("table[data-fold]").forEach(foldable);
     document.querySelectorAll("table.heat").forEach(walkable);
     scrolling();
     addEventListener("resize", scrolling);
