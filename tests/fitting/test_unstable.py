@@ -1,0 +1,54 @@
+"""A column that agrees with the label in the training sites and not in the next one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from transferrisk.fitting.unstable import DropUnstable
+
+
+def sites(agreements, rows=1000, seed=0):
+    """Four columns that give about 75 % together, two without meaning, and the last that agrees so often."""
+    rng, parts, places = np.random.default_rng(seed), [], []
+    for e, agrees in enumerate(agreements):
+        y = rng.integers(2, size=rows)
+        real = rng.normal(size=(rows, 4)) + np.array([0.45, 0.4, 0.25, 0.2]) * (2 * y - 1)[:, None]
+        parts.append(np.c_[real, rng.normal(size=(rows, 2)), np.where(rng.random(rows) < agrees, y, 1 - y), y])
+        places += [e] * rows
+    table = np.concatenate(parts)
+    return table[:, :-1], table[:, -1].astype(int), np.array(places)
+
+
+@pytest.mark.parametrize("agreements", [(0.95, 0.85), (0.95, 0.9, 0.85)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_future_site_gains_by_what_is_dropped(agreements, seed):
+    X, y, e = sites((*agreements, 0.1), seed=seed)
+    train = e < len(agreements)
+    with sklearn.config_context(enable_metadata_routing=True):
+        drop = DropUnstable().set_fit_request(environments=True)
+        linear = make_pipeline(drop, LogisticRegression()).fit(X[train], y[train], environments=e[train])
+    assert linear[0].dropped_ == ("6",)
+    booster = HistGradientBoostingClassifier(random_state=0).fit(X[train], y[train])
+    assert linear.score(X[~train], y[~train]) > max(0.68, booster.score(X[~train], y[~train]) + 0.05)
+
+
+def test_features_of_a_column_go_together():
+    X, y, e = sites((0.95, 0.8))
+    both = np.c_[X[:, :3], X[:, 6], 1 - X[:, 6]]
+    found = DropUnstable({"a": [0], "b": [1], "c": [2], "scanner": [3, 4]}).fit(both, y, e)
+    assert found.dropped_ == ("scanner",)
+    np.testing.assert_array_equal(found.transform(both), both[:, :3])
+    assert found.get_feature_names_out().tolist() == ["x0", "x1", "x2"]
+
+
+def test_stable_columns_stay():
+    X, y, e = sites((0.9, 0.9))
+    assert DropUnstable().fit(X, y, e).dropped_ == ()
+    with pytest.raises(NotFittedError):
+        DropUnstable().transform(X)
