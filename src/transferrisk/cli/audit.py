@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,12 +22,16 @@ from .options import (
     SkipBad,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..data import EnvironmentSet
+
 Data = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="An .npz, .csv, .tsv or .parquet file, or a data set of trm data list; with --model also a folder of "
-        "images.",
+        help="An .npz, .csv, .tsv or .parquet file, a folder of images, or a data set of trm data list.",
     ),
 ]
 Output = Annotated[Path, typer.Option(metavar="FILE", help="Page to write, .html.")]
@@ -36,7 +40,7 @@ Model = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="A folder of trm train or trm fit, whose features are audited in place of the data's own, on rows that "
-        "the model was not trained on. Images need one.",
+        "the model was not trained on. Default for images: features of a pretrained backbone.",
     ),
 ]
 Ridge = Annotated[float | None, typer.Option(help="Ridge of every predictor. Default: by cross-validation.")]
@@ -82,13 +86,26 @@ def audit(
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--output must end in .html, got {target}")
     check_target(target)
+    backbone = ""
     with task_progress() as advance:
+
+        def tell(what: str, done: int, total: int) -> None:
+            nonlocal backbone
+            backbone = what
+            advance(what, done, total)
+
         options = Options(
             root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
             lazy=lazy or None, skip_bad=skip_bad, progress=advance,
         )  # fmt: skip
         if model is None:
-            rows = read_features(name, options)
+
+            def of_images(images: EnvironmentSet) -> Tensor | None:
+                from ..fitting.audited import pretrained_features
+
+                return pretrained_features(images, tell)
+
+            rows = read_features(name, options, of_images)
         else:
             from ..fitting.audited import read_model_features
 
@@ -106,5 +123,7 @@ def audit(
     found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))
     if as_json and as_json.write(found.to_dict() | {"page": str(target)}):
         return
+    if backbone:
+        print_line(f"Audited: {backbone}, pretrained on ImageNet; --model audits those of a model of yours.")
     print_values(*found.verdict, accuracy_table(found), *found.sentences)
     print_line(f"Report: {readable(target)}")

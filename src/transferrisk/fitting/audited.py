@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from ..auditing.samples import Audited, join_sets, unseen_sets
 from ..data import EnvironmentSet, Options, Splits, leave_out, load_data
 from ..data.catalogue import set_name
 from ..errors import InputError
 from ..files import expand_home
-from ..models import features_of
+from ..models import backbone_at_hand, build_model, features_of, is_registered
+from ..training.defaults import default_backbone
 from ..training.feed import content_digests, inputs_digest
 from ..training.spec import few_samples
 from .fitted import read_source
@@ -34,6 +38,17 @@ def read_model_features(folder: Path, given: str, options: Options) -> Audited:
     else:
         sets = _unseen_by_training(folder, spec, model.about.get("digests", {}), given, options)
     return join_sets(sets, [features_of(model.network, one.batch, len(one)) for one in sets])
+
+
+def pretrained_features(images: EnvironmentSet, on_progress: Callable[[str, int, int], None]) -> Tensor | None:
+    """Features of images by the pretrained backbone at hand, (n, d); None for small ones, which it was not made for."""
+    shape = tuple(images.inputs[:1].shape[1:])
+    usual = default_backbone(shape)
+    if is_registered(usual):
+        return None
+    name = backbone_at_hand(usual)
+    backbone = build_model(name, len(images.class_names), shape, weights="imagenet")
+    return features_of(backbone, images.batch, len(images), partial(on_progress, f"features by {name}"))
 
 
 def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> EnvironmentSet:
