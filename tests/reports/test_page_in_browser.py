@@ -131,13 +131,13 @@ def test_enter_and_space_sort(page):
 
 
 def test_button_switches_to_dark_and_is_remembered(page, file):
-    assert background(page) == LIGHT
+    soon(page, lambda: background(page) == LIGHT)
     page.find_element(By.ID, "theme").click()
-    assert background(page) == DARK
+    soon(page, lambda: background(page) == DARK)
     reload_until(page, file, lambda: background(page) == DARK)
-    assert page.find_element(By.ID, "theme").text == "Light page"
+    soon(page, lambda: page.find_element(By.ID, "theme").text == "Light page")
     page.find_element(By.ID, "theme").click()
-    assert background(page) == LIGHT
+    soon(page, lambda: background(page) == LIGHT)
     prefer(page, "dark")
     soon(page, lambda: page.execute_script("return matchMedia('(prefers-color-scheme: dark)').matches"))
     assert background(page) == LIGHT  # what was chosen goes before what the system prefers

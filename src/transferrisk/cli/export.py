@@ -15,7 +15,10 @@ def export(
     output: Annotated[Path, typer.Option(metavar="FILE", help="File to write, such as model.onnx.")],
     json: Json = None,
 ) -> None:
-    """Write a fitted model as ONNX, with its preprocessing, for runtimes without Python.
+    """Write a fitted model as ONNX, for runtimes without Python.
+
+    A model of `trm fit` takes the columns of its table, and encodes them inside; one of `trm train` takes features
+    that are encoded already.
 
     Example: trm export model --output model.onnx
     """

@@ -18,6 +18,12 @@ Label = Annotated[str | None, column_option(help="Column with the true labels. D
 Environment = Annotated[str | None, column_option(help="Column with the environments. Default: the model's.")]
 Features = Annotated[str | None, column_option(help="Array or columns with embeddings. Default: the model's.")]
 
+Sets = Annotated[bool, typer.Option("--sets", help="Add a column with the set of classes that are likely enough.")]
+Coverage = Annotated[
+    float | None,
+    typer.Option(help="Share of rows whose set is meant to hold the true class, 0.5 to 0.99. Default: 0.9."),
+]
+
 
 def predict(
     model: ModelFolder,
@@ -30,6 +36,8 @@ def predict(
     features: Features = None,
     path: PathColumn = None,
     skip_bad: SkipBad = False,
+    sets: Sets = False,
+    coverage: Coverage = None,
     json: Json = None,
 ) -> None:
     """Predict new samples with a fitted model; where they have labels, say how it did.
@@ -44,11 +52,16 @@ def predict(
     to_stdout = output == "-"
     if to_stdout and json is not None and json.path is None:
         raise InputError("--json and --output - would both write to standard output: name a file")
+    if coverage is not None and not sets:
+        raise InputError(f"--coverage is for sets, got {coverage} without --sets: add --sets, or leave it out")
+    level = (0.9 if coverage is None else coverage) if sets else None
     loaded = load_model(model)
     keep_model(Path(output), model)
     asked = Options(label=label, environment=environment, features=features, path=path, skip_bad=skip_bad)
     with task_progress() as advance:
-        done = predict_file(loaded, file, None if to_stdout else Path(output), asked, identity, chunk_rows, advance)
+        target = None if to_stdout else Path(output)
+        done = predict_file(loaded, file, target, asked, identity, chunk_rows, advance, level)
     if json is None or not json.write({**done.to_dict(), "output": output}):
-        print_values(*done.sections(), stderr=to_stdout)
+        lead = [done.lead()] if done.decision.seen else []  # else the last line says as much
+        print_values(*lead, *done.sections(), *done.remarks(), stderr=to_stdout)
         print_line(f"{done.rows} predictions{'' if to_stdout else f': {output}'}", stderr=to_stdout)

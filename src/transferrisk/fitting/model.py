@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,10 @@ from ..models import Classifier, evaluation_mode, features_of
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder
 from ..reports import Table, percent
 from ..reports.values import Entry
-from ..settings import Settings, checked_fields
+from ..settings import Settings, as_json, checked_fields
 from ..sklearn.saving import build_saved
+from .metrics import Decision, Figures, decide, per_class
+from .scoring import MANY, Scores, class_table, confusion_table, figures_table, guesses
 from .stream import ROWS, beginning, path_of, read_parts
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 CARD, COMPARISON, REPORT = "card.md", "comparison.json", "report.html"
 FILES = (WEIGHTS, DESCRIPTION, CARD, COMPARISON, REPORT)
-PREDICTION = "prediction"
+PREDICTION, SET = "prediction", "prediction_set"
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
 ALL = "all rows"
 FEW = 20  # rows; of no more than these, most may lie a little outside by chance
@@ -53,8 +54,6 @@ MOST_LINES = 5  # columns that have a line each; more share one
 
 Write = Callable[["pd.DataFrame", bool], None]
 """Takes a part of the predictions, and whether it is the first"""
-Tally = Counter[tuple[str | None, str | None, bool]]
-"""(environment, label, whether it was predicted) -> rows; None: not given"""
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,11 @@ class Model(SavedModel):
     origin: Origin = field(default_factory=Origin)
     schema: Schema | None = None
 
+    @property
+    def decision(self) -> Decision:
+        """What was learned from predictions in held-out environments, where there was a comparison."""
+        return Decision.from_dict(self.about.get("decision") or {})
+
     def predict_proba(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.float64]:
         """Probability of each class, (n, C): of a table's rows, vectors (n, d), or images (n, 3, h, w) in 0..255.
 
@@ -107,9 +111,23 @@ class Model(SavedModel):
         return self.probabilities(torch.as_tensor(samples))
 
     def predict(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.str_]:
-        """The most likely class of each sample by name, (n,)."""
-        chosen: NDArray[np.str_] = np.array(self.classes)[self.predict_proba(samples).argmax(1)]
+        """The class of each sample by name, (n,): the most likely one, or by the threshold that the model came with."""
+        places = decide(self.predict_proba(samples), self.decision.threshold)
+        chosen: NDArray[np.str_] = np.array(self.classes)[places]
         return chosen
+
+    def predict_sets(self, samples: pd.DataFrame | NDArray[Any] | Tensor, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """The classes that are in each sample's set, (n, C), see `metrics.Conformal`."""
+        return self._sets(self.predict_proba(samples), coverage)
+
+    def _sets(self, probabilities: NDArray[np.float64], coverage: float) -> NDArray[np.bool_]:
+        conformal = self.decision.conformal
+        if conformal is None:
+            raise InputError(
+                "sets (--sets) need predictions in held-out environments, and this model was fitted without a "
+                "comparison: fit it again with one"
+            )
+        return conformal.sets(probabilities, coverage)
 
     def probabilities(self, inputs: Tensor) -> NDArray[np.float64]:
         """Probabilities (n, C) of inputs as the network takes them (n, ...), images as bytes."""
@@ -138,16 +156,31 @@ def class_probabilities(network: Classifier, batch: Callable[[slice], Tensor], c
 
 def load_model(folder: Path | str) -> Model:
     """The model in a folder that `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote."""
-    saved = load_model_folder(folder, build_saved(describe_folder(folder)))
+    header = describe_folder(folder)
+    saved = load_model_folder(folder, build_saved(header))
+    _compare_description(Path(folder) / DESCRIPTION, header)
     kind = "images" if len(saved.input_shape) == 3 else "vectors"
     try:
         given = {"kind": kind, **saved.about.get("origin", {})}
         with checked_fields(Origin, given):
             origin = Origin(**given)
         content = saved.about.get("schema")
-        return Model(**vars(saved), origin=origin, schema=None if content is None else Schema.from_dict(content))
-    except (InputError, TypeError, ValueError) as error:
+        schema = None if content is None else Schema.from_dict(content)
+        model = Model(**vars(saved), origin=origin, schema=schema)
+        _ = model.decision
+        return model
+    except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{Path(folder) / WEIGHTS} cannot be understood ({error}): fit the model again") from None
+
+
+def _compare_description(path: Path, header: Mapping[str, Any]) -> None:
+    """Warn where model.json does not say what the weights' own header says, which is what counts."""
+    try:
+        described = json.loads(path.read_bytes()) if path.exists() else None
+    except (OSError, ValueError):
+        described = {}
+    if described is not None and described != {key: value for key, value in header.items() if key != "format"}:
+        warn(f"{path} is damaged or was changed: it is not used, since {WEIGHTS} describes the model", DataWarning)
 
 
 def keep_model(output: Path, folder: Path) -> None:
@@ -158,25 +191,86 @@ def keep_model(output: Path, folder: Path) -> None:
 @dataclass(frozen=True)
 class Predicted:
     """
-    rows   how many were predicted
-    right  environment -> (how many came out right, of how many), where the file has labels, one of which is known
+    rows      how many were predicted
+    decision  the model's, which tells how it did in environments it was not trained on
+    right     environment -> (how many came out right, of how many), where the file has labels, one of which is known
+    figures   environment -> how good its predictions are, likewise
+    matrix    rows with a label that is known, true class x predicted class; None: there is none
+    coverage  asked for with sets; None: there are no sets
+    covered   environment -> share of its labelled rows whose set holds the label
     """
 
     rows: int
-    right: Mapping[str, tuple[int, int]]
+    classes: tuple[str, ...]
+    decision: Decision
+    right: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    figures: Mapping[str, Figures] = field(default_factory=dict)
+    matrix: NDArray[np.int64] | None = None
+    coverage: float | None = None
+    covered: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The counts in the types of JSON."""
-        return {
+        """What is known in the types of JSON."""
+        scores = () if self.matrix is None else per_class(self.matrix)
+        named = ("precision", "recall", "f1")
+        content = {
             "rows": self.rows,
             "accuracy": {name: right / count for name, (right, count) in self.right.items()},
             "labelled_rows": {name: count for name, (_, count) in self.right.items()},
+            "figures": dict(self.figures),
+            "confusion": None if self.matrix is None else self.matrix.tolist(),
+            "classes": {
+                name: dict(zip(named, map(float, one), strict=True))
+                for name, one in zip(self.classes, scores, strict=False)
+            },
+            "held_out": {"kind": self.decision.held, "figures": dict(self.decision.seen)},
+            "threshold": self.decision.threshold,
+            "remarks": self.remarks(),
         }
+        if self.coverage is not None:
+            sets = {"coverage": self.coverage, "expected": self._expected(), "found": dict(self.covered)}
+            content["sets"] = sets
+        return dict(as_json(content))
+
+    def lead(self) -> str:
+        """One line: how many rows, and how the model did where it was not trained."""
+        seen, done = self.decision.seen, f"{counted(self.rows, 'row')} predicted."
+        if not seen:
+            return done
+        where = "environments it was not trained on" if self.decision.held == "environments" else "held-out rows"
+        accuracy, loss = (np.mean([getattr(one, name) for one in seen.values()]) for name in ("accuracy", "log_loss"))
+        worst = min(seen, key=lambda name: seen[name].accuracy)
+        return (
+            f"{done} In {where}, the model had an accuracy of {100 * accuracy:.1f} % on average, "
+            f"{100 * seen[worst].accuracy:.1f} % at worst ({worst}), and a log loss of {loss:.3f}."
+        )
+
+    def remarks(self) -> list[str]:
+        """Lines on where predictions are not better than a guess."""
+        return guesses(self.figures)
 
     def sections(self) -> list[Table]:
-        """The accuracy in each environment, where labels are known."""
-        rows: list[list[Entry]] = [[name, count, percent(right / count)] for name, (right, count) in self.right.items()]
-        return [Table("Accuracy by environment", ["Environment", "Rows", "Accuracy, %"], rows)] if rows else []
+        """Figures of each environment and of each class, where labels are known, and the coverage of sets."""
+        found: list[Table] = []
+        if self.figures:
+            found.append(figures_table(self.figures))
+        if self.matrix is not None:
+            few = len(self.classes) <= MANY
+            found.append(class_table(self.matrix, self.classes))
+            found += [confusion_table(self.matrix, self.classes)] if few else []
+        if self.coverage is not None:
+            expected = self._expected()
+            rows: list[list[Entry]] = [
+                [name, *(percent(known.get(name, float("nan"))) for known in (expected, self.covered))]
+                for name in dict.fromkeys([*expected, *self.covered])
+            ]
+            columns = ["Environment", "When it was held out, %", "In this file, %"]
+            found.append(Table(f"Rows whose set of {100 * self.coverage:g} % holds the label", columns, rows))
+        return found
+
+    def _expected(self) -> dict[str, float]:
+        conformal = self.decision.conformal
+        return {} if conformal is None or self.coverage is None else conformal.expected(self.coverage)
 
 
 def predict_file(
@@ -187,65 +281,54 @@ def predict_file(
     identity: str | None = None,
     size: int = ROWS,
     on_progress: Callable[[str, int, int], None] | None = None,
+    coverage: float | None = None,
 ) -> Predicted:
     """Write label and probabilities of each sample of a file or folder; as CSV to standard output without `output`.
 
+    With `coverage`, the column prediction_set holds the classes that are in each sample's set, joined by " | ".
     What the model had not seen is one warning each, however many parts of the file it is in.
     """
     import pandas as pd
 
     columns = [f"probability_{name}" for name in model.classes]
-    if identity in (PREDICTION, *columns):
+    if identity in (PREDICTION, *columns, *([] if coverage is None else [SET])):
         raise InputError(f"identity={identity!r} (--id): a column of the predictions has that name; rename yours")
+    if coverage is not None:
+        model._sets(np.full((1, len(columns)), 1 / len(columns)), coverage)  # refused before anything is read
     if output is not None:
         check_target(output)
         keep_apart(output, path_of(given))
         if not output.name.lower().endswith(ENDINGS):
             raise InputError(f"--output must end in {', '.join(ENDINGS)}, or be -, got {output}")
     classes, outside, notes, rows = np.array(model.classes, dtype=object), _Outside(model.schema), dict[Any, Note](), 0
-    tally: Tally = Counter()
+    scores, decision = Scores(model.classes), model.decision
     with _writer(output) as write:
         for number, part in enumerate(read_parts(model, given, asked or Options(), identity, size)):
             try:
                 chances = model.probabilities(part.inputs)
             except InputError as error:
                 raise InputError(f"{beginning(given, rows + 1)}: {error}") from None
-            guesses = classes[chances.argmax(1)]
-            content = {**part.kept, PREDICTION: guesses, **dict(zip(columns, chances.T, strict=True))}
+            chosen = decide(chances, decision.threshold)
+            content = {**part.kept, PREDICTION: classes[chosen], **dict(zip(columns, chances.T, strict=True))}
+            sets = None if coverage is None else model._sets(chances, coverage)
+            if sets is not None:
+                content[SET] = [" | ".join(classes[held]) for held in sets]
             write(pd.DataFrame(content), number == 0)
-            labels = part.labels or [None] * len(guesses)
-            tally.update(zip(part.environments or [ALL] * len(guesses), labels, map(eq, guesses, labels), strict=True))
+            unknown = [None] * len(chances)
+            scores.add(part.labels or unknown, part.environments or [ALL] * len(chances), chances, chosen, sets)
             outside.add(part.inputs)
             for note in part.notes:
                 notes[note.key] = notes[note.key] + note if note.key in notes else note
             rows += len(chances)
             if on_progress is not None:
                 on_progress("rows predicted", rows, 0)
-    right, remark = _score(tally, model.classes)
-    for line in filter(None, (*map(str, notes.values()), *outside.notes(), remark)):
+    for line in filter(None, (*map(str, notes.values()), *outside.notes(), scores.remarks())):
         warn(f"{given}: {line}", DataWarning)
-    return Predicted(rows, right)
-
-
-def _score(tally: Tally, classes: Sequence[str]) -> tuple[dict[str, tuple[int, int]], str]:
-    """Environment -> (rows that came out right, labelled rows), and a remark on the labels; "": there is none."""
-    right: dict[str, tuple[int, int]] = {}
-    labels, unlabelled = set[str](), 0
-    for (environment, label, hit), count in tally.items():
-        if label is None:
-            unlabelled += count
-            continue
-        labels.add(label)
-        name = environment or "(no environment)"
-        hits, rows = right.get(name, (0, 0))
-        right[name] = (hits + hit * count, rows + count)
-    unknown = listed(map(repr, sorted(labels.difference(classes))))
-    if labels.isdisjoint(classes):
-        knows = listed(map(repr, classes))
-        return {}, f"no accuracy, since the model knows none of the labels {unknown}, but {knows}" if unknown else ""
-    left = f"{counted(unlabelled, 'row')} without a label left out of the accuracy" if unlabelled else ""
-    wrong = f"labels the model does not know count as wrong: {unknown}" if unknown else ""
-    return dict(sorted(right.items())), "; ".join(filter(None, (left, wrong)))
+    matrix, right = scores.confusion(), scores.right
+    if not matrix.any():
+        return Predicted(rows, model.classes, decision, coverage=coverage)
+    covered = {} if coverage is None else {name: scores.covered[name] / right[name][1] for name in right}
+    return Predicted(rows, model.classes, decision, right, scores.figures(), matrix, coverage, covered)
 
 
 class _Outside:
