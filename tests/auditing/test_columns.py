@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
@@ -107,8 +110,6 @@ def test_the_environment_is_guessed_from_a_column():
 
 
 def test_groups_follow_a_schema():
-    import pandas as pd
-
     frame = pd.DataFrame({"x": [1.0, 2.0, None, 4.0], "c": list("abca"), "y": [0, 1, 0, 1], "e": list("ppqq")})
     assert column_groups(Schema.infer(frame, "y", "e")) == {"x": [0, 1], "c": [2, 3, 4]}
 
@@ -130,3 +131,16 @@ def test_groups_are_checked(indices):
     X, y, e = sites([0.9, 0.8], rows=50)
     with pytest.raises(InputError, match=r"groups\['age'\]"):
         column_effects(X, {"age": indices}, y, e)
+
+
+def test_an_audit_of_a_table_tells_of_its_columns(trm, tmp_path):
+    X, y, e = sites([0.95, 0.85, 0.6], rows=200)
+    frame = pd.DataFrame({"age": X[:, 0], "scanner": np.where(X[:, 5] == 1, "b", "a"), "y": y, "site": e})
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    named = ("--label", "y", "--environment", "site", "--bootstrap", "20", "--output", tmp_path / "audit.html")
+    code, out, _ = trm("audit", tmp_path / "table.csv", *named)
+    assert code == 0
+    assert "scanner" in out
+    assert "scanner" in (tmp_path / "audit.html").read_text()
+    code, out, _ = trm("audit", tmp_path / "table.csv", *named, "--json", tmp_path / "found.json")
+    assert json.loads((tmp_path / "found.json").read_text())["columns"]["unstable"] == ["scanner"]

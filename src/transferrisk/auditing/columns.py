@@ -37,8 +37,10 @@ from ..settings import Bound, Count, Seed, as_json, convert
 from .pooling import Pooled, pool, t_quantile
 from .report import Estimate, Floats
 from .run import fit
-from .samples import Samples, arrange_samples
+from .samples import Samples, arrange_samples, column_groups
 from .without import Refitted, refit_without, thin_samples
+
+__all__ = ["ColumnEffect", "ColumnReport", "column_effects", "column_groups", "column_sections", "unstable"]
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that gives a column its direction
@@ -196,15 +198,6 @@ def unstable(report: ColumnReport, level: float = _LEVEL, material: float = _MAT
         if beyond_chance and one.pooled.tau > material and not (one.pooled.low > 0 or one.pooled.high < 0):
             names.append(one.name)
     return tuple(names[: max(0, len(report.columns) - 1)])
-
-
-def column_groups(schema: Any) -> dict[str, list[int]]:
-    """The features' indices of each column of a `data.schema.Schema`, in the encoding "features"."""
-    groups, place = {}, 0
-    for column in schema.columns:
-        groups[column.name] = list(range(place, place + len(column.features)))
-        place += len(column.features)
-    return {name: indices for name, indices in groups.items() if indices}
 
 
 def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:

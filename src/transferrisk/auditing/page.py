@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent
@@ -14,8 +16,8 @@ _MOST_COLUMNS = 8  # environments beside each other on a terminal
 _CORNER = "fitted on ↓ tested on →"
 
 
-def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
-    """Return the page of an audit of this data by this command."""
+def page_of(audit: Audit, command: str = "", data: str = "", more: Sequence[Section] = ()) -> Page:
+    """Return the page of an audit of this data by this command, with more sections after its own."""
     verdict, sentences = audit.verdict, audit.sentences
     star = "" if audit.judged.all() else f" {NOT_JUDGED}."
     shown = _shown(audit)
@@ -34,7 +36,7 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
         f"outside of one fold, and tested in the environment in the column, on that fold.{_few(audit)}{star}"
     )
     matrices = Group("Transfer matrices", maps, note)
-    sections: list[Section] = [matrices, _bars(audit, star), _pairs(audit), _environments(audit)]
+    sections: list[Section] = [matrices, _bars(audit, star), _pairs(audit), _environments(audit), *more]
     sections.insert(0, Text("Findings", sentences))
     settings = {}
     for name, value in audit.settings.items():

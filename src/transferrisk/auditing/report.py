@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,8 @@ from .pooling import Pooled, pool
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..reports import Section
 
 Floats = NDArray[np.float64]
 
@@ -224,12 +226,12 @@ class Audit:
             "closed": None if pair.closed is None else _json_estimate(pair.closed),
         }
 
-    def to_html(self, path: str | Path, command: str = "", data: str = "") -> None:
-        """Write one page, which asks nothing of any network."""
+    def to_html(self, path: str | Path, command: str = "", data: str = "", sections: Sequence[Section] = ()) -> None:
+        """Write one page, which asks nothing of any network; `sections` follow its own."""
         from ..reports import write_page
         from .page import page_of
 
-        write_page(Path(path), page_of(self, command, data))
+        write_page(Path(path), page_of(self, command, data, sections))
 
     def __str__(self) -> str:
         pairs = zip(map(str, self.environments), self.judged, strict=True)

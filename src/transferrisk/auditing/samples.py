@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import expand_home
 from ..settings import Bound, convert
 
 if TYPE_CHECKING:
     from ..data import EnvironmentSet, Options, Splits
+    from ..data.schema import Schema
 
 Codes = NDArray[np.int64]
 Folds = int | Sequence[int] | Codes
@@ -107,6 +109,7 @@ class Audited(NamedTuple):
     features: Tensor  # (n, d)
     labels: NDArray[np.object_]  # (n,) names
     environments: NDArray[np.object_]
+    groups: Mapping[str, Sequence[int]] | None = None  # of a table, the features of each column
 
 
 def read_features(
@@ -116,9 +119,15 @@ def read_features(
 
     of_images  features of images, (n, d), or None where it has none of them; images are refused without it
     """
-    from ..data.catalogue import load_data, set_name
+    from ..data.catalogue import find_set, load_data, set_name
+    from ..data.sets.tables import read_table, review_table
 
     name = set_name(given, options)
+    if name.startswith("table:"):
+        options.refuse_all_but(find_set(name)[0].takes, name)
+        table = read_table(expand_home(name.removeprefix("table:")), options)
+        data = review_table(table)
+        return join_sets([data], [data.inputs[:]])._replace(groups=column_groups(table.schema))
     if name.startswith("folder:"):
         options = replace(options, lazy=True)  # images are read once, or refused, for which one is enough to decode
     sets = unseen_sets(load_data(name, options))
@@ -131,6 +140,15 @@ def read_features(
             "of them are audited"
         )
     return join_sets(sets, [one.inputs[:] for one in sets])
+
+
+def column_groups(schema: Schema) -> dict[str, list[int]]:
+    """The features' indices of each column of a `data.schema.Schema`, in the encoding "features"."""
+    groups, place = {}, 0
+    for column in schema.columns:
+        groups[column.name] = list(range(place, place + len(column.features)))
+        place += len(column.features)
+    return {name: indices for name, indices in groups.items() if indices}
 
 
 def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:

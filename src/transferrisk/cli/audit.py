@@ -75,6 +75,7 @@ def audit(
     Example: trm audit embeddings.npz --label y --environment site --output audit.html
     """
     from ..auditing import audit as audit_features
+    from ..auditing.columns import column_effects, column_sections
     from ..auditing.page import accuracy_table
     from ..auditing.samples import read_features
     from ..data import Options
@@ -111,7 +112,7 @@ def audit(
 
             rows = read_model_features(expand_home(model), name, options)
         found = audit_features(
-            *rows,
+            *rows[:3],
             ridge=ridge,
             folds=folds,
             bootstrap=bootstrap,
@@ -120,10 +121,15 @@ def audit(
             standardise=standardise,
             progress=advance,
         )
-    found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))
-    if as_json and as_json.write(found.to_dict() | {"page": str(target)}):
+        columns = None
+        if rows.groups:
+            columns = column_effects(rows.features, rows.groups, *rows[1:3], confidence=confidence, seed=seed)
+    more = column_sections(columns) if columns else []
+    found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name), more)
+    told = {"columns": columns.to_dict()} if columns else {}
+    if as_json and as_json.write(found.to_dict() | told | {"page": str(target)}):
         return
     if backbone:
         print_line(f"Audited: {backbone}, pretrained on ImageNet; --model audits those of a model of yours.")
-    print_values(*found.verdict, accuracy_table(found), *found.sentences)
+    print_values(*found.verdict, accuracy_table(found), *found.sentences, *(columns.sentences if columns else ()))
     print_line(f"Report: {readable(target)}")

@@ -108,7 +108,11 @@ def read_table(file: Path | str, options: Options) -> Table:
 
 
 def load_table(file: str, options: Options) -> EnvironmentSet:
-    table = read_table(expand_home(file), options)
+    return review_table(read_table(expand_home(file), options))
+
+
+def review_table(table: Table) -> EnvironmentSet:
+    """Return the encoded rows, after warnings about columns that are not used or are worth a look."""
     for what, found in (("columns not used", table.schema.dropped), ("columns to look at", table.schema.remarks)):
         if found:
             names = listed(f"{name!r} ({why})" for name, why in found.items())
