@@ -7,7 +7,10 @@
                                                                             missing: the median date
 
 Columns that had missing values when they were inferred also give a 0/1 feature that says where. A feature that was
-constant then is not given, since nothing can be learnt about it. The label and the environment are never features: a
+constant then is not given, since nothing can be learnt about it.
+
+Trees take the columns themselves: the index of a category in one feature, and nan where a value is missing or a
+category was not there before; see `Form`. The label and the environment are never features: a
 model is for environments that are not known yet.
 """
 
@@ -19,7 +22,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 VERSION = 1
+Form = Literal["features", "columns"]
+"""What rows become: "features" for linear models and networks, "columns" for trees, which take categories whole"""
 YEAR, WEEK = 365.2425, 7
 MONDAY = 4  # the first one of 1970, in days
 WAVES = {"sin year": (np.sin, YEAR), "cos year": (np.cos, YEAR), "sin week": (np.sin, WEEK), "cos week": (np.cos, WEEK)}
@@ -117,6 +121,17 @@ class BaseColumn:
 
         return tuple(self.encode(pd.Series([], dtype=object))[0])
 
+    def as_columns(self, features: dict[str, Features]) -> dict[str, Features]:
+        """The features in the form "columns": nan where a value is missing, in place of a feature that says so."""
+        absent = features.pop(f"{self.name} (missing)", None)
+        if isinstance(self, Date):  # trees split the days; sine and cosine differ between machines in the last digit
+            features = dict(list(features.items())[:1])
+        if absent is None:
+            return features
+        return {name: np.where(absent > 0, np.float32(np.nan), values) for name, values in features.items()} or {
+            f"{self.name} (missing)": absent
+        }
+
     def _with_indicator(
         self, features: dict[str, Features], absent: NDArray[np.bool_], stand_in: str = ""
     ) -> tuple[dict[str, Features], list[Note]]:
@@ -168,6 +183,12 @@ class Categorical(BaseColumn):
     categories: tuple[str, ...]
     other: bool
     missing: bool
+
+    def as_columns(self, features: dict[str, Features]) -> dict[str, Features]:
+        """The place of the category, `other` being the last; nan where it is missing or was not there before."""
+        features.pop(f"{self.name} (missing)", None)
+        one_hot = np.stack([*features.values()])
+        return {self.name: np.where(one_hot.any(0), one_hot.argmax(0), np.nan).astype(np.float32)}
 
     def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
         import pandas as pd
@@ -295,6 +316,7 @@ class Encoded:
     features: Tensor  # (n, d) float32
     names: tuple[str, ...]  # (d,)
     notes: tuple[Note, ...] = ()
+    categorical: tuple[int, ...] = ()  # places of features that hold the index of a category
 
 
 @dataclass(frozen=True)
@@ -335,25 +357,36 @@ class Schema:
             raise InputError(f"no column can be a feature: {why or 'there is none beside label and environment'}")
         return cls(tuple(columns), label, environment, dropped, remarks)
 
+    def names_by_column(self, form: Form = "features") -> list[tuple[str, ...]]:
+        """Names of the features that each column gives."""
+        if form == "features":
+            return [column.features for column in self.columns]
+        return [tuple(c.as_columns(dict.fromkeys(c.features, np.zeros(0, np.float32)))) for c in self.columns]
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """(d,)"""
-        return tuple(chain.from_iterable(map(attrgetter("features"), self.columns)))
+        return tuple(chain.from_iterable(self.names_by_column()))
 
-    def encode(self, frame: pd.DataFrame) -> Encoded:
+    def encode(self, frame: pd.DataFrame, form: Form = "features") -> Encoded:
         """Return the features of a table's rows; notes tell which columns were missing, and which were too many."""
         import pandas as pd
 
         given = _columns_by_name(frame)
         nothing = pd.Series([None] * len(frame), dtype=object)
-        names = self.feature_names
+        names = tuple(chain.from_iterable(self.names_by_column(form)))
         features = np.empty((len(frame), len(names)), dtype=np.float32)
+        categorical: list[int] = []
         place = 0
         absent: list[str] = []
         notes: list[Note] = []
         for column in self.columns:
             series = given.pop(column.name, None)
             encoded, met = column.encode(nothing if series is None else series)
+            if form == "columns":
+                encoded = column.as_columns(encoded)
+                met = [replace(one, used=one.used or "branch for missing values") for one in met]
+                categorical += [place] if isinstance(column, Categorical) else []
             for values in encoded.values():
                 features[:, place] = values
                 place += 1
@@ -367,7 +400,7 @@ class Schema:
             notes.insert(0, Note("missing columns", values=tuple(absent)))
         if given:
             notes.insert(0, Note("unused columns", values=tuple(given)))
-        return Encoded(torch.from_numpy(features), tuple(names), tuple(notes))
+        return Encoded(torch.from_numpy(features), names, tuple(notes), tuple(categorical))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema in the types of JSON."""

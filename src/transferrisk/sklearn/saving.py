@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..files import prepare_folder
 from ..models import Classifier, OnFrozen, build_model
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
+from ..models.trees import TREES, Sizes, empty_trees
 from ..settings import as_json, checked_fields
 from ..training import TrainConfig
 
@@ -87,9 +88,11 @@ def build_saved(header: Mapping[str, Any]) -> Classifier:
     """The network that the header of a saved model describes, with weights that mean nothing yet.
 
     It is a backbone by its name or, where `on_top` names a network, that network in this `dtype` on the backbone's
-    standardised features. The backbone "linear" gives the rows themselves.
+    standardised features. The backbone "linear" gives the rows themselves; "trees" are trees of these `sizes`.
     """
     classes, on_top = len(header["classes"]), header["about"].get("on_top")
+    if header["backbone"] == TREES:
+        return empty_trees(Sizes.of(header["about"].get("sizes")), classes)
     network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
     if not on_top:
         return network

@@ -1,0 +1,215 @@
+"""Boosted trees as a network: the trees of scikit-learn or LightGBM as plain arrays, without their libraries.
+
+Conventions, for N nodes of T trees, k columns and S scores (one for two classes, else one for each class):
+
+    inputs     (n, k), a number or the index of a category; nan where it is missing
+    node       a row goes left where its value is at most `threshold`, or its category is in `subset`; where the value
+               is missing, `missing_left` decides. A leaf is its own child, so that all rows take as many steps
+    scores     start_s + the sum of the leaves' values over the trees of score s
+    logits     (n, C): the scores; with two classes, 0 and the score
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ..settings import Count, Seed, Settings, checked_fields
+from .classifier import Classifier
+
+TREES = "trees"  # the backbone's name in a saved model
+UNSEEN, RIGHT, LEFT = 0, 1, 2  # where a split sends a category; one that was not seen goes where missing values go
+
+
+@dataclass(frozen=True)
+class Sizes(Settings):
+    """What the arrays of an ensemble have to measure: it is kept with a saved model."""
+
+    nodes: Count
+    trees: Count
+    scores: Count
+    subsets: Count
+    categories: Count
+    depth: Seed
+
+    @classmethod
+    def of(cls, content: Any) -> Sizes:
+        """The sizes in the description of a saved model."""
+        given = dict(content or {})
+        with checked_fields(cls, given):
+            return cls(**given)
+
+
+class TreeEnsemble(nn.Module):
+    """Inputs (n, k) to logits (n, C)."""
+
+    feature: Tensor
+    threshold: Tensor
+    left: Tensor
+    right: Tensor
+    missing_left: Tensor
+    subset: Tensor
+    subsets: Tensor
+    value: Tensor
+    roots: Tensor
+    score_of: Tensor
+    start: Tensor
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.depth = sizes.depth
+        N, T = sizes.nodes, sizes.trees
+        whole: dict[str, Any] = {"dtype": torch.int64}
+        self.register_buffer("feature", torch.zeros(N, **whole))
+        self.register_buffer("threshold", torch.zeros(N, dtype=torch.float64))
+        self.register_buffer("left", torch.zeros(N, **whole))
+        self.register_buffer("right", torch.zeros(N, **whole))
+        self.register_buffer("missing_left", torch.zeros(N, dtype=torch.bool))
+        self.register_buffer("subset", torch.zeros(N, **whole))  # place in `subsets`; 0: the split is by threshold
+        self.register_buffer("subsets", torch.zeros(sizes.subsets, sizes.categories, **whole))
+        self.register_buffer("value", torch.zeros(N, dtype=torch.float64))
+        self.register_buffer("roots", torch.zeros(T, **whole))
+        self.register_buffer("score_of", torch.zeros(T, sizes.scores, dtype=torch.float64))  # one-hot
+        self.register_buffer("start", torch.zeros(sizes.scores, dtype=torch.float64))
+
+    def final_nodes(self, inputs: Tensor) -> Tensor:
+        """The leaf that each row reaches in each tree, (n, T)."""
+        x = inputs.double()
+        node = self.roots.expand(x.shape[0], -1)  # len() would be a constant in an exported file
+        for _ in range(self.depth):
+            value = x.gather(1, self.feature[node])
+            missing = value.isnan()
+            subset = self.subset[node]
+            place = torch.where(missing, 0, value).clamp(0, self.subsets.shape[1] - 1).long()
+            way = self.subsets[subset, place]
+            by_subset = subset > 0
+            unknown = by_subset & ((way == UNSEEN) | (value >= self.subsets.shape[1]))
+            lost = missing | unknown
+            # By logic and not by `where`, which runtimes of ONNX do not have for truth values.
+            left = (by_subset & (way == LEFT)) | (~by_subset & (value <= self.threshold[node]))
+            left = (lost & self.missing_left[node]) | (~lost & left)
+            node = torch.where(left, self.left[node], self.right[node])
+        return node
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores = self.start + self.value[self.final_nodes(inputs)] @ self.score_of
+        return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
+
+
+class _Growing:
+    """Arrays of an ensemble while trees are added."""
+
+    def __init__(self, start: Sequence[float], categories: int) -> None:
+        self.start, self.categories = start, categories
+        self.nodes: list[tuple[int, float, int, int, bool, int, float]] = []
+        self.subsets: list[NDArray[np.int64]] = [np.zeros(categories, np.int64)]
+        self.trees: list[tuple[int, int]] = []  # root, score
+        self.depth = 0
+
+    def add_subset(self, known: Sequence[int], chosen: Sequence[int]) -> int:
+        ways = np.full(self.categories, UNSEEN, np.int64)
+        ways[list(known)] = RIGHT
+        ways[list(chosen)] = LEFT
+        self.subsets.append(ways)
+        return len(self.subsets) - 1
+
+    def classifier(self, classes: int) -> Classifier:
+        """The ensemble behind a head that leaves its logits as they are."""
+        scores = len(self.start)
+        sizes = Sizes(len(self.nodes), len(self.trees), scores, len(self.subsets), self.categories, self.depth)
+        model = empty_trees(sizes, classes)
+        trees = model.featuriser
+        columns: list[Any] = [list(column) for column in zip(*self.nodes, strict=True)]
+        names = ("feature", "threshold", "left", "right", "missing_left", "subset", "value")
+        state = {name: torch.tensor(column) for name, column in zip(names, columns, strict=True)}
+        state["subsets"] = torch.from_numpy(np.stack(self.subsets))
+        state["roots"] = torch.tensor([root for root, _ in self.trees])
+        state["score_of"] = nn.functional.one_hot(torch.tensor([s for _, s in self.trees]), scores).double()
+        state["start"] = torch.tensor(list(self.start), dtype=torch.float64)
+        state = {name: tensor.to(getattr(trees, name).dtype) for name, tensor in state.items()}
+        trees.load_state_dict(state)
+        return model
+
+
+def empty_trees(sizes: Sizes, classes: int) -> Classifier:
+    """An ensemble of these sizes that says nothing yet, to be filled from a file."""
+    model = Classifier(TreeEnsemble(sizes), classes, classes).double().eval().requires_grad_(False)
+    model.head.weight.copy_(torch.eye(classes))
+    model.head.bias.zero_()
+    return model
+
+
+def sizes_of(model: Classifier) -> Sizes | None:
+    """The sizes of a classifier's trees; None where it has none."""
+    trees = model.featuriser
+    if not isinstance(trees, TreeEnsemble):
+        return None
+    (subsets, categories), scores = trees.subsets.shape, len(trees.start)
+    return Sizes(len(trees.value), len(trees.roots), scores, subsets, categories, trees.depth)
+
+
+def from_scikit_learn(fitted: Any, order: Sequence[int], categories: Mapping[int, Sequence[int]]) -> Classifier:
+    """The trees of a HistGradientBoostingClassifier.
+
+    order       column of the inputs -> of each column the trees were grown on
+    categories  categorical column of the inputs -> the categories that it had, in order: the trees know their places
+    """
+    most = 1 + max((place for places in categories.values() for place in places), default=0)
+    start = np.asarray(fitted._baseline_prediction, dtype=np.float64).ravel()
+    growing = _Growing(start.tolist(), most)
+    for one_round in fitted._predictors:
+        for score, tree in enumerate(one_round):
+            first = len(growing.nodes)
+            growing.trees.append((first, score))
+            growing.depth = max(growing.depth, int(tree.nodes["depth"].max()))
+            for i, node in enumerate(tree.nodes.tolist()):
+                named = dict(zip(tree.nodes.dtype.names, node, strict=True))
+                if named["is_leaf"]:
+                    growing.nodes.append((0, 0.0, first + i, first + i, True, 0, named["value"]))
+                    continue
+                column, subset = int(order[named["feature_idx"]]), 0
+                if named["is_categorical"]:
+                    known = categories[column]
+                    words = tree.raw_left_cat_bitsets[named["bitset_idx"]].tolist()
+                    chosen = [place for i, place in enumerate(known) if words[i // 32] >> (i % 32) & 1]
+                    subset = growing.add_subset(known, chosen)
+                ends = first + named["left"], first + named["right"]
+                missing_left = bool(named["missing_go_to_left"])
+                growing.nodes.append((column, named["num_threshold"], *ends, missing_left, subset, 0.0))
+    return growing.classifier(len(fitted.classes_))
+
+
+def from_lightgbm(dumped: Mapping[str, Any], classes: int, categories: Mapping[int, Sequence[int]]) -> Classifier:
+    """The trees of what `Booster.dump_model` gave; a category that LightGBM has not seen, or none, goes right."""
+    most = 1 + max((place for places in categories.values() for place in places), default=0)
+    scores = int(dumped["num_tree_per_iteration"])
+    growing = _Growing([0.0] * scores, most)
+
+    def add(node: Mapping[str, Any], depth: int) -> int:
+        place = len(growing.nodes)
+        growing.depth = max(growing.depth, depth)
+        growing.nodes.append((0, 0.0, place, place, True, 0, float(node.get("leaf_value", 0.0))))
+        if "split_feature" not in node:
+            return place
+        subset, threshold = 0, 0.0
+        if node["decision_type"] == "==":
+            chosen = [int(one) for one in node["threshold"].split("||")]
+            subset = growing.add_subset(range(most), [one for one in chosen if one < most])
+            missing_left = False
+        else:
+            threshold = float(node["threshold"])
+            # Without missing values in training, LightGBM takes them as 0.
+            missing_left = node["default_left"] if node["missing_type"] == "NaN" else threshold >= 0
+        ends = add(node["left_child"], depth + 1), add(node["right_child"], depth + 1)
+        growing.nodes[place] = (node["split_feature"], threshold, *ends, bool(missing_left), subset, 0.0)
+        return place
+
+    for i, tree in enumerate(dumped["tree_info"]):
+        growing.trees.append((add(tree["tree_structure"], 0), i % scores))
+    return growing.classifier(classes)

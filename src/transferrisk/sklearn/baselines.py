@@ -1,0 +1,196 @@
+"""What a network has to beat, as scikit-learn classifiers: the most frequent class, a linear model, boosted trees.
+
+Each of them has `model_`, a `transferrisk.models.Classifier`, so that one folder format, `trm predict` and ONNX serve
+all candidates of `trm fit` alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import validate_data
+
+from ..data.values import Standardise
+from ..errors import InputError
+from ..extras import require
+from ..functional import SoftmaxLoss
+from ..functional.linear_loss import logits_of, one_hot, row_losses
+from ..models import Classifier, OnFrozen, build_model
+from ..models.trees import from_lightgbm, from_scikit_learn
+from ..solvers import LBFGS
+from .splitter import encode_environments
+
+Array = NDArray[Any]
+RIDGES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
+MOST_FOLDS = 10  # environments that are held out to choose a ridge; more are dealt out to as many groups
+
+
+class _Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Takes rows X (n, k), labels and environments, and keeps a fitted network as `model_`."""
+
+    __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
+    model_: Classifier
+
+    def fit(self, X: Any, y: Any, environments: Any = None) -> Self:
+        """Fit to rows X (n, k), labels y (n,) and the environment of each row (n,)."""
+        X, self._categorical = _as_numbers(X)
+        X, y = validate_data(self, X, y, dtype=np.float32, ensure_all_finite="allow-nan")
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y must hold two or more classes, got one class only, {self.classes_.tolist()[0]!r}")
+        _, index = encode_environments(["all"] * len(X) if environments is None else environments)
+        self.model_ = self._fitted(X, labels, index)
+        return self
+
+    def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
+        raise NotImplementedError
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities (n, C), in the order of `classes_`."""
+        X = validate_data(self, _as_numbers(X)[0], dtype=np.float32, ensure_all_finite="allow-nan", reset=False)
+        with torch.no_grad():
+            parts = torch.from_numpy(np.ascontiguousarray(X)).split(1 << 14)
+            return torch.cat([self.model_(part).double().softmax(1) for part in parts]).numpy()
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest label, (n,)."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+
+
+def _as_numbers(X: Any) -> tuple[Any, list[int]]:
+    """A table with its categories by their codes, nan where they are missing, and the places of these columns."""
+    places = [i for i, dtype in enumerate(getattr(X, "dtypes", ())) if str(dtype) == "category"]
+    if not places:
+        return X, []
+    X = X.copy()
+    for name in X.columns[places]:
+        codes = X[name].cat.codes.to_numpy(np.float64)
+        X[name] = np.where(codes < 0, np.nan, codes)
+    return X, places
+
+
+def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> Classifier:
+    """W (C, d + 1), the bias last, on standardised columns."""
+    top = build_model("linear", len(W), (columns,), "none").double()
+    top.requires_grad_(False)
+    top.head.weight.copy_(W[:, :-1])
+    top.head.bias.copy_(W[:, -1])
+    return OnFrozen(build_model("linear", len(W), (columns,), "none"), top, standardise).eval()
+
+
+class MajorityClassifier(_Baseline):
+    """The shares of the classes, whatever the row: what every other classifier has to beat."""
+
+    def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
+        shares = np.bincount(labels) / len(labels)
+        W = torch.zeros(len(shares), X.shape[1] + 1, dtype=torch.float64)
+        W[:, -1] = torch.from_numpy(np.log(shares))
+        whole = Standardise(torch.zeros(X.shape[1]), torch.ones(X.shape[1]), torch.float64)
+        return _linear_network(X.shape[1], W, whole)
+
+
+class LinearClassifier(_Baseline):
+    """Multinomial logistic regression on standardised columns; the ridge has the least loss in held-out environments.
+
+    Each environment is held out once, and each counts the same in the choice; with one environment, a fifth of the rows
+    is held out at a time. The intercept is not penalised: its ridge is a thousandth of the others', a constant column
+    being that much larger.
+
+    Parameters
+    ----------
+    ridges : sequence of float
+        Ridges to choose from, strongest first.
+
+    Attributes
+    ----------
+    ridge_ : the ridge that was chosen
+    """
+
+    def __init__(self, ridges: Sequence[float] = RIDGES) -> None:
+        self.ridges = ridges
+
+    def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
+        rows64 = torch.from_numpy(X).double()
+        mean, scale = rows64.mean(0), rows64.std(0, correction=0)
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        standardise = Standardise(mean, scale, torch.float64)
+        bias = 1000**0.5
+        rows = torch.cat([(rows64 - mean) / scale, rows64.new_full((len(X), 1), bias)], 1)  # (n, d + 1)
+        y, C = torch.from_numpy(labels), len(self.classes_)
+        groups = environments if environments.max() > 0 else np.arange(len(X)) % 5
+        held = torch.from_numpy(groups % MOST_FOLDS)
+        K = int(held.max()) + 1
+        weights = torch.stack([(held != k).double() for k in range(K)] + [torch.ones(len(X), dtype=torch.float64)])
+        weights /= weights.sum(1, keepdim=True).clamp(min=1)
+        gram = (rows.mT @ rows / len(rows)).unsqueeze(0)
+        start, best = rows.new_zeros(K + 1, C, rows.shape[1]), np.inf
+        targets = one_hot(y, C, rows.dtype)
+        for ridge in self.ridges:
+            loss = SoftmaxLoss(rows, y, weights, C, ridge, True, gram)
+            start = LBFGS().minimise(loss, start).value
+            tested = [row_losses(logits_of(start[k], rows[held == k]), targets[held == k]).mean() for k in range(K)]
+            if float(torch.stack(tested).mean()) < best:
+                best, chosen, self.ridge_ = float(torch.stack(tested).mean()), start[-1].clone(), ridge
+        chosen[:, -1] *= bias
+        return _linear_network(X.shape[1], chosen, standardise)
+
+
+class BoostingClassifier(_Baseline):
+    """Gradient boosting with the library's own defaults, kept as plain arrays.
+
+    Parameters
+    ----------
+    library : {"scikit-learn", "lightgbm"}, default="scikit-learn"
+        HistGradientBoostingClassifier, or LightGBM's LGBMClassifier where it is installed.
+    categorical : sequence of int, default=()
+        Columns of an array that hold the index of a category, as columns of a DataFrame with a categorical type do.
+        All others hold numbers. Values may be missing (nan) in both.
+    random_state : int or None, default=None
+    """
+
+    def __init__(
+        self,
+        library: Literal["scikit-learn", "lightgbm"] = "scikit-learn",
+        categorical: Sequence[int] = (),
+        random_state: Any = None,
+    ) -> None:
+        self.library = library
+        self.categorical = categorical
+        self.random_state = random_state
+
+    def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
+        categories = {
+            column: np.unique(X[~np.isnan(X[:, column]), column]).astype(int).tolist()
+            for column in (*self.categorical, *self._categorical)
+        }
+        grow = self._grow_lightgbm if self.library == "lightgbm" else self._grow_scikit_learn
+        return grow(X.astype(np.float64), labels, categories)
+
+    def _grow_scikit_learn(self, X: Array, labels: Array, categories: Mapping[int, list[int]]) -> Classifier:
+        from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits
+
+        first = [column for column, known in categories.items() if known]
+        order = [*first, *(column for column in range(X.shape[1]) if column not in categories)]
+        if not order:  # nothing but empty columns
+            return MajorityClassifier().fit(X, labels).model_
+        for column in first:  # to places among the categories, which scikit-learn turns them into by itself
+            given = ~np.isnan(X[:, column])
+            X[given, column] = np.searchsorted(categories[column], X[given, column])
+        booster = HistGradientBoostingClassifier(
+            categorical_features=range(len(first)) if first else None, random_state=self.random_state
+        )
+        with threadpool_limits(torch.get_num_threads(), "openmp"):
+            booster.fit(X[:, order], labels)
+        return from_scikit_learn(booster, order, categories)
+
+    def _grow_lightgbm(self, X: Array, labels: Array, categories: Mapping[int, list[int]]) -> Classifier:
+        lightgbm = require("lightgbm", "boosting")
+        booster = lightgbm.LGBMClassifier(random_state=self.random_state, verbose=-1, n_jobs=torch.get_num_threads())
+        booster.fit(X, labels, categorical_feature=[*categories] or "auto")
+        return from_lightgbm(booster.booster_.dump_model(), len(self.classes_), categories)

@@ -1,0 +1,72 @@
+"""The baselines against scikit-learn's own, and as candidates of its tools."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_validate
+
+from transferrisk.errors import InputError
+from transferrisk.sklearn import BoostingClassifier, LeaveOneEnvironmentOut, LinearClassifier, MajorityClassifier
+
+
+@pytest.fixture
+def rows():
+    random = np.random.default_rng(0)
+    X = random.normal(3, 5, size=(600, 4)).astype(np.float32)
+    y = np.array(["low", "mid", "high"])[np.digitize(X[:, 0] + random.normal(size=600) * 4, [1, 5])]
+    return X, y, random.choice(["a", "b", "c"], 600)
+
+
+def test_majority_says_the_shares(rows):
+    X, y, site = rows
+    found = MajorityClassifier().fit(X, y, environments=site)
+    shares = pd.Series(y).value_counts(normalize=True)[found.classes_]
+    np.testing.assert_allclose(found.predict_proba(X[:3]), np.tile(shares, (3, 1)))
+
+
+@pytest.mark.parametrize("ridge", [1e-1, 1e-2, 1e-3])
+def test_linear_is_the_optimum_of_logistic_regression(rows, ridge):
+    X, y, site = rows
+    found = LinearClassifier([ridge]).fit(X, y, environments=site)
+    scaled = (X - X.mean(0)) / X.std(0)
+    expected = LogisticRegression(C=1 / (ridge * len(X)), tol=1e-10, max_iter=10_000).fit(scaled, y)
+    np.testing.assert_allclose(found.predict_proba(X), expected.predict_proba(scaled), atol=5e-3)
+    assert found.ridge_ == ridge
+
+
+def test_the_ridge_is_the_best_in_held_out_environments():
+    """A column that means the opposite elsewhere is held down by a strong ridge, which a weak one would trust."""
+    random = np.random.default_rng(1)
+    site = np.repeat([0, 1, 2], 200)
+    y = random.integers(2, size=600)
+    X = np.stack([(2 * y - 1) * np.array([1, 1, -1])[site] + random.normal(size=600) / 2, random.normal(size=600)], 1)
+    assert LinearClassifier().fit(X, y, environments=site).ridge_ >= 3e-2
+    assert LinearClassifier().fit(X[site < 2], y[site < 2], environments=site[site < 2]).ridge_ < 3e-2
+
+
+def test_they_are_cross_validated_over_environments(rows):
+    X, y, site = rows
+    with sklearn.config_context(enable_metadata_routing=True):
+        for candidate in (MajorityClassifier(), LinearClassifier(), BoostingClassifier(random_state=0)):
+            scores = cross_validate(candidate, X, y, cv=LeaveOneEnvironmentOut(), params={"environments": site})
+            assert len(scores["test_score"]) == 3
+    assert scores["test_score"].mean() > 0.5
+
+
+def test_columns_of_a_frame_with_a_categorical_type_are_categories():
+    random = np.random.default_rng(0)
+    colour = random.choice(["red", "green", "blue"], 500)
+    frame = pd.DataFrame({"colour": pd.Categorical(colour), "x": random.normal(size=500)})
+    y = (colour == "green").astype(int)
+    found = BoostingClassifier(random_state=0).fit(frame, y)
+    assert (found.predict(frame) == y).all()
+    assert (found.model_.featuriser.subset > 0).any()
+
+
+def test_one_class_is_refused(rows):
+    with pytest.raises(InputError, match="y must hold two or more classes"):
+        LinearClassifier().fit(rows[0], ["low"] * 600)
