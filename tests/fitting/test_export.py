@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from rows import table
+from rows import ASKED, table
 
 from transferrisk.data.schema import Schema
 from transferrisk.data.values import Standardise
 from transferrisk.errors import InputError
+from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.model import Model, Origin
 from transferrisk.models import OnFrozen, build_model
@@ -109,3 +110,24 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"onnx is not installed: pip install 'transferrisk\[onnx\]'"):
         export_onnx(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("candidate", ["majority", "linear", "boosting", "lightgbm"])
+def test_baselines_are_saved_and_exported(runtime, tmp_path, candidate):
+    """A table with categories that were not there before and missing values, through the folder and the file."""
+    if candidate == "lightgbm":
+        pytest.importorskip("lightgbm", reason="comes with the extra boosting")
+    table(600).to_csv(tmp_path / "t.csv", index=False)
+    fitted = fit(tmp_path / "t.csv", ASKED, Plan(algorithm=candidate, compared=False, device="cpu"))
+    save_fit(fitted, tmp_path / "model")
+    model, new = load_model(tmp_path / "model"), table(200, seed=1).drop(columns=["code", "version"])
+    new.loc[:20, "colour"] = "mauve"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = model.predict_proba(new)
+        np.testing.assert_array_equal(expected, fitted.model.predict_proba(new))
+    session = runtime(model)
+    (found,) = session.run(None, fed(new, session))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    if candidate != "majority":
+        assert (expected.argmax(1) == (new["outcome"] == "yes")).mean() > 0.8

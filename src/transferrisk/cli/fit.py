@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -34,8 +34,18 @@ Name = Annotated[
 ]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write the model to.")]
 DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
-Algorithms = Annotated[str, model_option(help="Algorithms to compare, separated by commas.")]
-Algorithm = Annotated[str | None, model_option(help="Algorithm to take, whatever the comparison says.")]
+Algorithms = Annotated[
+    str | None,
+    model_option(
+        help="Candidates to compare, separated by commas: majority, linear, boosting (scikit-learn's "
+        "trees), lightgbm, and networks: erm (empirical risk), groupdro (worst environment), trm (transfer risk) and "
+        "every other algorithm. Default: those named here that are installed; no trees for vectors and images."
+    ),
+]
+Algorithm = Annotated[str | None, model_option(help="Candidate to take, whatever the comparison says.")]
+Metric = Annotated[
+    str, model_option(help="What the choice goes by in held-out environments: log_loss, accuracy or brier.")
+]
 Compare = Annotated[bool, model_option("--compare/--no-compare", help="Compare in held-out environments first.")]
 Set = Annotated[
     list[str] | None,
@@ -61,8 +71,9 @@ def fit(
     output: Output,
     drop_small: DropSmall = False,
     force: Force = False,
-    algorithms: Algorithms = "erm,groupdro,trm",
+    algorithms: Algorithms = None,
     algorithm: Algorithm = None,
+    metric: Metric = "log_loss",
     compare: Compare = True,
     set_: Set = None,
     backbone: Backbone = None,
@@ -98,9 +109,10 @@ def fit(
         root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
         lazy=lazy or None, skip_bad=skip_bad,
     )  # fmt: skip
-    names = filter(None, map(str.strip, algorithms.split(",")))
+    names = None if algorithms is None else tuple(filter(None, map(str.strip, algorithms.split(","))))
     plan = Plan(
-        algorithms=tuple(names), algorithm=algorithm, compared=compare, settings=tuple(set_ or ()), backbone=backbone,
+        algorithms=names, algorithm=algorithm, metric=cast(Any, metric),
+        compared=compare, settings=tuple(set_ or ()), backbone=backbone,
         weights=weights, epochs=epochs, seed=seed, repeats=repeats, folds=folds, device=device,
         workers=workers, drop_small=drop_small, frozen=frozen, on_top=on_top,
     )  # fmt: skip

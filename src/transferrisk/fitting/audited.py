@@ -71,7 +71,7 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
         raise InputError(f"{name} must hold {_KINDS[origin.kind]}, which {folder} takes, got {_KINDS[source.kind]}")
     rows = source.samples
     if model.schema is not None and source.frame is not None:
-        rows = replace(rows, inputs=model.schema.encode(source.frame).features)
+        rows = replace(rows, inputs=model.schema.encode(source.frame, model.form).features)
     shape = tuple(rows.inputs[:1].shape[1:])
     if shape != model.input_shape:
         raise InputError(

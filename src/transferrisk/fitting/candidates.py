@@ -1,7 +1,7 @@
 """What `trm fit` compares, as scikit-learn estimators: an encoder for tables and a network for images.
 
-    table     TableEncoder, then TransferRiskClassifier
-    vectors   TransferRiskClassifier; also on the features of a frozen backbone
+    table     TableEncoder, then a baseline of `sklearn.baselines` or TransferRiskClassifier
+    vectors   the same without an encoder; also on the features of a frozen backbone
     images    ImageClassifier, where the whole network is trained
 
 Rows of a table and images are given by their numbers, (n, 1), which is all that scikit-learn cuts into training and
@@ -10,9 +10,10 @@ test rows and sends to other processes. The table lies in a file that each proce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,11 +23,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
-from ..algorithms import parse_settings, setting_names
+from ..algorithms import available, parse_settings, setting_names
 from ..data import EnvironmentSet, filled
-from ..data.schema import Schema
+from ..data.schema import Encoded, Form, Schema
+from ..errors import InputError, choices
 from ..models import build_model, is_registered
-from ..sklearn import TransferRiskClassifier
+from ..sklearn import BoostingClassifier, LinearClassifier, MajorityClassifier, TransferRiskClassifier
 from ..sklearn.classifier import fit_network
 from ..sklearn.splitter import encode_environments
 from ..training import LossCurve, TrainConfig, Watch
@@ -41,10 +43,77 @@ if TYPE_CHECKING:
 Integers = NDArray[np.integer[Any]]
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """A candidate that is not a network: its estimator for a seed, and the form in which it takes rows of a table."""
+
+    make: Callable[[int], Any]
+    form: Form = "features"
+
+
+BASELINES = {
+    "majority": Baseline(lambda seed: MajorityClassifier()),
+    "linear": Baseline(lambda seed: LinearClassifier()),
+    "boosting": Baseline(lambda seed: BoostingClassifier(random_state=seed), "columns"),
+    "lightgbm": Baseline(lambda seed: BoostingClassifier("lightgbm", random_state=seed), "columns"),
+}
+NAMES = {
+    "majority": "Majority class",
+    "linear": "Linear model",
+    "boosting": "Gradient boosting",
+    "lightgbm": "Gradient boosting (LightGBM)",
+    "erm": "ERM network",
+    "reweight": "Reweighted network",
+    "groupdro": "GroupDRO network",
+    "vrex": "V-REx network",
+    "irm": "IRM network",
+    "fish": "Fish network",
+    "mldg": "MLDG network",
+    "trm-direct": "TRM network without gradient matching",
+    "trm": "TRM network",
+}
+"""Candidates as people read them, from the simplest to the one with the most to it; the user's own come last."""
+NETWORKS = ("erm", "groupdro", "trm")
+
+
+def named(name: str) -> str:
+    """The name of a candidate, spelt out."""
+    return NAMES.get(name, name)
+
+
+def default_candidates(kind: str, trained_images: bool = False) -> tuple[str, ...]:
+    """What is compared where nothing is asked for: trees for tables, and no baseline where images train a network."""
+    if trained_images:
+        return NETWORKS
+    trees = ("boosting", *(("lightgbm",) if find_spec("lightgbm") else ())) if kind == "table" else ()
+    return ("majority", "linear", *trees, *NETWORKS)
+
+
+def check_candidate(name: str) -> None:
+    """Refuse a name that is neither a baseline nor an algorithm."""
+    known = [*BASELINES, *available()]
+    if name not in known:
+        raise InputError(f"unknown algorithm {name!r}{choices(name, known)}")
+
+
+def form_of(name: str) -> Form:
+    """The form in which a candidate takes the rows of a table."""
+    return BASELINES[name].form if name in BASELINES else "features"
+
+
 def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> dict[str, Any]:
-    """The estimators to compare, by algorithm; what they take of a table is encoded already."""
-    candidates: dict[str, Any] = {}
-    for name, settings in settings_by_algorithm(algorithms, plan.settings).items():
+    """The estimators to compare, by name; what they take of a table is encoded already."""
+    if source.kind == "images" and not plan.frozen and (trees := [name for name in algorithms if name in BASELINES]):
+        raise InputError(
+            f"algorithm {trees[0]!r} takes the features of a frozen backbone: add --frozen, or leave it out"
+        )
+    networks = [name for name in algorithms if name not in BASELINES]
+    made = settings_by_algorithm(networks, plan.settings)
+    candidates: dict[str, Any] = dict.fromkeys(algorithms)
+    for name in algorithms:
+        if name in BASELINES:
+            candidates[name] = BASELINES[name].make(plan.seed)
+    for name, settings in made.items():
         common: Any = {"algorithm_params": settings, "random_state": plan.seed, "device": plan.device}
         if source.kind == "images" and not plan.frozen:
             candidates[name] = ImageClassifier(
@@ -69,6 +138,8 @@ def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> di
 
 def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Each "key=value" goes to the algorithms that have the key, and "name.key=value" to that one."""
+    if pairs and not algorithms:
+        raise InputError(f"settings (--set) are of networks, and none is compared, got {pairs[0]!r}: leave them out")
     mine: dict[str, list[str]] = {name: [] for name in algorithms}
     for pair in pairs:
         owner, dot, rest = pair.partition(".")
@@ -98,23 +169,40 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     ----------
     table : the file, which joblib wrote
     label, environment : names of the columns that are not features
+    form : "features", an array, or "columns", a DataFrame in which categories have a categorical type
 
     Attributes
     ----------
     schema_ : the `Schema`
     """
 
-    def __init__(self, table: Path, label: str, environment: str) -> None:
+    def __init__(self, table: Path, label: str, environment: str, form: Form = "features") -> None:
         self.table = table
         self.label = label
         self.environment = environment
+        self.form = form
 
     def fit(self, X: Integers, y: Any = None) -> Self:
         self.schema_ = Schema.infer(read_stored_table(self.table).iloc[X[:, 0]], self.label, self.environment)
         return self
 
-    def transform(self, X: Integers) -> NDArray[np.float32]:
-        return self.schema_.encode(read_stored_table(self.table).iloc[X[:, 0]]).features.numpy()
+    def transform(self, X: Integers) -> Any:
+        return rows_of(self.schema_.encode(read_stored_table(self.table).iloc[X[:, 0]], self.form))
+
+
+def rows_of(encoded: Encoded) -> Any:
+    """The rows of a table as estimators take them, see `TableEncoder`."""
+    if not encoded.categorical:
+        return encoded.features.numpy()
+    import pandas as pd
+
+    frame = pd.DataFrame(encoded.features.numpy(), columns=list(map(str, range(len(encoded.names)))))
+    for place in encoded.categorical:
+        values = frame.iloc[:, place].to_numpy()
+        known = ~np.isnan(values)
+        codes = np.where(known, values, -1).astype(int)
+        frame[str(place)] = pd.Categorical.from_codes(codes, categories=range(int(codes.max(initial=0)) + 1))
+    return frame
 
 
 class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

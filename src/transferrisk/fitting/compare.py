@@ -22,58 +22,79 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 
+from ..auditing.pooling import pool
 from ..data import EnvironmentSet
 from ..data.environments import VALIDATION, hold_out
 from ..errors import listed
 from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
+from .candidates import NAMES, named
+from .metrics import row_losses
 
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
 """(steps, losses) of a training"""
 Held = Literal["environments", "rows"]
+Metric = Literal["log_loss", "accuracy", "brier"]
 
-ORDER = ("erm", "reweight", "groupdro", "vrex", "irm", "fish", "mldg", "trm-direct", "trm")
-"""From the simplest to the one with the most to it; others, the user's own, come last."""
+METRICS = {"log_loss": "log loss", "accuracy": "error rate", "brier": "Brier score"}
+"""What a choice can go by, and the mean over rows that is then as small as possible"""
 EXACT = 1e-9  # difference below which means tie, but for rounding
 POINTS = 100  # of a training curve
+WORTH = 0.005  # of accuracy: a simpler candidate is not taken where it costs more than this
 
 
 @dataclass(frozen=True)
 class Comparison:
     """
-    held         what was held out: whole environments, or rows of each
-    accuracy     environments tested on x candidates: the share of rows that came out right, over all seeds
-    summary      candidates x mean, worst: accuracy over the environments, each counting the same; and x mean_error,
-                 worst_error: the standard errors of the difference to the best candidate's, see `summarise`
-    rows         environment -> how many rows were tested on, each seed
-    seeds        those of the trainings
-    left_out     how many more environments there are that were not held out
-    frequent     environment -> accuracy of the most frequent class of the rows trained on; {}: not known
-    curves       candidate -> its first training
+    held           what was held out: whole environments, or rows of each
+    accuracy       environments tested on x candidates: the share of rows that came out right, over all seeds
+    loss           environments x candidates: the mean log loss
+    summary        candidates x
+                     mean, worst              accuracy over the environments, each counting the same
+                     loss, worst_loss         of the metric: the mean over environments, each counted by how surely its
+                                              own is known, and the largest
+                     gap, gap_error           mean difference to the best candidate, and its standard error
+                     worst_gap, worst_error   likewise for the worst environments; see `summarise`
+    rows           environment -> how many rows were tested on, each seed
+    seeds          those of the trainings
+    left_out       how many more environments there are that were not held out
+    frequent       environment -> accuracy of the most frequent class of the rows trained on; {}: not known
+    curves         candidate -> its first training, of those that are trained in steps
+    probabilities  candidate -> (n, C), the mean over seeds; nan in rows that were not held out
+    metric         what `loss` and the columns after it are of
     """
 
     held: Held
     accuracy: pd.DataFrame
+    loss: pd.DataFrame
     summary: pd.DataFrame
     rows: Mapping[str, int]
     seeds: tuple[int, ...] = (0,)
     left_out: int = 0
     frequent: Mapping[str, float] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    probabilities: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    metric: Metric = "log_loss"
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""
-        named = {
+        named_so = {
             "mean": "mean_accuracy",
             "worst": "worst_accuracy",
-            "mean_error": "standard_error_of_difference_to_best",
+            "loss": f"mean_{self.metric}" if self.metric != "accuracy" else "mean_error_rate",
+            "worst_loss": f"worst_{self.metric}" if self.metric != "accuracy" else "worst_error_rate",
+            "gap": "difference_to_best",
+            "gap_error": "standard_error_of_difference_to_best",
+            "worst_gap": "worst_difference_to_best",
             "worst_error": "standard_error_of_worst_difference_to_best",
         }
-        algorithms = self.summary.rename(columns=named).to_dict("index")
+        algorithms = self.summary.rename(columns=named_so).to_dict("index")
         for name, found in algorithms.items():
             found["accuracy"] = self.accuracy[name].to_dict()
+            found["log_loss"] = self.loss[name].to_dict()
         return {
             "held_out": self.held,
+            "metric": self.metric,
             "environments": list(self.accuracy.index),
             "environments_not_held_out": self.left_out,
             "rows": dict(self.rows),
@@ -85,24 +106,27 @@ class Comparison:
 
 def compare(
     candidates: Mapping[str, Any],
-    X: NDArray[Any],
+    X: NDArray[Any] | Mapping[str, Any],
     samples: EnvironmentSet,
     seeds: Sequence[int] = (0,),
     folds: int | None = None,
     workers: int = 1,
     on_trained: Callable[[int, int], None] = lambda done, total: None,
+    metric: Metric = "log_loss",
 ) -> Comparison:
     """Cross-validate estimators, each with every seed as its `random_state`.
 
-    X           rows as the estimators take them, with the labels and environments of `samples`
+    X           rows as the estimators take them, with the labels and environments of `samples`; or by candidate
     folds       environments to hold out at most, drawn by the first seed; None: all
     workers     processes that train at the same time
     on_trained  called with (trainings done, trainings in all)
     """
     y, environments = samples.labels.numpy(), samples.environments.numpy()
     names = np.array(samples.environment_names, dtype=object)
+    classes = len(samples.class_names)
     held, splits = _split(samples, folds, seeds)
-    by_seed: list[pd.DataFrame] = []
+    found = {name: np.zeros((len(y), classes)) for name in candidates}
+    times = np.zeros(len(y))
     curves: dict[str, Curve] = {}
     done, total = 0, len(candidates) * sum(map(len, splits.values()))
     # One thread for each process: numbers then do not depend on how many processes there are.
@@ -110,41 +134,69 @@ def compare(
     processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
     with sklearn.config_context(enable_metadata_routing=True), alone, processes:
         for seed, parts in splits.items():
-            right = pd.DataFrame(index=environments[np.concatenate([test for _, test in parts])])
+            tested = np.concatenate([test for _, test in parts])
+            times[tested] += 1
             for name, candidate in candidates.items():
                 drawn = fnmatch.filter(candidate.get_params(), "*random_state")
                 fitted = cross_validate(
                     clone(candidate).set_params(**dict.fromkeys(drawn, seed)),
-                    X,
+                    X[name] if isinstance(X, Mapping) else X,
                     y,
                     cv=parts,
                     params={"environments": names[environments]},
-                    scoring=_keep_right,
+                    scoring=_keep_probabilities,
                     n_jobs=workers,
                     return_estimator=True,
                     error_score="raise",
                 )["estimator"]
-                right[name] = np.concatenate([estimator.right_ for estimator in fitted]).astype(float)
-                curves.setdefault(name, curve_of(fitted[0]))
+                for (_, test), estimator in zip(parts, fitted, strict=True):
+                    found[name][test[:, None], estimator.classes_[None]] += estimator.probabilities_
+                if (curve := curve_of(fitted[0])) is not None:
+                    curves.setdefault(name, curve)
                 done += len(parts)
                 on_trained(done, total)
-            by_seed.append(right)
-    if held == "environments":  # which have the same rows by every seed
-        accuracy, summary, rows = summarise(sum(by_seed) / len(seeds))
-    else:
-        accuracy, summary, rows = summarise(pd.concat(by_seed), repeats=len(seeds))
+    with np.errstate(invalid="ignore"):
+        probabilities = {name: given / times[:, None] for name, given in found.items()}
+    known = np.flatnonzero(times)
+    index = environments[known]
+    right, losses, scores = (
+        pd.DataFrame({name: of(y[known], given[known]) for name, given in probabilities.items()}, index=index)
+        for of in (_is_right, row_losses, SCORES[metric])
+    )
+    accuracy, loss = right.groupby(level=0).mean(), losses.groupby(level=0).mean()
+    summary = pd.concat([pd.DataFrame({"mean": accuracy.mean(), "worst": accuracy.min()}), summarise(scores)], axis=1)
     chosen = names[accuracy.index]
     frequent = most_frequent(samples.group_counts().numpy())[accuracy.index] if held == "environments" else ()
+    counts = np.bincount(index, minlength=len(names))[accuracy.index]
     return Comparison(
         held,
         accuracy.set_axis(chosen),
+        loss.set_axis(chosen),
         summary,
-        dict(zip(chosen, rows.tolist(), strict=True)),
+        dict(zip(chosen, counts.tolist(), strict=True)),
         tuple(seeds),
         len(names) - len(chosen),
         dict(zip(chosen, map(float, frequent), strict=False)),
         curves,
+        probabilities,
+        metric,
     )
+
+
+def _is_right(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(probabilities.argmax(1) == labels, dtype=np.float64)
+
+
+def _squares(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.float64]:
+    """Brier score of each row, (n,)."""
+    return np.asarray(np.square(probabilities - np.eye(probabilities.shape[1])[labels]).sum(1))
+
+
+SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]] = {
+    "log_loss": row_losses,
+    "accuracy": lambda labels, probabilities: 1 - _is_right(labels, probabilities),
+    "brier": _squares,
+}
 
 
 def _split(samples: EnvironmentSet, most: int | None, seeds: Sequence[int]) -> tuple[Held, dict[int, list[Any]]]:
@@ -163,15 +215,17 @@ def _split(samples: EnvironmentSet, most: int | None, seeds: Sequence[int]) -> t
     return "rows", {seed: [(train.numpy(), test.numpy())] for seed, (train, test) in drawn.items()}
 
 
-def _keep_right(estimator: Any, X: NDArray[Any], y: NDArray[Any]) -> float:
-    """Accuracy as a scorer; which rows came out right stays with the estimator, which comes back from its process."""
-    estimator.right_ = estimator.predict(X) == y
-    return float(estimator.right_.mean())
+def _keep_probabilities(estimator: Any, X: Any, y: NDArray[Any]) -> float:
+    """Accuracy as a scorer; the probabilities stay with the estimator, which comes back from its process."""
+    estimator.probabilities_ = estimator.predict_proba(X)
+    return float((estimator.classes_[estimator.probabilities_.argmax(1)] == y).mean())
 
 
-def curve_of(estimator: Any) -> Curve:
-    """Loss curve of a fitted estimator, averaged to `POINTS` points at most."""
+def curve_of(estimator: Any) -> Curve | None:
+    """Loss curve of a fitted estimator, averaged to `POINTS` points at most; None where it has none."""
     last = estimator[-1] if hasattr(estimator, "steps") else estimator
+    if not hasattr(last, "loss_curve_"):
+        return None
     count = min(POINTS, len(last.loss_curve_))
     steps, losses = np.array_split(last.loss_steps_, count), np.array_split(last.loss_curve_, count)
     return tuple([int(part[-1]) for part in steps]), tuple([float(part.mean()) for part in losses])
@@ -183,36 +237,37 @@ def most_frequent(counts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
     return np.asarray(counts[np.arange(len(counts)), guess] / counts.sum(1))
 
 
-def summarise(right: pd.DataFrame, repeats: int = 1) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series]:
-    """`accuracy`, `summary` and `rows` of a `Comparison`.
+def summarise(scores: pd.DataFrame) -> pd.DataFrame:
+    """loss, worst_loss, gap, gap_error, worst_gap and worst_error of a `Comparison`, by candidate.
 
-    right    tested rows x candidates: 1 where a row came out right, or the share of seeds; its index is the environment
-    repeats  how often each row is among them: rows that seed after seed draws are no more rows
+    scores  tested rows x candidates, the smaller the better; its index is the environment
 
-    The standard errors are those of a difference between two candidates, had other rows of the same environments been
-    drawn. Rows are compared in pairs, except for the worst accuracy where that is not in the same environment. How the
-    difference varies between environments does not count: a candidate that gains in one alone, which is what it is
-    for, would have a standard error as large as its gain.
+    Means over environments are those of a random-effects model (`auditing.pooling`): an environment with few rows, in
+    which little is known, counts less than one with many. The gap to the best candidate is pooled from the differences
+    of the same rows. The worst environment of a candidate need not be that of the best one; where it is the same, rows
+    are compared in pairs there too.
     """
-    groups = right.groupby(level=0)
-    accuracy, rows = groups.mean(), groups.size() // repeats
-    best, worst = accuracy.mean().idxmax(), accuracy.idxmin()
-    # Variances of the accuracy, environments x candidates: each candidate's own, and of its difference to the best.
+    groups = scores.groupby(level=0)
+    means, rows = groups.mean(), groups.size()
     own = groups.var(ddof=0).div(rows, axis=0)
-    paired = right.sub(right[best], axis=0).groupby(level=0).var(ddof=0).div(rows, axis=0)
-    of_worst = [
-        paired.at[place, name] if place == worst[best] else own.at[place, name] + own.at[worst[best], best]
-        for name, place in worst.items()
-    ]
-    summary = pd.DataFrame(
-        {
-            "mean": accuracy.mean(),
-            "worst": accuracy.min(),
-            "mean_error": np.sqrt(paired.sum()) / len(rows),
-            "worst_error": np.sqrt(of_worst),
-        }
-    )
-    return accuracy, summary, rows
+    loss = pd.Series({name: _pooled(means[name], own[name])[0] for name in scores})
+    best, worst = loss.idxmin(), means.idxmax()
+    apart = scores.sub(scores[best], axis=0).groupby(level=0)
+    gaps, paired = apart.mean(), apart.var(ddof=0).div(rows, axis=0)
+    found = {}
+    for name in scores:
+        gap, error = (0.0, 0.0) if name == best else _pooled(gaps[name], paired[name])
+        same = worst[name] == worst[best]
+        variance = paired[name][worst[name]] if same else own[name][worst[name]] + own[best][worst[best]]
+        highest = means[name].max()
+        found[name] = (loss[name], highest, gap, error, highest - means[best].max(), float(np.sqrt(variance)))
+    columns = ["loss", "worst_loss", "gap", "gap_error", "worst_gap", "worst_error"]
+    return pd.DataFrame.from_dict(found, "index", columns=columns)
+
+
+def _pooled(values: pd.Series, variances: pd.Series) -> tuple[float, float]:
+    pooled = pool(values.to_numpy(), variances.to_numpy())
+    return pooled.mean, pooled.error
 
 
 @dataclass(frozen=True)
@@ -222,69 +277,44 @@ class Choice:
 
 
 def choose(comparison: Comparison) -> Choice:
-    """Choose the simplest candidate within one standard error of the best, in mean and in worst accuracy.
+    """Choose the simplest candidate within one standard error of the best, in the mean and in the worst environment.
 
-    Where no environment could be held out, TRM if it took part: it is the one that looks at transfer while training.
+    A simpler candidate is not taken where that costs half a point of mean accuracy or more. Where no environment could
+    be held out, the choice goes by rows that were, and says that nothing is known about new environments.
     """
-    found = comparison.summary
-    best = found["mean"].idxmax()
-    gap, worst_gap = found["mean"][best] - found["mean"], found["worst"][best] - found["worst"]
-    simpler = [*filter(found.index.__contains__, ORDER), *found.index.difference(ORDER, sort=False)]
-    top = gap.index[gap < EXACT]
+    found, what = comparison.summary, METRICS[comparison.metric]
+    where = "in environments it was not trained on"
     if comparison.held == "rows":
-        return _choose_by_rows([name for name in simpler if name in top], "trm" in simpler)
-    near = [name for name in simpler if gap[name] <= found["mean_error"][name]]
-    taken = next(name for name in near if worst_gap[name] <= found["worst_error"][name])
-    reached = f"mean accuracy of {100 * found['mean'][taken]:.1f} % in environments it was not trained on"
+        where = "on held-out rows"
+    best = found["loss"].idxmin()
+    accurate = found["mean"] >= found["mean"][best] - WORTH
+    near = found.index[
+        (found["gap"] <= found["gap_error"] + EXACT) & (found["worst_gap"] <= found["worst_error"] + EXACT) & accurate
+    ]
+    order = [*filter(near.__contains__, NAMES), *near.difference([*NAMES], sort=False)]
+    taken = order[0]
+    reached = f"mean {what} of {found['loss'][taken]:.3f} {where}"
     if len(found) == 1:
-        return Choice(taken, f"no other was compared; {reached}")
-    tied = listed(top.drop(taken)) if taken in top else ""
-    start = f"{reached}, tied with {tied}" if tied else f"highest {reached}" if taken == best else reached
-    beside = near[0] if taken == best else taken  # the one whose distance to the best is told
-    error, worst_error = 100 * found.loc[beside, ["mean_error", "worst_error"]]
-    more = "more" if worst_gap[beside] >= 0 else "less"
-    worst = f"{100 * abs(worst_gap[beside]):.2f} points {more} in the worst environment"
-    if beside == best:
-        return Choice(best, f"{start}; the simpler one is taken" if tied else start)
-    if taken == best:
-        return Choice(
-            best,
-            f"{start}; {beside} is simpler and within the standard error of it, but {best} has {worst}, beyond the "
-            f"standard error of {worst_error:.2f}",
+        why = f"no other was compared; {reached}"
+    elif taken == best:
+        why = f"lowest {reached}"
+        if others := [named(name) for name in order[1:]]:
+            why += f"; {listed(others)} came within the standard error and would not be simpler"
+    else:
+        gap, error = found.loc[taken, ["gap", "gap_error"]]
+        why = (
+            f"{reached}; {named(best)} has {found['loss'][best]:.3f}, a difference of {gap:.3f} with a standard error "
+            f"of {error:.3f}, so the simpler one is taken"
         )
-    if tied:
-        differs = f"; {best} has {worst}, within {worst_error:.2f}" if abs(worst_gap[taken]) >= EXACT else ""
-        return Choice(taken, f"{start}{differs}; the simpler one is taken")
-    return Choice(
-        taken,
-        f"{start}; {best} has {100 * gap[taken]:.2f} points more, within the standard error of {error:.2f}, and "
-        f"{worst}, within {worst_error:.2f}, so the simpler one is taken",
-    )
-
-
-def _choose_by_rows(top: Sequence[str], with_trm: bool) -> Choice:
-    """The choice where accuracy was measured in environments that were trained on: `top` has the highest."""
-    if with_trm:
-        return Choice(
-            "trm",
-            "no environment could be held out, so how well a model transfers cannot be compared; trm is taken because "
-            "it minimises the risk of transfer between the environments",
+    if comparison.held == "rows":
+        why += (
+            "; with so few environments none could be held out, so nothing here says how the model does in a new one: "
+            "data from a third environment would"
         )
-    first, *tied = top
-    tie = f", tied with {listed(tied)}; the simpler one is taken" if tied else ""
-    return Choice(
-        first,
-        f"no environment could be held out; {first} is the most accurate on held-out rows, which says nothing about "
-        f"new environments{tie}",
-    )
+    return Choice(taken, why)
 
 
-def beside_a_guess(comparison: Comparison, algorithm: str) -> str:
-    """Clause for a mean accuracy that is not better than that of the most frequent class; "" if it is better."""
-    guess = np.mean(list(comparison.frequent.values())) if comparison.frequent else -1.0
-    if comparison.summary["mean"][algorithm] > guess + EXACT:
-        return ""
-    return (
-        "; its mean is not better than always saying the most frequent class of the rows trained on, which reaches "
-        f"{100 * guess:.1f} %"
-    )
+def guesses(comparison: Comparison, algorithm: str) -> list[str]:
+    """Environments in which a candidate is not better than always saying the most frequent class of the others."""
+    accuracy = comparison.accuracy[algorithm]
+    return [name for name, guess in comparison.frequent.items() if accuracy[name] <= guess + EXACT]

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.schema import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Schema
+from ..data.schema import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Form, Schema
 from ..data.values import Scaling
 from ..errors import InputError
 from ..extras import require
@@ -62,7 +62,7 @@ def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
     graph = _exported(_Deployed(model).eval(), torch.zeros(2, *model.input_shape, dtype=kind), name)
     if model.schema is not None:
         inputs = _inputs_of(model.schema)
-        graph = _with_table(model.schema, graph)
+        graph = _with_table(model.schema, model.form, graph)
     else:
         shape = ", ".join(map(str, model.input_shape))
         meaning = "decoded and scaled to this size" if images else "as in the file"
@@ -78,13 +78,13 @@ def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
     return inputs
 
 
-def _with_table(schema: Schema, network: Any) -> Any:
+def _with_table(schema: Schema, form: Form, network: Any) -> Any:
     """The network behind the encoding of a table's columns."""
     onnx = require("onnx", "onnx")
     if PROBABILITIES in {column.name for column in schema.columns}:
         raise InputError(f"a column is named {PROBABILITIES!r}, as the output of the file is: fit with another name")
     prefix = _own_prefix(schema)
-    before = _preprocessing(schema, OPSET, network.ir_version)
+    before = _preprocessing(schema, form, OPSET, network.ir_version)
     network = onnx.compose.add_prefix(network, f"{prefix}network.")
     joint = [(f"{prefix}features", f"{prefix}network.features")]
     graph = onnx.compose.merge_models(before, network, io_map=joint, name="model")
@@ -126,11 +126,11 @@ def _inputs_of(schema: Schema) -> list[tuple[str, str, str]]:
     return [(column.name, *meanings[column.kind]) for column in schema.columns]
 
 
-def _preprocessing(schema: Schema, opset: int, ir_version: int) -> Any:
+def _preprocessing(schema: Schema, form: Form, opset: int, ir_version: int) -> Any:
     """An onnx.ModelProto from columns to features (n, d)."""
     onnx = require("onnx", "onnx")
     graph = _Graph(onnx, _own_prefix(schema))
-    features = [feature for column in schema.columns for feature in _features(graph, column)]
+    features = [feature for column in schema.columns for feature in _features(graph, column, form)]
     stacked = graph.node("Concat", *(graph.node("Unsqueeze", name, graph.whole([1])) for name in features), axis=1)
     graph.node("Cast", stacked, to=onnx.TensorProto.FLOAT, output=f"{graph.prefix}features")
     kinds = onnx.TensorProto
@@ -195,10 +195,10 @@ class _Graph:
         return self.node("Sub", value, self.node("Mul", times, self.number(factor)))
 
 
-def _features(graph: _Graph, column: Column) -> list[str]:
+def _features(graph: _Graph, column: Column, form: Form) -> list[str]:
     """Names of the column's features, each (n,) float64."""
     if isinstance(column, Categorical):
-        return _categories(graph, column)
+        return _categories(graph, column) if form == "features" else [_place(graph, column)]
     absent = graph.node("IsNaN", column.name)
     stand_in = float(column.usual) if isinstance(column, Boolean) else column.scaling.median
     value = graph.node("Where", absent, graph.number(stand_in), column.name)
@@ -207,10 +207,28 @@ def _features(graph: _Graph, column: Column) -> list[str]:
     elif not column.scaling.scale:
         found = []
     elif isinstance(column, Date):
-        found = [graph.scaled(value, column.scaling), *_calendar(graph, value)]
+        waves = _calendar(graph, value) if form == "features" else []
+        found = [graph.scaled(value, column.scaling), *waves]
     else:
         found = [graph.scaled(value, column.scaling)]
+    if column.missing and form == "columns" and found:
+        return [graph.node("Where", absent, graph.number(float("nan")), one) for one in found]
     return [*found, graph.as_number(absent)] if column.missing else found
+
+
+def _place(graph: _Graph, column: Categorical) -> str:
+    """A category's place, `other` being the last; nan for "" and for one that was not there before."""
+    count = len(column.categories)
+    place = graph.node(
+        "LabelEncoder",
+        column.name,
+        domain="ai.onnx.ml",
+        keys_strings=[*column.categories, ""],
+        values_int64s=[*range(count), -2],
+        default_int64=count if column.other else -2,
+    )
+    unknown = graph.node("Equal", place, graph.whole(-2))
+    return graph.node("Where", unknown, graph.number(float("nan")), graph.as_number(place))
 
 
 def _categories(graph: _Graph, column: Categorical) -> list[str]:

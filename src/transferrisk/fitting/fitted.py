@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
-from ..algorithms import get_algorithm
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import find_set, set_name
 from ..data.checks import review_vectors
@@ -26,14 +25,26 @@ from ..data.sets.tables import read_table
 from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
 from ..files import existing_file, expand_home
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
+from ..models.trees import TREES, sizes_of
 from ..settings import Count, Seed, Settings, as_json
-from ..sklearn import TransferRiskClassifier
 from ..training import Engine, Steps, TrainConfig
 from ..training.defaults import default_backbone
 from ..training.engine import device_of
 from ..training.feed import inputs_digest
-from .candidates import TableEncoder, make_candidates, read_stored_table
-from .compare import Choice, Comparison, Curve, beside_a_guess, choose, compare, curve_of
+from .candidates import (
+    BASELINES,
+    ImageClassifier,
+    TableEncoder,
+    check_candidate,
+    default_candidates,
+    form_of,
+    make_candidates,
+    named,
+    read_stored_table,
+    rows_of,
+)
+from .compare import Choice, Comparison, Curve, Metric, choose, compare, curve_of
+from .metrics import Decision, learn_decision, row_losses
 from .model import Model, Origin
 
 if TYPE_CHECKING:
@@ -44,7 +55,7 @@ OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in images, trainings or steps"""
 
 FEWEST = 10  # rows of an environment that can be trained or tested on
-SMALL = 2000  # rows below which starting processes costs more than it brings
+SMALL = 20_000  # rows below which starting processes costs more than it brings
 
 
 @dataclass(frozen=True)
@@ -82,9 +93,10 @@ class Source:
 class Plan(Settings):
     """Settings of a fit.
 
-    algorithms  those compared, in this order
+    algorithms  candidates that are compared; None: by the kind of data, see `candidates.default_candidates`
     algorithm   the one to take, whatever a comparison says; None: chosen
     compared    whether there is a comparison at all
+    metric      what the choice goes by
     settings    "key=value" for each algorithm that has the key, or "trm.ridge=1e-2" for one
     backbone    None: by the kind of input
     weights     of the backbone, as `models.build_model` takes them
@@ -96,9 +108,10 @@ class Plan(Settings):
     on_top      that network; None: the one for vectors
     """
 
-    algorithms: tuple[str, ...] = ("erm", "groupdro", "trm")
+    algorithms: tuple[str, ...] | None = None
     algorithm: str | None = None
     compared: bool = True
+    metric: Metric = "log_loss"
     settings: tuple[str, ...] = ()
     backbone: str | None = None
     weights: str | None = None
@@ -114,10 +127,11 @@ class Plan(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in filter(None, (*self.algorithms, self.algorithm)):
-            get_algorithm(name)
-        if not self.algorithms or len(set(self.algorithms)) < len(self.algorithms):
-            raise InputError(f"algorithms must be names, each given once, got {listed(self.algorithms) or 'none'}")
+        given = self.algorithms
+        for name in filter(None, (*(given or ()), self.algorithm)):
+            check_candidate(name)
+        if given is not None and (not given or len(set(given)) < len(given)):
+            raise InputError(f"algorithms must be names, each given once, got {listed(given) or 'none'}")
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,8 @@ class Fitted:
 
     plan        with nothing left open
     comparison  None where there was none
-    curve       of the final training, with the config and the algorithm's settings it had
+    decision    what was learned from the predictions for held-out environments
+    curve       of the final training, with the config and the algorithm's settings it had; None: no network was trained
     """
 
     model: Model
@@ -134,9 +149,22 @@ class Fitted:
     plan: Plan
     comparison: Comparison | None
     choice: Choice
-    curve: Curve
-    config: TrainConfig
+    decision: Decision
+    curve: Curve | None
+    config: TrainConfig | None
     settings: Mapping[str, Any]
+
+    @property
+    def loss_variances(self) -> NDArray[np.float64]:
+        """Error variances of the log losses in `decision.seen`, in its order: of the mean over the rows of each."""
+        assert self.comparison is not None
+        samples, chances = self.source.samples, self.comparison.probabilities[self.choice.algorithm]
+        labels, places = samples.labels.numpy(), samples.environments.numpy()
+        losses = np.full(len(labels), np.nan)
+        known = np.isfinite(chances).all(1)
+        losses[known] = row_losses(labels[known], chances[known])
+        groups = [losses[places == samples.environment_names.index(name)] for name in self.decision.seen]
+        return np.array([np.nanvar(group) / np.isfinite(group).sum() for group in groups])
 
 
 def fit(
@@ -212,6 +240,7 @@ def fit_source(
     """Fit a model to data that has been read."""
     options, on_progress = options or Options(), on_progress or (lambda what, done, total: None)
     plan = settle(source, plan)
+    assert plan.algorithms is not None
     names = plan.algorithms if plan.compared else (plan.algorithm or "trm",)
     if plan.algorithm is not None and plan.algorithm not in names:
         names = (*names, plan.algorithm)
@@ -229,14 +258,29 @@ def fit_source(
         choice = Choice(names[0], "the default; nothing was compared")
     else:
         choice = choose(comparison)
-    if comparison is not None:
-        choice = replace(choice, why=choice.why + beside_a_guess(comparison, choice.algorithm))
-    progress = Steps(partial(on_progress, f"{choice.algorithm} on all rows"))
-    final = candidates[choice.algorithm].set_params(watch=(progress,))
+    final, decision = candidates[choice.algorithm], Decision()
+    if choice.algorithm not in BASELINES:
+        final.set_params(watch=(Steps(partial(on_progress, f"{named(choice.algorithm)} on all rows")),))
     environments = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
-    final.fit(X, samples.labels.numpy(), environments=environments)
-    model = _whole_model(source, plan, choice.algorithm, final, backbone, options)
-    return Fitted(model, source, plan, comparison, choice, curve_of(final), final.config_, final.settings_)
+    final.fit(_final_rows(source, X, choice.algorithm), samples.labels.numpy(), environments=environments)
+    if comparison is not None:
+        decision = learn_decision(
+            samples.labels.numpy(),
+            comparison.probabilities[choice.algorithm],
+            samples.environments.numpy(),
+            samples.environment_names,
+            held=comparison.held,
+        )
+    model = _whole_model(source, plan, choice.algorithm, final, backbone, options, decision)
+    config, settings = getattr(final, "config_", None), getattr(final, "settings_", {})
+    return Fitted(model, source, plan, comparison, choice, decision, curve_of(final), config, settings)
+
+
+def _final_rows(source: Source, X: NDArray[Any], algorithm: str) -> Any:
+    """All rows in the form that a candidate takes."""
+    if source.schema is None or source.frame is None or form_of(algorithm) == "features":
+        return X
+    return rows_of(source.schema.encode(source.frame, form_of(algorithm)))
 
 
 def settle(source: Source, plan: Plan) -> Plan:
@@ -267,7 +311,8 @@ def settle(source: Source, plan: Plan) -> Plan:
     if plan.on_top is not None and not frozen:
         raise InputError(f"on_top={plan.on_top!r} (--on-top) needs a frozen backbone: add --frozen, or leave it out")
     on_top = (plan.on_top or default_backbone((1,), len(source.samples))) if frozen else None
-    return replace(plan, backbone=backbone, weights=weights, frozen=frozen, on_top=on_top)
+    algorithms = plan.algorithms or default_candidates(source.kind, images and not frozen)
+    return replace(plan, backbone=backbone, weights=weights, frozen=frozen, on_top=on_top, algorithms=algorithms)
 
 
 def frozen_features(source: Source, plan: Plan, backbone: Classifier, on_progress: OnProgress) -> torch.Tensor:
@@ -309,12 +354,18 @@ def _compare(
         if source.frame is not None:
             X = np.arange(len(samples))[:, None]
             joblib.dump(source.frame, Path(folder, "table"))
-            encoder, cache = TableEncoder(Path(folder, "table"), source.label, source.environment), f"{folder}/cache"
-            candidates = {name: make_pipeline(encoder, one, memory=cache) for name, one in candidates.items()}
+            candidates = {
+                name: make_pipeline(
+                    TableEncoder(Path(folder, "table"), source.label, source.environment, form_of(name)),
+                    one,
+                    memory=f"{folder}/cache",
+                )
+                for name, one in candidates.items()
+            }
         seeds = range(plan.seed, plan.seed + plan.repeats)
-        said = f"comparing {', '.join(candidates)}"
+        said = f"comparing {len(candidates)} candidates"
         try:
-            return compare(candidates, X, samples, seeds, plan.folds, workers, partial(on_progress, said))
+            return compare(candidates, X, samples, seeds, plan.folds, workers, partial(on_progress, said), plan.metric)
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
         finally:
@@ -322,18 +373,33 @@ def _compare(
 
 
 def _whole_model(
-    source: Source, plan: Plan, algorithm: str, final: Any, backbone: Classifier | None, options: Options
+    source: Source,
+    plan: Plan,
+    algorithm: str,
+    final: Any,
+    backbone: Classifier | None,
+    options: Options,
+    decision: Decision,
 ) -> Model:
-    """The fitted estimator's network, behind the backbone whose features it takes where there is one."""
-    samples, network, name, on_top = source.samples, final.model_, str(plan.backbone), ""
-    if isinstance(final, TransferRiskClassifier):
-        on_top = final.representation_
+    """The fitted estimator's network, behind the backbone whose features it takes where there is one.
+
+    Its logits are divided by the temperature that calibrates them.
+    """
+    samples, network, name, on_top, shape = source.samples, final.model_, str(plan.backbone), "", source.shape
+    sizes = sizes_of(network)
+    if sizes is not None:
+        name, shape = TREES, (final.n_features_in_,)
+    elif not isinstance(final, ImageClassifier):
+        on_top = getattr(final, "representation_", "linear")
         if backbone is None:
             name = "linear"
         else:
             top = Classifier(network.featuriser.top, network.head.in_features, network.head.out_features)
             top.head = network.head
             network = OnFrozen(backbone, top, network.featuriser.standardise).eval()
+    with torch.no_grad():
+        network.head.weight /= decision.temperature
+        network.head.bias /= decision.temperature
     origin = Origin(
         source.name,
         source.kind,
@@ -349,6 +415,9 @@ def _whole_model(
         "dtype": str(network.head.weight.dtype).removeprefix("torch."),
         "origin": as_json(origin),
         "schema": None if source.schema is None else source.schema.to_dict(),
+        "form": form_of(algorithm),
+        "sizes": None if sizes is None else as_json(sizes),
+        "decision": decision.to_dict(),
     }
     classes = tuple(np.array(samples.class_names, dtype=object)[final.classes_])
-    return Model(network, name, source.shape, classes, samples.environment_names, about, origin, source.schema)
+    return Model(network, name, shape, classes, samples.environment_names, about, origin, source.schema)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data import Options
-from ..data.schema import Note, Numeric, Schema
+from ..data.schema import Form, Note, Numeric, Schema
 from ..data.values import Scaling
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
@@ -35,7 +35,7 @@ from ..models import Classifier, evaluation_mode, features_of
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder
 from ..reports import Table, percent
 from ..reports.values import Entry
-from ..settings import Settings, as_json, checked_fields
+from ..settings import Settings, as_json, checked_fields, convert
 from ..sklearn.saving import build_saved
 from .metrics import Decision, Figures, decide, per_class
 from .scoring import MANY, Scores, class_table, confusion_table, figures_table, guesses
@@ -92,6 +92,12 @@ class Model(SavedModel):
         """What was learned from predictions in held-out environments, where there was a comparison."""
         return Decision.from_dict(self.about.get("decision") or {})
 
+    @property
+    def form(self) -> Form:
+        """The form in which the network takes the rows of a table."""
+        form: Form = convert("form", self.about.get("form", "features"), Form)
+        return form
+
     def predict_proba(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.float64]:
         """Probability of each class, (n, C): of a table's rows, vectors (n, d), or images (n, 3, h, w) in 0..255.
 
@@ -102,7 +108,7 @@ class Model(SavedModel):
                 raise InputError(
                     f"samples must be a pandas.DataFrame with the columns of the table, got {type(samples).__name__}"
                 )
-            encoded = self.schema.encode(samples)
+            encoded = self.schema.encode(samples, self.form)
             for note in encoded.notes:
                 warn(str(note), DataWarning)
             return self.probabilities(encoded.features)
@@ -300,7 +306,7 @@ def predict_file(
         keep_apart(output, path_of(given))
         if not output.name.lower().endswith(ENDINGS):
             raise InputError(f"--output must end in {', '.join(ENDINGS)}, or be -, got {output}")
-    classes, outside, notes, rows = np.array(model.classes, dtype=object), _Outside(model.schema), dict[Any, Note](), 0
+    classes, outside, notes, rows = np.array(model.classes, dtype=object), _Outside(model), dict[Any, Note](), 0
     scores, decision = Scores(model.classes), model.decision
     with _writer(output) as write:
         for number, part in enumerate(read_parts(model, given, asked or Options(), identity, size)):
@@ -338,18 +344,20 @@ class _Outside:
     where it is so by more than these two are apart. The counts do not grow with the rows.
     """
 
-    def __init__(self, schema: Schema | None) -> None:
+    def __init__(self, model: Model) -> None:
         self.columns: list[tuple[str, Scaling]] = []
         self.places: list[int] = []  # of their features
         ranges, start = [np.empty((0, 2), np.float32)], 0
-        for column in () if schema is None else schema.columns:
+        schema = model.schema
+        widths = [] if schema is None else list(map(len, schema.names_by_column(model.form)))
+        for column, width in zip(() if schema is None else schema.columns, widths, strict=True):
             if isinstance(column, Numeric) and column.scaling.scale:
                 low, high = column.scaling.low, column.scaling.high
                 if low is not None and high is not None:
                     self.columns.append((column.name, column.scaling))
                     self.places.append(start)
                     ranges.append(column.scaling.apply(np.array([low, high]), column.name)[None])
-            start += len(column.features)
+            start += width
         self.low, self.high = np.concatenate(ranges).T  # (c,) each, standardised as features are
         self.rows = 0
         self.outside, self.far = np.zeros((2, len(self.columns)), np.int64)
@@ -364,7 +372,8 @@ class _Outside:
         self.rows += len(given)
         self.outside += (beyond > 0).sum(0)
         self.far += (beyond > self.high - self.low).sum(0)
-        self.least, self.largest = np.minimum(self.least, given.min(0)), np.maximum(self.largest, given.max(0))
+        self.least = np.fmin(self.least, np.fmin.reduce(given))
+        self.largest = np.fmax(self.largest, np.fmax.reduce(given))
 
     def notes(self) -> list[str]:
         """Remarks on columns with numbers far outside, or with most of them outside."""

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,24 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import describe_algorithm
+from ..auditing.pooling import pool
 from ..errors import InputError, counted, listed
 from ..files import check_target, new_folders, write_atomically
 from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
 from ..reports.render import markdown, markdown_text
+from ..reports.values import Cell, Entry
 from ..settings import dumps
-from .compare import Comparison, Curve
+from .candidates import BASELINES, named
+from .compare import METRICS, Comparison, Curve, guesses
 from .fitted import Fitted, Plan, Source
+from .metrics import Calibration, confusion, decide
 from .model import CARD, COMPARISON, FILES, REPORT
+from .scoring import MANY, class_table, confusion_table, figures_table, reliability_section
 
 Z = 1.96  # of a 95 % interval
 MOST = 20  # columns that a terminal shows
+WIDE = 8  # environments that have a column of their own in the comparison
 COLUMNS = ("Column", "Taken as", "Features", "Remark")
 
 
@@ -95,7 +102,10 @@ def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
     """The fit in the types of JSON, with where everything lies."""
     return {
         "algorithm": fitted.choice.algorithm,
+        "name": named(fitted.choice.algorithm),
         "why": fitted.choice.why,
+        "verdict": verdict(fitted),
+        "decision": fitted.decision.to_dict(),
         "comparison": None if fitted.comparison is None else fitted.comparison.to_dict(),
         "rows": len(fitted.source.samples),
         "environments": fitted.source.sizes,
@@ -146,26 +156,128 @@ def columns_table(source: Source, folder: Path) -> Table:
 
 
 def comparison_table(fitted: Fitted) -> Table:
-    """Accuracy of each algorithm in each environment; the chosen one is emphasised."""
+    """Accuracy and loss of each candidate; the chosen one is emphasised."""
     comparison = fitted.comparison
     assert comparison is not None
     where = "in environments not trained on" if comparison.held == "environments" else "on held-out rows"
-    names = comparison.summary.index
-    values = np.column_stack([comparison.accuracy.T, comparison.summary[["mean", "worst"]]])
+    names, summary = comparison.summary.index, comparison.summary
+    places = comparison.accuracy.index if len(comparison.accuracy) <= WIDE else comparison.accuracy.index[:0]
+    what = METRICS[comparison.metric]
+    rows: list[list[Entry]] = [
+        [
+            named(name),
+            *(percent(comparison.accuracy[name][place]) for place in places),
+            percent(summary["mean"][name]),
+            percent(summary["worst"][name]),
+            Cell(f"{summary['loss'][name]:.3f}", float(summary["loss"][name])),
+            Cell(f"{summary['worst_loss'][name]:.3f}", float(summary["worst_loss"][name])),
+        ]
+        for name in names
+    ]
     return Table(
-        f"Accuracy, %, {where}",
-        ["Algorithm", *comparison.accuracy.index, "Mean", "Worst"],
-        [[name, *map(percent, row)] for name, row in zip(names, values.tolist(), strict=True)],
+        f"Accuracy, %, and {what}, {where}",
+        ["Candidate", *places, "Mean", "Worst", f"Mean {what}", f"Worst {what}"],
+        rows,
         emphasised=[names.get_loc(fitted.choice.algorithm)],
     )
 
 
+def held_out_table(fitted: Fitted) -> Table:
+    """Figures of the chosen candidate in each environment that it was not trained on."""
+    where = "when it was held out" if fitted.decision.held == "environments" else "on held-out rows"
+    found = figures_table(fitted.decision.seen, f"{named(fitted.choice.algorithm)}, by environment, {where}")
+    if fitted.decision.temperature == 1:
+        return found
+    note = (
+        f"Probabilities are calibrated: logits are divided by {fitted.decision.temperature:.2f}, which was chosen by "
+        "the log loss in held-out environments."
+    )
+    return replace(found, note=note)
+
+
+def held_out_sections(fitted: Fitted) -> list[Section]:
+    """What the chosen candidate predicted for rows that were held out: figures, confusion, reliability."""
+    assert fitted.comparison is not None
+    samples, raw = fitted.source.samples, fitted.comparison.probabilities[fitted.choice.algorithm]
+    known = np.isfinite(raw).all(1)
+    labels, given = samples.labels.numpy()[known], raw[known]
+    chances = Calibration(fitted.decision.temperature).apply(given)
+    curves = {"as predicted": (labels, chances)}
+    if fitted.decision.temperature != 1:
+        curves = {"before calibration": (labels, given), "calibrated": (labels, chances)}
+    matrix = confusion(labels, decide(chances, fitted.decision.threshold), chances.shape[1])
+    tables: list[Section] = [held_out_table(fitted), class_table(matrix, samples.class_names)]
+    if len(samples.class_names) <= MANY:
+        tables.append(confusion_table(matrix, samples.class_names))
+    return [*tables, reliability_section(curves, classes=samples.class_names)]
+
+
+def verdict(fitted: Fitted) -> list[str]:
+    """Sentences that say whether the model can be used in a new environment, and what to expect there.
+
+    Intervals are of a new environment's true value, so they count environments and not rows.
+    """
+    comparison, chosen, seen = fitted.comparison, named(fitted.choice.algorithm), fitted.decision.seen
+    if comparison is None:
+        return [f"{chosen} was fitted. Nothing was compared, so what it does in a new environment is not known."]
+    if comparison.held == "rows":
+        return [
+            f"{chosen} was fitted. Whether it works in a new environment cannot be known from "
+            f"{counted(len(fitted.source.sizes), 'environment')}: no environment could be held out. Get labelled rows "
+            "from a third one."
+        ]
+    sites = len(seen)
+    accuracy, loss = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
+    guess = float(np.mean(list(comparison.frequent.values())))
+    below = guesses(comparison, fitted.choice.algorithm)
+    mean = comparison.summary["mean"][fitted.choice.algorithm]
+    usable = (
+        "can be tried" if mean > guess and not below else "is to be used with care" if mean > guess else "is of no use"
+    )
+    lines = [
+        f"{chosen} {usable} in a new environment. Expect an accuracy of {accuracy} and a log loss of {loss} there, by "
+        f"{counted(sites, 'environment')} that were held out; always saying the most frequent class gives "
+        f"{100 * guess:.1f} %."
+    ]
+    if below:
+        lines.append(f"It is no better than guessing the most frequent class in {listed(map(repr, below))}.")
+    worst = max(seen, key=lambda place: seen[place].log_loss)
+    lines.append(
+        f"The environment to worry about is {worst!r}, with an accuracy of {100 * seen[worst].accuracy:.1f} % and a "
+        f"log loss of {seen[worst].log_loss:.3f}. Run trm audit to see which environments and columns do not transfer."
+    )
+    return lines
+
+
+def _expected(fitted: Fitted, figure: str) -> str:
+    """The mean over environments of a figure, with the prediction interval for a new one where it is known."""
+    seen = fitted.decision.seen.values()
+    values = np.array([getattr(one, figure) for one in seen])
+    rows = np.array([one.rows for one in seen])
+    if figure == "accuracy":
+        smoothed = (values * rows + 1) / (rows + 2)
+        pooled = pool(values, smoothed * (1 - smoothed) / rows)
+        low, high = np.clip([pooled.low, pooled.high], 0, 1) * 100
+        text, ends = f"about {100 * pooled.mean:.1f} %", f"{low:.1f} to {high:.1f} %"
+    else:
+        pooled = pool(values, fitted.loss_variances)
+        low, high = max(0.0, pooled.low), pooled.high
+        text, ends = f"about {pooled.mean:.3f}", f"{low:.3f} to {high:.3f}"
+    return f"{text} (95 % interval for a new environment: {ends})" if np.isfinite([low, high]).all() else text
+
+
 def fit_sections(fitted: Fitted) -> list[Section | str]:
     """Sections that a terminal shows of a fit."""
-    chosen = f"Chosen: {fitted.choice.algorithm}, {fitted.choice.why}."
+    chosen = f"Chosen: {named(fitted.choice.algorithm)}, {fitted.choice.why}."
     if fitted.comparison is None:
-        return [chosen]
-    return [comparison_table(fitted), how_compared(fitted.comparison), chosen]
+        return [*verdict(fitted), chosen]
+    return [
+        *verdict(fitted),
+        comparison_table(fitted),
+        how_compared(fitted.comparison),
+        chosen,
+        held_out_table(fitted),
+    ]
 
 
 def frozen_note(source: Source, plan: Plan) -> str:
@@ -199,23 +311,31 @@ def how_compared(comparison: Comparison) -> str:
 def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
     """Settings that the final model was trained with, by name."""
     samples, config, plan = fitted.source.samples, fitted.config, fitted.plan
-    steps = counted(fitted.curve[0][-1], "step")
-    drawn = f"{config.batch_size} samples of each environment" if config.batch_size else "all samples"
     network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
     if plan.frozen:
         width = len(fitted.model.network.featuriser.standardise.mean)  # type: ignore[arg-type]  # an OnFrozen
         network += f", frozen: only {plan.on_top} on its {width} features, standardised, was trained"
+    trained = {"Model": named(fitted.choice.algorithm)}
+    if fitted.choice.algorithm in BASELINES:
+        if plan.frozen:
+            trained["Features"] = f"of {plan.backbone}, frozen"
+    elif config is not None and fitted.curve is not None:
+        steps = counted(fitted.curve[0][-1], "step")
+        drawn = f"{config.batch_size} samples of each environment" if config.batch_size else "all samples"
+        trained |= {
+            "Algorithm": describe_algorithm(fitted.choice.algorithm, **fitted.settings),
+            "Network": network,
+            "Training": f"{steps} on {drawn}, SGD with rate {config.lr:g}, momentum {config.momentum:g} and weight "
+            f"decay {config.weight_decay:g}, the rate times {config.decay_factor:g} after {config.decay_at:.0%} of the "
+            "steps" + (", images varied" if config.augment else ""),
+        }
     by_class = zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
     return {
         "Data": f"{fitted.source.name}: {counted(len(samples), 'row')}, label {fitted.source.label!r}, environment "
         f"{fitted.source.environment!r}",
         "Environments": [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()],
         "Classes": [f"{name}: {counted(size, 'row')}" for name, size in by_class],
-        "Algorithm": describe_algorithm(fitted.choice.algorithm, **fitted.settings),
-        "Network": network,
-        "Training": f"{steps} on {drawn}, SGD with rate {config.lr:g}, momentum {config.momentum:g} and weight decay "
-        f"{config.weight_decay:g}, the rate times {config.decay_factor:g} after {config.decay_at:.0%} of the steps"
-        + (", images varied" if config.augment else ""),
+        **trained,
         "Seed": str(plan.seed),
     }
 
@@ -243,7 +363,8 @@ def model_card(fitted: Fitted, command: str = "") -> str:
     rows = zip(samples.environment_names, counts.sum(1).tolist(), *counts.T.tolist(), strict=True)
     compared = "No algorithms were compared, so nothing is known about environments that were not trained on."
     if fitted.comparison is not None:
-        compared = f"{how_compared(fitted.comparison)}\n\n{markdown(comparison_table(fitted)).strip()}"
+        tables = (comparison_table(fitted), held_out_table(fitted))
+        compared = "\n\n".join([how_compared(fitted.comparison), *(markdown(table).strip() for table in tables)])
     expected = "How it does in a new environment was not measured."
     if fitted.comparison is not None and fitted.comparison.held == "environments":
         expected = (
@@ -251,6 +372,9 @@ def model_card(fitted: Fitted, command: str = "") -> str:
             "of the held-out ones, and less where a new one differs more than they do from each other. Where the "
             "algorithm was chosen by these numbers, its own are a little too good."
         )
+    calibrated = "Probabilities were not calibrated."
+    if fitted.decision.temperature != 1:
+        calibrated = "Probabilities were calibrated by the log loss in held-out environments."
     settings = []
     for name, value in settings_of(fitted).items():
         settings.append(f"- {name}: {markdown_text(value if isinstance(value, str) else '; '.join(value))}")
@@ -273,7 +397,7 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         "The model of the last step is kept; nothing was selected by its accuracy on the way.",
         "## Intended use and limits",
         f"For telling {classes} apart in places like the environments above, also new ones. {expected} "
-        "Probabilities were not calibrated. It was not examined for fairness between groups other than the "
+        f"{calibrated} It was not examined for fairness between groups other than the "
         "environments and classes above.",
         "## How to predict",
         "```bash\ntrm predict MODEL new.parquet --output predictions.parquet\n```",
@@ -287,8 +411,10 @@ def model_card(fitted: Fitted, command: str = "") -> str:
 def fit_page(fitted: Fitted, command: str = "") -> Page:
     """The page: the comparison as a table and bars, the trainings, what the model is given."""
     comparison, settings = fitted.comparison, settings_of(fitted)
-    lead = [f"{fitted.choice.algorithm} was trained on all {len(fitted.source.samples)} rows: {fitted.choice.why}."]
-    if fitted.plan.frozen:
+    chosen = named(fitted.choice.algorithm)
+    lead = verdict(fitted)
+    lead.append(f"{chosen} was trained on all {len(fitted.source.samples)} rows: {fitted.choice.why}.")
+    if fitted.plan.frozen and "Network" in settings:
         lead.append(f"The network is {settings['Network']}.")
     sections: list[Section] = []
     curves: dict[str, Curve] = {}
@@ -298,17 +424,20 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
         for place, accuracy in comparison.accuracy.iterrows():
             rows = comparison.rows[str(place)]
             low, high = wilson(accuracy, rows)
-            bars[f"{place} ({rows} rows)"] = list(map(Bar, accuracy.index, accuracy, low, high))
+            bars[f"{place} ({rows} rows)"] = list(map(Bar, map(named, accuracy.index), accuracy, low, high))
         kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
         note = "Lines are 95 % intervals over the rows of an environment."
         sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note)]
-        curves |= comparison.curves
-    curves[f"{fitted.choice.algorithm}, all rows"] = fitted.curve
+        sections += held_out_sections(fitted)
+        curves |= {named(name): curve for name, curve in comparison.curves.items()}
+    if fitted.curve is not None:
+        curves[f"{chosen}, all rows"] = fitted.curve
     note = (
         "The algorithms minimise different things, so the heights of their curves do not compare. Of each compared "
         "algorithm, the first training is shown."
     )
-    sections.append(Curves("Training", curves, "step", "loss", note=note))
     sections.append(Table("What the model is given", COLUMNS, columns_of(fitted.source)))
+    if curves:
+        sections.append(Curves("Training", curves, "step", "loss", note=note))
     title = f"{fitted.source.label}: a model for new environments"
     return Page(title, tuple(lead), tuple(sections), settings, command)

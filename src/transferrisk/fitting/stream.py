@@ -70,7 +70,7 @@ def read_parts(model: Model, given: str, asked: Options, identity: str | None, s
         path=asked.path or origin.names.get("path"),
     )
     if model.schema is not None:
-        return _table_parts(model.schema, existing_file(path), asked, named, size)
+        return _table_parts(model, model.schema, existing_file(path), asked, named, size)
     if origin.kind == "images":
         return _image_parts(model, path, asked, named)
     file = existing_file(path)
@@ -83,7 +83,7 @@ def beginning(path: Path | str, first: int) -> str:
     return f"{path}, from row {first} on" if first > 1 else str(path)
 
 
-def _table_parts(schema: Schema, path: Path, asked: Options, named: Given, size: int) -> Iterator[Part]:
+def _table_parts(model: Model, schema: Schema, path: Path, asked: Options, named: Given, size: int) -> Iterator[Part]:
     header = read_header(path)
     wanted = [column.name for column in schema.columns]
     if not set(wanted) & set(header):
@@ -98,7 +98,7 @@ def _table_parts(schema: Schema, path: Path, asked: Options, named: Given, size:
     first = 1
     for frame in read_frames(path, size, texts.intersection(header) | aside):
         try:
-            encoded = schema.encode(frame.drop(columns=[*aside]))
+            encoded = schema.encode(frame.drop(columns=[*aside]), model.form)
         except InputError as error:
             raise InputError(f"{beginning(path, first)}: {error}") from None
         yield _part(encoded.features, frame, asked, named, encoded.notes)
