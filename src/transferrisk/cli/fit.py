@@ -34,6 +34,13 @@ Name = Annotated[
 ]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write the model to.")]
 DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
+DropUnstable = Annotated[
+    bool,
+    typer.Option(
+        "--drop-unstable",
+        help="Leave out a table's columns whose effect on the label differs between environments.",
+    ),
+]
 Algorithms = Annotated[
     str | None,
     model_option(
@@ -70,6 +77,7 @@ def fit(
     name: Name,
     output: Output,
     drop_small: DropSmall = False,
+    drop_unstable: DropUnstable = False,
     force: Force = False,
     algorithms: Algorithms = None,
     algorithm: Algorithm = None,
@@ -114,7 +122,7 @@ def fit(
         algorithms=names, algorithm=algorithm, metric=cast(Any, metric),
         compared=compare, settings=tuple(set_ or ()), backbone=backbone,
         weights=weights, epochs=epochs, seed=seed, repeats=repeats, folds=folds, device=device,
-        workers=workers, drop_small=drop_small, frozen=frozen, on_top=on_top,
+        workers=workers, drop_small=drop_small, drop_unstable=drop_unstable, frozen=frozen, on_top=on_top,
     )  # fmt: skip
     check_output(output, force)
     quiet = json is not None and json.path is None

@@ -77,7 +77,11 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
         raise InputError(
             f"{name} must hold inputs of shape {tuple(model.input_shape)}, which {folder} takes, got {shape}"
         )
-    if inputs_digest(rows) == origin.digest:
+    if model.form == "columns" and model.schema is not None and source.frame is not None:
+        by_features = replace(rows, inputs=model.schema.encode(source.frame).features)
+    else:
+        by_features = rows
+    if inputs_digest(by_features) == origin.digest:
         raise InputError(trained)
     return rows
 

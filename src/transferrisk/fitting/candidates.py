@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
 from ..algorithms import available, parse_settings, setting_names
+from ..auditing.columns import column_effects, column_groups, unstable
 from ..data import EnvironmentSet, filled
 from ..data.schema import Encoded, Form, Schema
 from ..errors import InputError, choices
@@ -170,24 +171,41 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     table : the file, which joblib wrote
     label, environment : names of the columns that are not features
     form : "features", an array, or "columns", a DataFrame in which categories have a categorical type
+    drop_unstable : leave out columns whose effect on the label differs between the environments of these rows
 
     Attributes
     ----------
     schema_ : the `Schema`
     """
 
-    def __init__(self, table: Path, label: str, environment: str, form: Form = "features") -> None:
+    __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
+
+    def __init__(
+        self, table: Path, label: str, environment: str, form: Form = "features", drop_unstable: bool = False
+    ) -> None:
         self.table = table
         self.label = label
         self.environment = environment
         self.form = form
+        self.drop_unstable = drop_unstable
 
-    def fit(self, X: Integers, y: Any = None) -> Self:
-        self.schema_ = Schema.infer(read_stored_table(self.table).iloc[X[:, 0]], self.label, self.environment)
+    def fit(self, X: Integers, y: Any = None, environments: Any = None) -> Self:
+        rows = read_stored_table(self.table).iloc[X[:, 0]]
+        self.schema_ = Schema.infer(rows, self.label, self.environment)
+        if self.drop_unstable:
+            self.schema_ = stable_schema(self.schema_, self.schema_.encode(rows).features, y, environments)
         return self
 
     def transform(self, X: Integers) -> Any:
         return rows_of(self.schema_.encode(read_stored_table(self.table).iloc[X[:, 0]], self.form))
+
+
+def stable_schema(schema: Schema, features: Any, labels: Any, environments: Any) -> Schema:
+    """The schema without the columns whose effect on the label differs between the environments of these rows."""
+    report = column_effects(features, column_groups(schema), labels, environments, refit=False)
+    gone = dict.fromkeys(unstable(report), "its effect on the label differs between environments")
+    kept = tuple(column for column in schema.columns if column.name not in gone)
+    return replace(schema, columns=kept, dropped={**schema.dropped, **gone})
 
 
 def rows_of(encoded: Encoded) -> Any:

@@ -42,6 +42,7 @@ from .candidates import (
     named,
     read_stored_table,
     rows_of,
+    stable_schema,
 )
 from .compare import Choice, Comparison, Curve, Metric, choose, compare, curve_of
 from .metrics import Decision, learn_decision, row_losses
@@ -104,6 +105,8 @@ class Plan(Settings):
     repeats     seeds of the comparison, from `seed` on
     folds       environments that are held out at most, drawn by the seed
     workers     processes that train at the same time; None: as many as cores, for vectors on a CPU
+    drop_unstable  of a table, leave out columns whose effect on the label differs between environments; in the
+                comparison, those that do so between the environments of each training
     frozen      a pretrained backbone stays as it is, and a network on its features is trained; None: on a CPU
     on_top      that network; None: the one for vectors
     """
@@ -122,6 +125,7 @@ class Plan(Settings):
     device: str = "auto"
     workers: Count | None = None
     drop_small: bool = False
+    drop_unstable: bool = False
     frozen: bool | None = None
     on_top: str | None = None
 
@@ -140,6 +144,7 @@ class Fitted:
 
     plan        with nothing left open
     comparison  None where there was none
+    with_all    the same with all columns, where unstable ones were dropped; None: they were not
     decision    what was learned from the predictions for held-out environments
     curve       of the final training, with the config and the algorithm's settings it had; None: no network was trained
     """
@@ -153,6 +158,7 @@ class Fitted:
     curve: Curve | None
     config: TrainConfig | None
     settings: Mapping[str, Any]
+    with_all: Comparison | None = None
 
     @property
     def loss_variances(self) -> NDArray[np.float64]:
@@ -245,7 +251,13 @@ def fit_source(
     if plan.algorithm is not None and plan.algorithm not in names:
         names = (*names, plan.algorithm)
     candidates = make_candidates(source, plan, names)
-    samples, backbone = source.samples, None
+    samples, backbone, with_all = source.samples, None, None
+    if plan.drop_unstable:
+        if plan.compared:
+            kept = replace(plan, drop_unstable=False)
+            with_all = _compare(candidates, samples.inputs[:].numpy(), source, samples, kept, on_progress)
+        source = _without_unstable(source)
+        samples = source.samples
     if plan.frozen:
         backbone = build_model(str(plan.backbone), len(samples.class_names), source.shape, plan.weights)
         samples = replace(samples, inputs=frozen_features(source, plan, backbone, on_progress))
@@ -273,7 +285,16 @@ def fit_source(
         )
     model = _whole_model(source, plan, choice.algorithm, final, backbone, options, decision)
     config, settings = getattr(final, "config_", None), getattr(final, "settings_", {})
-    return Fitted(model, source, plan, comparison, choice, decision, curve_of(final), config, settings)
+    return Fitted(model, source, plan, comparison, choice, decision, curve_of(final), config, settings, with_all)
+
+
+def _without_unstable(source: Source) -> Source:
+    """The table without the columns whose effect on the label differs between its environments."""
+    if source.schema is None or source.frame is None:
+        raise InputError(f"drop_unstable (--drop-unstable) is for tables, got {source.name}: leave it out")
+    samples = source.samples
+    schema = stable_schema(source.schema, samples.inputs[:], samples.labels.numpy(), samples.environments.numpy())
+    return replace(source, schema=schema, samples=replace(samples, inputs=schema.encode(source.frame).features))
 
 
 def _final_rows(source: Source, X: NDArray[Any], algorithm: str) -> Any:
@@ -356,7 +377,9 @@ def _compare(
             joblib.dump(source.frame, Path(folder, "table"))
             candidates = {
                 name: make_pipeline(
-                    TableEncoder(Path(folder, "table"), source.label, source.environment, form_of(name)),
+                    TableEncoder(
+                        Path(folder, "table"), source.label, source.environment, form_of(name), plan.drop_unstable
+                    ),
                     one,
                     memory=f"{folder}/cache",
                 )

@@ -241,12 +241,31 @@ def verdict(fitted: Fitted) -> list[str]:
     ]
     if below:
         lines.append(f"It is no better than guessing the most frequent class in {listed(map(repr, below))}.")
+    if fitted.with_all is not None:
+        lines.append(_gained(fitted, fitted.with_all))
     worst = max(seen, key=lambda place: seen[place].log_loss)
     lines.append(
         f"The environment to worry about is {worst!r}, with an accuracy of {100 * seen[worst].accuracy:.1f} % and a "
         f"log loss of {seen[worst].log_loss:.3f}. Run trm audit to see which environments and columns do not transfer."
     )
     return lines
+
+
+def _gained(fitted: Fitted, with_all: Comparison) -> str:
+    """What leaving out unstable columns did in held-out environments."""
+    assert fitted.comparison is not None
+    assert fitted.source.schema is not None
+    name, what = fitted.choice.algorithm, METRICS[with_all.metric]
+    gone = [column for column, why in fitted.source.schema.dropped.items() if "differs between environments" in why]
+    if not gone:
+        return "No column has an effect that differs between environments, so none was dropped."
+    now, before = (one.summary.loc[name] for one in (fitted.comparison, with_all))
+    return (
+        f"Dropped, since their effect differs between environments: {listed(map(repr, gone))}. Without them the mean "
+        f"{what} in held-out environments is {now['loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all "
+        f"columns it is {before['loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that agree with "
+        "the others cannot show what such a column costs where its effect is reversed."
+    )
 
 
 def _expected(fitted: Fitted, figure: str) -> str:
