@@ -188,8 +188,9 @@ def _is_right(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.f
 
 
 def _squares(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.float64]:
-    """Brier score of each row, (n,)."""
-    return np.asarray(np.square(probabilities - np.eye(probabilities.shape[1])[labels]).sum(1))
+    """Brier score of each row, (n,), halved for two classes as `metrics.brier` is."""
+    classes = probabilities.shape[1]
+    return np.asarray(np.square(probabilities - np.eye(classes)[labels]).sum(1) / (2 if classes == 2 else 1))
 
 
 SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]] = {

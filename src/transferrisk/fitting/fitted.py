@@ -45,7 +45,7 @@ from .candidates import (
     stable_schema,
 )
 from .compare import Choice, Comparison, Curve, Metric, choose, compare, curve_of
-from .metrics import Decision, learn_decision, row_losses
+from .metrics import Calibration, Decision, learn_decision, row_losses
 from .model import Model, Origin
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Fitted:
         labels, places = samples.labels.numpy(), samples.environments.numpy()
         losses = np.full(len(labels), np.nan)
         known = np.isfinite(chances).all(1)
-        losses[known] = row_losses(labels[known], chances[known])
+        losses[known] = row_losses(labels[known], Calibration(self.decision.temperature).apply(chances[known]))
         groups = [losses[places == samples.environment_names.index(name)] for name in self.decision.seen]
         return np.array([np.nanvar(group) / np.isfinite(group).sum() for group in groups])
 
@@ -281,7 +281,8 @@ def fit_source(
             comparison.probabilities[choice.algorithm],
             samples.environments.numpy(),
             samples.environment_names,
-            held=comparison.held,
+            plan.metric,
+            comparison.held,
         )
     model = _whole_model(source, plan, choice.algorithm, final, backbone, options, decision)
     config, settings = getattr(final, "config_", None), getattr(final, "settings_", {})
