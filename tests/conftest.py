@@ -48,6 +48,7 @@ def trm(monkeypatch, capsys, tmp_path):
 
     monkeypatch.setenv("TRANSFERRISK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("transferrisk.reports.terminal.SECONDS", 1e6)  # no lines of progress on a machine that is busy
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -73,9 +74,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a regular file, and is not replaced: choose another output")
     with new_folders(target.parent):
-        hidden = f".{target.name[:100]}.{_OWNER}"
-        remove_abandoned(target.parent.glob(f"{glob.escape(hidden)}*"))
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f"{hidden}{os.getpid()}.")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=_hidden_prefix(target.parent, target.name))
         os.close(handle)
         temporary = Path(name)
         try:
@@ -91,8 +90,25 @@ def whole_file(path: Path) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a temporary folder in `parent`, which goes with the block; so do those of killed processes by this name."""
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=_hidden_prefix(parent, name)))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hidden_prefix(parent: Path, name: str) -> str:
+    """The beginning of this process's temporary names; what killed processes left under such names is removed."""
+    hidden = f".{name[:100]}.{_OWNER}"
+    remove_abandoned(parent.glob(f"{glob.escape(hidden)}*"))
+    return f"{hidden}{os.getpid()}."
+
+
 def remove_abandoned(hidden: Iterable[Path]) -> None:
-    """Remove those of the temporary files of `whole_file` whose process, on this machine, no longer runs."""
+    """Remove those of the temporary files and folders whose process, on this machine, no longer runs."""
     for path in hidden:
         process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
         if os.name != "posix" or f".{_OWNER}" not in path.name or not process.isdigit():
@@ -101,7 +117,10 @@ def remove_abandoned(hidden: Iterable[Path]) -> None:
             os.kill(int(process), 0)
         except ProcessLookupError:
             with suppress(OSError):  # one that cannot be removed is in nobody's way
-                path.unlink(missing_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
         except (OSError, OverflowError):
             continue  # it runs, and belongs to somebody else
 

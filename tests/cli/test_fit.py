@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -126,6 +127,21 @@ def test_json_and_an_algorithm_of_ones_own(trm, visits):
     assert err.startswith("trm: m holds a model already")
 
 
+def test_a_log_gets_lines_of_progress_and_a_terminal_none(trm, visits, monkeypatch):
+    monkeypatch.setattr("transferrisk.reports.terminal.SECONDS", 0.01)
+    command = ("fit", "visits.csv", *NAMED, *QUICK, "--algorithms", "linear,erm", "--json", "--force", "--output", "m")
+    code, out, err = trm(*command)
+    assert (code, json.loads(out)["rows"]) == (0, 150)
+    done = [line.split(":")[1].split(",")[0] for line in err.splitlines() if line.startswith("comparing 2 candidates:")]
+    assert done == sorted(set(done))
+    assert any(re.fullmatch(r" [1-6] of 6", one) for one in done)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TTY_INTERACTIVE", "0")
+    code, out, err = trm(*command)
+    assert (code, json.loads(out)["rows"]) == (0, 150)
+    assert " of 6," not in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -144,6 +160,7 @@ def test_json_and_an_algorithm_of_ones_own(trm, visits):
         (("visits.csv", *NAMED, "--size", "8"), "size"),
         (("visits.csv", *NAMED, "--frozen"), "got table:visits.csv"),
         (("visits.csv", *NAMED, "--device", "tpu"), "tpu"),
+        (("visits.csv", *NAMED, "--ordered", "--no-compare"), "--ordered"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_line(trm, visits, tmp_path, arguments, told):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
+
+from transferrisk.fitting.model import FILES, load_model
 
 START = """
 import os, signal, sys
@@ -101,6 +106,56 @@ def test_termination_leaves_nothing_behind(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (result.returncode, result.stderr, result.stdout) == (143, "trm: terminated\n", "")
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+KILLED = """
+import numpy
+plain, calls = numpy.savez, []
+def stop(file, **arrays):
+    calls.append(file)
+    if len(calls) == {at}:
+        file.write(b"half of a file")
+        os.kill(os.getpid(), signal.SIGKILL)
+    plain(file, **arrays)
+numpy.savez = stop
+"""
+WHILE_SAVING = """
+import transferrisk.fitting.report
+transferrisk.fitting.report.write_page = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_comparison_goes_on_where_it_stopped(trm, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 3))
+    frame = pd.DataFrame(x, columns=list("abc")).assign(site=np.arange(90) % 3, y=(x[:, 0] + x[:, 1] > 0).astype(int))
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    command = ["fit", "t.csv", "--label", "y", "--environment", "site", "--algorithms", "linear,trm", "--epochs", "8"]
+    command += ["--device", "cpu", "--workers", "1", "--seed", "4", "--force", "--output"]
+    assert trm(*command, "zzone")[0] == 0
+    shutil.copytree(tmp_path / "zzone", tmp_path / "zztwo")
+
+    def killed(how):
+        started = [sys.executable, "-c", START + how + MAIN, *command, "zztwo"]
+        ended = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        return ended.stderr
+
+    assert killed(KILLED.format(at=5)) == ""
+    first, second, third, _ = sorted((tmp_path / ".zztwo.comparison").glob("*.npz"))
+    first.write_bytes(first.read_bytes()[:-50])
+    second.write_bytes(third.read_bytes())  # another training's
+    assert "2 of 6 trainings" in killed(WHILE_SAVING)
+    assert len(list((tmp_path / "zztwo").glob(".zztwo*"))) == 1
+    code, _, err = trm(*command, "zztwo")
+    assert (code, err.count("\n"), "6 of 6 trainings" in err) == (0, 1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "zzone", "zztwo"]
+    assert sorted(path.name for path in (tmp_path / "zztwo").iterdir()) == sorted(FILES)
+    for name in FILES[1:]:  # the page has the loss curves
+        one, two = ((tmp_path / place / name).read_text().replace(place, "") for place in ("zzone", "zztwo"))
+        assert one == two
+    one, two = (load_model(tmp_path / place).predict_proba(frame) for place in ("zzone", "zztwo"))
+    np.testing.assert_array_equal(one, two)
 
 
 def alive(group):

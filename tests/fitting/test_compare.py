@@ -21,9 +21,9 @@ from transferrisk.errors import InputError
 from transferrisk.fitting import Comparison, Plan, fit
 from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
 from transferrisk.fitting.compare import choose, compare, guesses, most_frequent, summarise
-from transferrisk.fitting.fitted import read_source
-from transferrisk.fitting.report import wilson
-from transferrisk.sklearn import LeaveOneEnvironmentOut, TransferRiskClassifier
+from transferrisk.fitting.fitted import fit_source, read_source
+from transferrisk.fitting.report import fit_page, model_card, wilson
+from transferrisk.sklearn import LeaveOneEnvironmentOut, LinearClassifier, TransferRiskClassifier
 
 
 def of_losses(held="environments", **losses):
@@ -149,7 +149,7 @@ def test_seeds_are_averaged_row_by_row_and_processes_change_nothing():
     )
     assert one.to_dict() == two.to_dict()
     assert one.curves == two.curves == first.curves
-    assert told[:4] == [(3, 12), (6, 12), (9, 12), (12, 12)]
+    assert told[:14] == [(done, 12) for done in (*range(13), 0)]
     assert (one.held, one.seeds, one.rows) == ("environments", (3, 4), dict.fromkeys("abc", 30))
     for name, chances in one.probabilities.items():
         np.testing.assert_allclose(chances, (first.probabilities[name] + second.probabilities[name]) / 2)
@@ -197,6 +197,62 @@ def test_of_many_environments_some_are_drawn_by_the_seed(tmp_path):
     assert list(drawn[0].index) != list(drawn[1].index)
 
 
+def test_only_the_future_is_held_out(tmp_path):
+    frame = table(150, sites=5)
+    frame["site"] = np.array(["w 9", "w 10", "w 11", "w 1", "w 8"])[np.arange(150) % 5]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fitted = fit(tmp_path / "t.csv", ASKED, Plan(("linear", "boosting"), folds=2, ordered=True, device="cpu"))
+    found = fitted.comparison
+    assert (found.order, found.left_out) == (("w 1", "w 8", "w 9", "w 10", "w 11"), 3)
+    assert list(found.accuracy.index) == list(found.rows) == list(found.frequent) == ["w 10", "w 11"]
+    assert found.to_dict()["order"] == list(found.order)
+    columns = ["x0", "x1", "x2", "x3", "shortcut"]
+    past, now = frame[frame["site"].isin(["w 1", "w 8", "w 9"])], frame[frame["site"] == "w 10"]
+    guess = past["outcome"].mode()[0]
+    assert found.frequent["w 10"] == (now["outcome"] == guess).mean()
+    source = read_source(str(tmp_path / "t.csv"), ASKED)
+    inputs = source.samples.inputs[:, [source.schema.feature_names.index(name) for name in columns]].numpy()
+    alone = compare({"linear": LinearClassifier()}, inputs, source.samples, folds=2, ordered=True)
+    expected = LinearClassifier().fit(inputs[past.index], past["outcome"] == "yes", environments=past["site"])
+    chances = expected.predict_proba(inputs[now.index])
+    np.testing.assert_allclose(alone.probabilities["linear"][now.index], chances, atol=1e-6)
+    for text in (model_card(fitted), *fit_page(fitted).lead):
+        assert ("w 9, w 10, w 11" in text) == ("future" in text)
+    assert "future" in model_card(fitted)
+
+
+def test_with_two_environments_the_future_cannot_be_known(tmp_path):
+    table(60, sites=2).to_csv(tmp_path / "two.csv", index=False)
+    fitted = fit(tmp_path / "two.csv", ASKED, Plan(algorithms=("linear",), ordered=True, device="cpu"))
+    assert (fitted.comparison.held, fitted.comparison.order) == ("rows", ())
+    assert "third" in fitted.choice.why
+    with pytest.raises(InputError, match="ordered"):
+        Plan(ordered=True, compared=False)
+
+
+def test_trainings_that_are_done_are_used_for_the_same_data_and_settings_alone(tmp_path):
+    frame, keep = table(60), tmp_path / "keep"
+    met = []
+    for change, found in (
+        ({}, 0),
+        ({}, 3),
+        ({"repeats": 2}, 3),
+        ({"epochs": 2}, 0),
+        ({"drop_unstable": True}, 3),  # those with all columns
+        ({"settings": ("ridge=0.5",)}, 0),
+        ({"ordered": True}, 1),  # of the last environment
+        ({"x0": 1.0}, 0),
+    ):
+        frame.assign(**{name: value for name, value in change.items() if name == "x0"}).to_csv(tmp_path / "t.csv")
+        plan = {name: value for name, value in change.items() if name != "x0"}
+        plan = Plan(**{"algorithms": ("trm",), "epochs": 1, "device": "cpu"} | plan)
+        told = []
+        fit_source(read_source(str(tmp_path / "t.csv"), ASKED), plan, keep=keep, say=told.append)
+        assert [line.split(" of ")[0] for line in told] == ([str(found)] if found else []), change
+        met.append(len(list(keep.glob("*.npz"))))
+    assert met == [3, 3, 6, 9, 12, 15, 15, 18]
+
+
 def test_small_environments_are_named(tmp_path):
     frame = pd.concat([table(90), table(4, sites=1).assign(site="tiny")])
     frame.to_csv(tmp_path / "t.csv", index=False)
@@ -215,8 +271,8 @@ def test_environments_no_better_than_a_guess_are_named():
     assert guesses(replace(found, frequent={}), "erm") == []
 
 
-def test_the_most_frequent_class_is_that_of_the_other_environments():
-    assert most_frequent(np.array([[5, 0], [1, 3], [1, 3]])).tolist() == [0.0, 0.25, 0.25]
+def test_the_most_frequent_class_is_that_of_the_rows_trained_on():
+    assert most_frequent(np.array([1, 0, 1]), np.array([0, 0, 0, 1])) == 0.25
 
 
 def test_settings_go_to_those_that_have_them():

@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_pr
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
+from transferrisk.errors import InputError
 from transferrisk.sklearn import LeaveOneEnvironmentOut, TransferRiskClassifier, splitter
 
 X, y, SITE = sites(40, (0.9, 0.3, 0.6, 0.5))
@@ -86,6 +87,39 @@ def test_cross_validate(before):
         fitted = found["estimator"][i][-1] if before else found["estimator"][i]
         assert NAMES[i] not in fitted.environments_
         assert found["test_score"][i] == expected.score(X[test], y[test])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [8, 9, 10, 11],
+        ["8", "9", "10", "11"],
+        ["-1", "0.5", "2", "1e3"],
+        ["2023-12-31", "2024-01-05", "2024-01-10 12:00", "2024-02"],
+        ["28/2/2023", "1/3/2023", "2/3/2023", "13/3/2023"],
+        ["Nov 2023", "Dec 2023", "Jan 2024", "Feb 2024"],
+        ["wave 2", "wave 10", "wave 11", "wave 100"],
+        ["2023Q4", "2024Q1", "2024Q2", "2024Q3"],
+        pd.to_datetime(["2023-12-31", "2024-01-05", "2024-01-10", "2024-02-01"]),
+    ],
+)
+def test_the_future_is_held_out_in_natural_order(times):
+    place = np.random.default_rng(0).integers(4, size=60)
+    values = np.asarray(times)[place]
+    folds = list(LeaveOneEnvironmentOut(ordered=True).split(place, environments=values))
+    assert [np.unique(place[train]).tolist() for train, _ in folds] == [[0, 1], [0, 1, 2]]
+    assert [np.unique(place[test]).tolist() for _, test in folds] == [[2], [3]]
+    assert sum(len(test) for _, test in folds) == (place > 1).sum()
+    last = LeaveOneEnvironmentOut(1, ordered=True)
+    assert last.get_n_splits(environments=values) == 1
+    np.testing.assert_array_equal(next(last.split(place, environments=values))[1], folds[1][1])
+
+
+def test_times_that_have_no_order_are_refused():
+    with pytest.raises(InputError, match="year-month-day"):
+        list(LeaveOneEnvironmentOut(ordered=True).split(range(3), environments=["2/1/2023", "1/2/2023", "3/3/2023"]))
+    with pytest.raises(InputError, match="three"):
+        LeaveOneEnvironmentOut(ordered=True).get_n_splits(environments=[2020, 2021])
 
 
 @pytest.mark.usefixtures("routing")

@@ -15,7 +15,7 @@ SMALLER = {
     "demo": "use fewer --workers",
 }
 """Command -> the way out where memory does not suffice."""
-KEPT = {"experiment": "what is done is kept, and the same command goes on"}
+KEPT = dict.fromkeys(("experiment", "fit"), "what is done is kept, and the same command goes on")
 """Command -> the addition to "interrupted"."""
 
 

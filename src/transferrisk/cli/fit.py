@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -70,6 +71,12 @@ OnTop = Annotated[str | None, image_option(help="Network on a frozen backbone. D
 Epochs = Annotated[int | None, training_option(min=1, help="Passes over all rows. Default: by their number.")]
 Repeats = Annotated[int, training_option(min=1, max=100, help="Seeds of the comparison.")]
 Folds = Annotated[int, training_option(min=1, help="Environments to hold out at most.")]
+Ordered = Annotated[
+    bool,
+    training_option(
+        "--ordered", help="Environments are times, such as years: hold out the future only, after training on the past."
+    ),
+]
 Workers = Annotated[int | None, machine_option(min=1, help="Processes that compare at once. Default: by the data.")]
 
 
@@ -91,6 +98,7 @@ def fit(
     epochs: Epochs = None,
     repeats: Repeats = 1,
     folds: Folds = 10,
+    ordered: Ordered = False,
     device: Device = "auto",
     workers: Workers = None,
     json: Json = None,
@@ -110,7 +118,15 @@ def fit(
     """
     from ..data import Options
     from ..fitting.fitted import Plan, fit_source, read_source, settle
-    from ..fitting.report import check_output, columns_table, fit_sections, frozen_note, save_fit, summarise_fit
+    from ..fitting.report import (
+        check_output,
+        columns_table,
+        fit_sections,
+        frozen_note,
+        kept_beside,
+        save_fit,
+        summarise_fit,
+    )
     from ..reports.terminal import print_line, print_values, task_progress
 
     options = Options(
@@ -120,8 +136,8 @@ def fit(
     names = None if algorithms is None else tuple(filter(None, map(str.strip, algorithms.split(","))))
     plan = Plan(
         algorithms=names, algorithm=algorithm, metric=cast(Any, metric),
-        compared=compare, settings=tuple(set_ or ()), backbone=backbone,
-        weights=weights, epochs=epochs, seed=seed, repeats=repeats, folds=folds, device=device,
+        compared=compare, settings=tuple(set_ or ()), backbone=backbone, weights=weights, epochs=epochs,
+        seed=seed, repeats=repeats, folds=folds, ordered=ordered, device=device,
         workers=workers, drop_small=drop_small, drop_unstable=drop_unstable, frozen=frozen, on_top=on_top,
     )  # fmt: skip
     check_output(output, force)
@@ -134,7 +150,8 @@ def fit(
     if frozen is None and not quiet:
         print_values(frozen_note(source, plan))
     with task_progress() as advance:
-        fitted = fit_source(source, plan, options, advance)
+        say = partial(print_line, stderr=True)
+        fitted = fit_source(source, plan, options, advance, kept_beside(output), say)
         advance("writing the model", 1, 1)
         save_fit(fitted, output, shlex.join(["trm", *sys.argv[1:]]), force)
     if json is None or not json.write(summarise_fit(fitted, output)):

@@ -144,7 +144,7 @@ def train(
     from ..models.saved import WEIGHTS
     from ..reports.terminal import print_line, print_values, task_progress
     from ..results.records import RECORDS
-    from ..training import Progress, RunFolder, TrainSpec, run_spec
+    from ..training import Progress, RunFolder, Steps, TrainSpec, run_spec
     from ..training.engine import first_process_speaks
     from ..training.run_folder import LAST
     from ..training.trackers import make_trackers
@@ -182,12 +182,13 @@ def train(
         )
         say = None if quiet else partial(print, "trm:", file=sys.stderr)
         again = shlex.join(["trm", *sys.argv[1:], *([] if resume else ["--resume"])])
-        watch = [
-            RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=again),
-            *(make_trackers(tracker, output) if tracker else ()),
-            *([] if quiet else [Progress()]),
-        ]
         with task_progress(quiet) as advance:
+            watch = [
+                RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=again),
+                *(make_trackers(tracker, output) if tracker else ()),
+                *([] if quiet else [Progress()]),
+                *([] if sys.stderr.isatty() else [Steps(partial(advance, "training steps"))]),
+            ]
             trained = run_spec(
                 spec,
                 device=device,

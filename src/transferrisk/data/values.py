@@ -9,6 +9,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -32,6 +33,12 @@ _CHUNK = 1 << 20  # numbers looked at at once
 _SMALLEST = 1e-290  # deviation that can be divided by without losing digits
 
 MANY = 50  # values of a column; with more, it may be something else than it seems
+
+DATES = (
+    *("ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%m/%Y", "%b %Y", "%B %Y", "%d %b %Y", "%d %B %Y", "%B %d, %Y"),
+)
+"""Forms of dates in the names of environments"""
 
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 
@@ -88,6 +95,25 @@ def in_order(texts: Iterable[str]) -> list[str]:
     """Sorted: by value where all are numbers, else as texts."""
     texts = sorted(texts)
     return sorted(texts, key=float) if all(map(is_number, texts)) else texts
+
+
+def in_time(texts: Iterable[str]) -> list[str]:
+    """Natural order: numbers by value, dates by time, other texts with the numbers in them by value."""
+    import pandas as pd
+
+    texts = in_order(texts)
+    if all(map(is_number, texts)):
+        return texts
+    orders = []
+    if all(any(map(str.isdigit, text)) for text in texts):  # pandas reads "now" as a date
+        for form in DATES:
+            with suppress(ValueError):
+                dates = pd.to_datetime(pd.Index(texts, dtype=object), format=form, utc=True)
+                orders.append([texts[i] for i in np.argsort(dates.to_numpy(), kind="stable")])
+    if any(order != orders[0] for order in orders):
+        raise InputError(f"dates must have one reading, got {texts[0]!r}: write them as year-month-day")
+    by_numbers = sorted(texts, key=lambda text: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", text)])
+    return orders[0] if orders else by_numbers
 
 
 def as_name(value: Any) -> str:

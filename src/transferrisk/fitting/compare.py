@@ -4,15 +4,22 @@ A candidate is an estimator with a name, the comparison is a table, and `choose`
 
 Each environment is held out once and tested on. With two environments a training without one of them would have a
 single one, in which there is no transfer to look at: then a fifth of each environment's rows is held out instead,
-which says nothing about new environments.
+which says nothing about new environments. Where environments follow each other in time, only the future is held out:
+each from the third on, with training on the earlier ones.
+
+Trainings that are done are kept in a folder (`Kept`), so that a comparison that was killed goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import joblib
 import numpy as np
@@ -21,11 +28,14 @@ import sklearn
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
+from sklearn.utils.parallel import Parallel, delayed
 
 from ..auditing.pooling import pool
 from ..data import EnvironmentSet
 from ..data.environments import VALIDATION, hold_out
+from ..data.values import in_time
 from ..errors import listed
+from ..files import whole_file
 from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
 from .candidates import NAMES, named
@@ -62,6 +72,7 @@ class Comparison:
     curves         candidate -> its first training, of those that are trained in steps
     probabilities  candidate -> (n, C), the mean over seeds; nan in rows that were not held out
     metric         what `loss` and the columns after it are of
+    order          environments in the order of time, where only the later ones were held out; (): in any order
     """
 
     held: Held
@@ -75,6 +86,7 @@ class Comparison:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     probabilities: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     metric: Metric = "log_loss"
+    order: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""
@@ -97,11 +109,53 @@ class Comparison:
             "metric": self.metric,
             "environments": list(self.accuracy.index),
             "environments_not_held_out": self.left_out,
+            "order": list(self.order) or None,
             "rows": dict(self.rows),
             "seeds": list(self.seeds),
             "accuracy_of_most_frequent_class": dict(self.frequent),
             "algorithms": algorithms,
         }
+
+
+class Part(NamedTuple):
+    """What one training predicted for the rows that it was tested on, (n, C), and its loss curve, where it has one."""
+
+    probabilities: NDArray[np.float64]
+    curve: Curve | None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Trainings that are done, each a file in a folder, named by a digest of all that its predictions depend on.
+
+    digests  candidate -> digest of its parameters, the data, and the versions of what computes
+    say      called with a line where trainings are found
+    """
+
+    folder: Path
+    digests: Mapping[str, str]
+    say: Callable[[str], None]
+
+    def path(self, name: str, seed: int, rows: Any) -> Path:
+        """File of a candidate's training on the first and its test on the second of two arrays of rows."""
+        return self.folder / f"{joblib.hash((self.digests[name], seed, *rows), 'sha1')}.npz"
+
+
+def read_part(path: Path, rows: int, classes: int) -> Part | None:
+    """A training that was kept; None where there is none, or the file is damaged or another training's."""
+    damaged = OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError
+    with suppress(*damaged), np.load(path, allow_pickle=False) as file:
+        chances, steps, losses = (file[name] for name in ("probabilities", "steps", "losses"))
+        if str(file["digest"]) == path.stem and chances.shape == (rows, classes) and np.isfinite(chances).all():
+            return Part(chances, (tuple(steps.tolist()), tuple(losses.tolist())) if len(steps) else None)
+    return None
+
+
+def write_part(path: Path, part: Part) -> None:
+    """Keep a training. Where that is not possible nothing is lost but the time that it took."""
+    steps, losses = part.curve or ((), ())
+    with suppress(OSError), whole_file(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, digest=path.stem, probabilities=part.probabilities, steps=steps, losses=losses)
 
 
 def compare(
@@ -113,48 +167,34 @@ def compare(
     workers: int = 1,
     on_trained: Callable[[int, int], None] = lambda done, total: None,
     metric: Metric = "log_loss",
+    ordered: bool = False,
+    kept: Kept | None = None,
 ) -> Comparison:
     """Cross-validate estimators, each with every seed as its `random_state`.
 
     X           rows as the estimators take them, with the labels and environments of `samples`; or by candidate
-    folds       environments to hold out at most, drawn by the first seed; None: all
+    folds       environments to hold out at most, drawn by the first seed or, where they are ordered, the last; None:
+                all
     workers     processes that train at the same time
     on_trained  called with (trainings done, trainings in all)
+    ordered     hold out the future only
+    kept        where trainings that are done are kept, and those of a comparison that was killed are found
     """
     y, environments = samples.labels.numpy(), samples.environments.numpy()
     names = np.array(samples.environment_names, dtype=object)
-    classes = len(samples.class_names)
-    held, splits = _split(samples, folds, seeds)
-    found = {name: np.zeros((len(y), classes)) for name in candidates}
+    held, splits = _split(samples, folds, seeds, ordered)
+    parts = _train_all(candidates, X, samples, splits, workers, on_trained, kept)
+    found = {name: np.zeros((len(y), len(samples.class_names))) for name in candidates}
     times = np.zeros(len(y))
     curves: dict[str, Curve] = {}
-    done, total = 0, len(candidates) * sum(map(len, splits.values()))
-    # One thread for each process: numbers then do not depend on how many processes there are.
-    alone = threads_set(None if workers == 1 and samples.inputs[:1].dim() == 4 else 1)
-    processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
-    with sklearn.config_context(enable_metadata_routing=True), alone, processes:
-        for seed, parts in splits.items():
-            tested = np.concatenate([test for _, test in parts])
-            times[tested] += 1
-            for name, candidate in candidates.items():
-                drawn = fnmatch.filter(candidate.get_params(), "*random_state")
-                fitted = cross_validate(
-                    clone(candidate).set_params(**dict.fromkeys(drawn, seed)),
-                    X[name] if isinstance(X, Mapping) else X,
-                    y,
-                    cv=parts,
-                    params={"environments": names[environments]},
-                    scoring=_keep_probabilities,
-                    n_jobs=workers,
-                    return_estimator=True,
-                    error_score="raise",
-                )["estimator"]
-                for (_, test), estimator in zip(parts, fitted, strict=True):
-                    found[name][test[:, None], estimator.classes_[None]] += estimator.probabilities_
-                if (curve := curve_of(fitted[0])) is not None:
-                    curves.setdefault(name, curve)
-                done += len(parts)
-                on_trained(done, total)
+    for seed, folds_of_seed in splits.items():
+        times[np.concatenate([test for _, test in folds_of_seed])] += 1
+        for name in candidates:
+            for place, (_, test) in enumerate(folds_of_seed):
+                part = parts[seed, name, place]
+                found[name][test] += part.probabilities
+                if part.curve is not None and name not in curves:
+                    curves[name] = part.curve
     with np.errstate(invalid="ignore"):
         probabilities = {name: given / times[:, None] for name, given in found.items()}
     known = np.flatnonzero(times)
@@ -165,22 +205,89 @@ def compare(
     )
     accuracy, loss = right.groupby(level=0).mean(), losses.groupby(level=0).mean()
     summary = pd.concat([pd.DataFrame({"mean": accuracy.mean(), "worst": accuracy.min()}), summarise(scores)], axis=1)
-    chosen = names[accuracy.index]
-    frequent = most_frequent(samples.group_counts().numpy())[accuracy.index] if held == "environments" else ()
-    counts = np.bincount(index, minlength=len(names))[accuracy.index]
+    order = tuple(in_time(names)) if ordered and held == "environments" else ()
+    chosen = [name for name in order or names.tolist() if name in names[accuracy.index]]
+    counts = pd.Series(index).map(dict(enumerate(names))).value_counts()
+    frequent = {}
+    if held == "environments":
+        frequent = {names[environments[test[0]]]: most_frequent(y[train], y[test]) for train, test in splits[seeds[0]]}
     return Comparison(
         held,
-        accuracy.set_axis(chosen),
-        loss.set_axis(chosen),
+        accuracy.set_axis(names[accuracy.index]).loc[chosen],
+        loss.set_axis(names[loss.index]).loc[chosen],
         summary,
-        dict(zip(chosen, counts.tolist(), strict=True)),
+        {name: int(counts[name]) for name in chosen},
         tuple(seeds),
         len(names) - len(chosen),
-        dict(zip(chosen, map(float, frequent), strict=False)),
+        frequent,
         curves,
         probabilities,
         metric,
+        order,
     )
+
+
+def _train_all(
+    candidates: Mapping[str, Any],
+    X: NDArray[Any] | Mapping[str, Any],
+    samples: EnvironmentSet,
+    splits: Mapping[int, Sequence[Any]],
+    workers: int,
+    on_trained: Callable[[int, int], None],
+    kept: Kept | None,
+) -> dict[tuple[int, str, int], Part]:
+    """The parts of all trainings, by seed, candidate and place of the split: those that were kept, and the others."""
+    y, classes = samples.labels.numpy(), len(samples.class_names)
+    names = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
+    trainings = {
+        (seed, name, place): rows
+        for seed, folds in splits.items()
+        for name in candidates
+        for place, rows in enumerate(folds)
+    }
+    parts: dict[tuple[int, str, int], Part] = {}
+    paths = {} if kept is None else {key: kept.path(key[1], key[0], rows) for key, rows in trainings.items()}
+    for key, path in paths.items():
+        if (part := read_part(path, len(trainings[key][1]), classes)) is not None:
+            parts[key] = part
+    if kept is not None and parts:
+        kept.say(f"{len(parts)} of {len(trainings)} trainings of the comparison were done before and are not repeated")
+    missing = {key: rows for key, rows in trainings.items() if key not in parts}
+    on_trained(len(parts), len(trainings))
+    # One thread for each process: numbers then do not depend on how many processes there are.
+    alone = threads_set(None if workers == 1 and samples.inputs[:1].dim() == 4 else 1)
+    processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
+    with sklearn.config_context(enable_metadata_routing=True), alone, processes:
+        work = (
+            delayed(_train_part)(key, candidates[key[1]], X[key[1]] if isinstance(X, Mapping) else X, y, names, rows)
+            for key, rows in missing.items()
+        )
+        for key, (labels, chances, curve) in Parallel(n_jobs=workers, return_as="generator_unordered")(work):
+            whole = np.zeros((len(chances), classes))
+            whole[:, labels] = chances
+            parts[key] = Part(whole, curve)
+            if key in paths:
+                write_part(paths[key], parts[key])
+            on_trained(len(parts), len(trainings))
+    return parts
+
+
+def _train_part(
+    key: tuple[int, str, int], candidate: Any, X: Any, y: NDArray[Any], environments: NDArray[Any], rows: Any
+) -> tuple[Any, tuple[NDArray[Any], NDArray[np.float64], Curve | None]]:
+    """Cross-validate one candidate on one split: the key, and classes, probabilities and loss curve."""
+    drawn = fnmatch.filter(candidate.get_params(), "*random_state")
+    (fitted,) = cross_validate(
+        clone(candidate).set_params(**dict.fromkeys(drawn, key[0])),
+        X,
+        y,
+        cv=[rows],
+        params={"environments": environments},
+        scoring=_keep_probabilities,
+        return_estimator=True,
+        error_score="raise",
+    )["estimator"]
+    return key, (fitted.classes_, fitted.probabilities_, curve_of(fitted))
 
 
 def _is_right(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.float64]:
@@ -200,15 +307,18 @@ SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]] =
 }
 
 
-def _split(samples: EnvironmentSet, most: int | None, seeds: Sequence[int]) -> tuple[Held, dict[int, list[Any]]]:
+def _split(
+    samples: EnvironmentSet, most: int | None, seeds: Sequence[int], ordered: bool
+) -> tuple[Held, dict[int, list[Any]]]:
     """Tell what is held out, and by seed the (rows to train on, rows to test on) of each training.
 
     An environment without which a single class would be left stays.
     """
-    y = samples.labels.numpy()
+    y, environments = samples.labels.numpy(), samples.environments.numpy()
     if len(samples.environment_names) > 2:
-        splitter = LeaveOneEnvironmentOut(most, random_state=seeds[0])
-        parts = splitter.split(y, environments=samples.environments.numpy())
+        splitter = LeaveOneEnvironmentOut(most, ordered=ordered, random_state=seeds[0])
+        named = np.array(samples.environment_names, dtype=object)[environments]
+        parts = splitter.split(y, environments=named if ordered else environments)
         usable = [(train, test) for train, test in parts if len(np.unique(y[train])) > 1]
         if usable:
             return "environments", dict.fromkeys(seeds, usable)
@@ -232,10 +342,9 @@ def curve_of(estimator: Any) -> Curve | None:
     return tuple([int(part[-1]) for part in steps]), tuple([float(part.mean()) for part in losses])
 
 
-def most_frequent(counts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Accuracy in each environment (E,) of always saying the most frequent class of the others; counts are (E, C)."""
-    guess = (counts.sum(0) - counts).argmax(1)
-    return np.asarray(counts[np.arange(len(counts)), guess] / counts.sum(1))
+def most_frequent(trained: NDArray[np.integer[Any]], tested: NDArray[np.integer[Any]]) -> float:
+    """Accuracy on the tested labels of always saying the most frequent of those trained on."""
+    return float((tested == np.bincount(trained).argmax()).mean())
 
 
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
@@ -284,7 +393,7 @@ def choose(comparison: Comparison) -> Choice:
     be held out, the choice goes by rows that were, and says that nothing is known about new environments.
     """
     found, what = comparison.summary, METRICS[comparison.metric]
-    where = "in environments it was not trained on"
+    where = "in environments later than those trained on" if comparison.order else "in environments not trained on"
     if comparison.held == "rows":
         where = "on held-out rows"
     best = found["loss"].idxmin()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import joblib
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
@@ -25,6 +26,7 @@ from ..data.sets.tables import read_table
 from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
 from ..files import existing_file, expand_home
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
+from ..models.saved import versions
 from ..models.trees import TREES, sizes_of
 from ..settings import Count, Seed, Settings, as_json
 from ..training import Engine, Steps, TrainConfig
@@ -44,7 +46,7 @@ from .candidates import (
     rows_of,
     stable_schema,
 )
-from .compare import Choice, Comparison, Curve, Metric, choose, compare, curve_of
+from .compare import Choice, Comparison, Curve, Kept, Metric, choose, compare, curve_of
 from .metrics import Calibration, Decision, learn_decision, row_losses
 from .model import Model, Origin
 
@@ -103,7 +105,8 @@ class Plan(Settings):
     weights     of the backbone, as `models.build_model` takes them
     epochs      passes over all rows; None: by their number
     repeats     seeds of the comparison, from `seed` on
-    folds       environments that are held out at most, drawn by the seed
+    folds       environments that are held out at most, drawn by the seed; the last ones where they are ordered
+    ordered     environments follow each other in time: in the comparison each is tested after the earlier ones alone
     workers     processes that train at the same time; None: as many as cores, for vectors on a CPU
     drop_unstable  of a table, leave out columns whose effect on the label differs between environments; in the
                 comparison, those that do so between the environments of each training
@@ -122,6 +125,7 @@ class Plan(Settings):
     seed: Seed = 0
     repeats: Count = 1
     folds: Count = 10
+    ordered: bool = False
     device: str = "auto"
     workers: Count | None = None
     drop_small: bool = False
@@ -136,6 +140,8 @@ class Plan(Settings):
             check_candidate(name)
         if given is not None and (not given or len(set(given)) < len(given)):
             raise InputError(f"algorithms must be names, each given once, got {listed(given) or 'none'}")
+        if self.ordered and not self.compared:
+            raise InputError("ordered (--ordered) is about the comparison, and there is none: leave out --no-compare")
 
 
 @dataclass(frozen=True)
@@ -178,14 +184,18 @@ def fit(
     options: Options | None = None,
     plan: Plan | None = None,
     on_progress: OnProgress | None = None,
+    keep: Path | None = None,
 ) -> Fitted:
     """Fit a model to a file, a folder of images or a data set by name.
+
+    keep  folder for the trainings of the comparison that are done: the same call goes on from them if this one is
+          killed. `save_fit` removes that of `kept_beside`.
 
     >>> fitted = fit("visits.csv", Options(label="outcome", environment="hospital"))
     >>> save_fit(fitted, Path("model"))
     """
     options, plan = options or Options(), plan or Plan()
-    return fit_source(read_source(str(data), options, plan.drop_small), plan, options, on_progress)
+    return fit_source(read_source(str(data), options, plan.drop_small), plan, options, on_progress, keep)
 
 
 def read_source(given: str, options: Options, drop_small: bool = False) -> Source:
@@ -241,9 +251,14 @@ def _small_environments(sizes: Mapping[str, int], name: str, drop_small: bool) -
 
 
 def fit_source(
-    source: Source, plan: Plan, options: Options | None = None, on_progress: OnProgress | None = None
+    source: Source,
+    plan: Plan,
+    options: Options | None = None,
+    on_progress: OnProgress | None = None,
+    keep: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Fitted:
-    """Fit a model to data that has been read."""
+    """Fit a model to data that has been read; `say` is called with a line where `keep` holds trainings."""
     options, on_progress = options or Options(), on_progress or (lambda what, done, total: None)
     plan = settle(source, plan)
     assert plan.algorithms is not None
@@ -255,7 +270,7 @@ def fit_source(
     if plan.drop_unstable:
         if plan.compared:
             kept = replace(plan, drop_unstable=False)
-            with_all = _compare(candidates, samples.inputs[:].numpy(), source, samples, kept, on_progress)
+            with_all = _compare(candidates, samples.inputs[:].numpy(), source, samples, kept, on_progress, keep, say)
         source = _without_unstable(source)
         samples = source.samples
     if plan.frozen:
@@ -263,7 +278,9 @@ def fit_source(
         samples = replace(samples, inputs=frozen_features(source, plan, backbone, on_progress))
     by_number = source.kind == "images" and not plan.frozen
     X = np.arange(len(samples))[:, None] if by_number else samples.inputs[:].numpy()
-    comparison = _compare(candidates, X, source, samples, plan, on_progress) if plan.compared else None
+    comparison = None
+    if plan.compared:
+        comparison = _compare(candidates, X, source, samples, plan, on_progress, keep, say)
     if plan.algorithm is not None:
         choice = Choice(plan.algorithm, "asked for")
     elif comparison is None:
@@ -365,6 +382,8 @@ def _compare(
     samples: EnvironmentSet,
     plan: Plan,
     on_progress: OnProgress,
+    keep: Path | None,
+    say: Callable[[str], None],
 ) -> Comparison:
     """The comparison, in which a table is encoded anew by the rows of each training."""
     workers = plan.workers
@@ -372,6 +391,7 @@ def _compare(
         trains_images = source.kind == "images" and not plan.frozen
         alone = trains_images or len(samples) < SMALL or device_of(plan.device).type == "cuda"
         workers = 1 if alone else int(joblib.cpu_count())
+    kept = None if keep is None else Kept(keep, _digests(candidates, source, samples, plan), say)
     with TemporaryDirectory(prefix="transferrisk-") as folder:
         if source.frame is not None:
             X = np.arange(len(samples))[:, None]
@@ -389,11 +409,34 @@ def _compare(
         seeds = range(plan.seed, plan.seed + plan.repeats)
         said = f"comparing {len(candidates)} candidates"
         try:
-            return compare(candidates, X, samples, seeds, plan.folds, workers, partial(on_progress, said), plan.metric)
+            tell = partial(on_progress, said)
+            return compare(
+                candidates, X, samples, seeds, plan.folds, workers, tell, plan.metric, ordered=plan.ordered, kept=kept
+            )
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
         finally:
             read_stored_table.cache_clear()  # the file is about to go
+
+
+def _digests(candidates: Mapping[str, Any], source: Source, samples: EnvironmentSet, plan: Plan) -> dict[str, str]:
+    """Candidate -> digest of all that its predictions depend on, but for the seed and the rows of a training."""
+    rows: Any = source.frame
+    if rows is None:
+        rows = [joblib.hash(samples.inputs[start : start + 1024].numpy()) for start in range(0, len(samples), 1024)]
+    shared = joblib.hash(
+        (
+            *(versions(), sklearn.__version__, device_of(plan.device).type, source.kind),
+            *(rows, source.label, source.environment, plan.drop_unstable),
+            *(samples.labels.numpy(), samples.environments.numpy(), samples.environment_names, samples.class_names),
+        )
+    )
+    found = {}
+    for name, candidate in candidates.items():
+        given = {key: value for key, value in candidate.get_params().items() if key != "images"}  # their rows count
+        file = Path(str(given.get("weights")))
+        found[name] = joblib.hash((shared, type(candidate), given, file.read_bytes() if file.is_file() else b""))
+    return found
 
 
 def _whole_model(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
@@ -20,7 +19,7 @@ import numpy as np
 from ..algorithms import describe_algorithm
 from ..auditing.pooling import pool
 from ..errors import InputError, counted, listed
-from ..files import check_target, new_folders, write_atomically
+from ..files import check_target, hidden_folder, new_folders, write_atomically
 from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
 from ..reports.render import markdown, markdown_text
@@ -42,37 +41,44 @@ COLUMNS = ("Column", "Taken as", "Features", "Remark")
 def check_output(folder: Path, force: bool) -> None:
     """Refuse a folder that could not become a model's, before hours of work and without creating anything."""
     check_target(folder / WEIGHTS)
-    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    # A fit that was killed while it wrote may have left a hidden folder, which the next one removes.
+    left = f".{Path(os.path.realpath(folder)).name[:100]}."
+    found = list(folder.iterdir()) if folder.exists() else []
+    there = {path.name for path in found if not (path.name.startswith(left) and path.is_dir())}
     if others := sorted(there.difference(FILES)):
         raise InputError(f"{folder} must hold a model or nothing, got {others[0]}: choose another output")
     if there and not force:
         raise InputError(f"{folder} holds a model already: choose another output, or replace it with force (--force)")
 
 
+def kept_beside(folder: Path) -> Path:
+    """Hidden folder beside a model's, for the trainings of a comparison that is not over."""
+    place = Path(os.path.realpath(folder))
+    return place.with_name(f".{place.name[:100]}.comparison")
+
+
 def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool = False) -> None:
     """Write the model's folder; `command` is what the card and the page say to produce it with.
 
-    Its files get hidden names first, and take their place when all of them are there.
+    Its files get hidden names first, and take their place when all of them are there. Then trainings that were kept
+    beside it are of no more use, and go.
     """
     check_output(Path(folder), force)
     compared = None if fitted.comparison is None else fitted.comparison.to_dict()
     content = {"chosen": fitted.choice.algorithm, "why": fitted.choice.why, "comparison": compared}
     place = Path(os.path.realpath(folder))
     there = place.exists()
-    with new_folders(place.parent):
-        hidden = Path(tempfile.mkdtemp(dir=place if there else place.parent, prefix=f".{place.name[:100]}."))
-        try:
-            save_model(hidden, fitted.model)
-            write_atomically(hidden / COMPARISON, dumps(content, indent=2) + "\n")
-            write_atomically(hidden / CARD, model_card(fitted, command))
-            write_page(hidden / REPORT, fit_page(fitted, command))
-            if there:
-                _move_in(hidden, place)
-            else:
-                os.chmod(hidden, 0o755)
-                hidden.rename(place)
-        finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+    with new_folders(place.parent), hidden_folder(place if there else place.parent, place.name) as hidden:
+        save_model(hidden, fitted.model)
+        write_atomically(hidden / COMPARISON, dumps(content, indent=2) + "\n")
+        write_atomically(hidden / CARD, model_card(fitted, command))
+        write_page(hidden / REPORT, fit_page(fitted, command))
+        if there:
+            _move_in(hidden, place)
+        else:
+            os.chmod(hidden, 0o755)
+            hidden.rename(place)
+    shutil.rmtree(kept_beside(place), ignore_errors=True)
 
 
 def _move_in(new: Path, place: Path) -> None:
@@ -320,6 +326,11 @@ def how_compared(comparison: Comparison) -> str:
             f"environments that were trained on, and say nothing about new ones{seeds}."
         )
     held_out = len(comparison.accuracy)
+    if comparison.order:
+        return (
+            f"Environments follow each other ({listed(comparison.order)}), and only the future was held out: each of "
+            f"the last {held_out} was tested on with all its rows, after training on the earlier ones alone{seeds}."
+        )
     which = f" {held_out} of {held_out + comparison.left_out}, drawn by seed," if comparison.left_out else ""
     return (
         f"Each environment{which} was held out once: trained on the others, accuracy on all its rows, which neither "

@@ -1,16 +1,21 @@
 """Values and progress on a terminal. Heat maps and forest plots are printed as tables, other figures left out.
 
-Values go to standard output; progress bars to stderr, so that the output can be piped.
+Values go to standard output; progress to stderr, so that the output can be piped: bars on a terminal, lines in a file.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from threading import Event, Thread
 
 from rich import box, table
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -109,13 +114,21 @@ OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in bytes or in things."""
 
 
+SECONDS = 10.0  # between two lines of progress
+STILL = 60.0  # and where nothing has changed
+
+
 @contextmanager
 def task_progress(quiet: bool = False, in_bytes: bool = False) -> Iterator[OnProgress]:
-    """A bar for the task at work where stderr is a terminal; it goes when all is done."""
+    """A bar for the task at work where stderr is a terminal, which goes when all is done; elsewhere a line at times."""
     where = Console(stderr=True)
+    if not quiet and not where.is_terminal:
+        with _progress_lines(in_bytes) as tell:
+            yield tell
+        return
     counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TimeElapsedColumn())
     columns = TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn()
-    with Progress(*columns, console=where, transient=True, disable=quiet or not where.is_terminal) as bars:
+    with Progress(*columns, console=where, transient=True, disable=quiet) as bars:
         task, current = bars.add_task("", total=None, visible=False), ""
 
         def advance(what: str, done: int, total: int) -> None:
@@ -126,6 +139,40 @@ def task_progress(quiet: bool = False, in_bytes: bool = False) -> Iterator[OnPro
             bars.update(task, completed=done, total=total or None)
 
         yield advance
+
+
+@contextmanager
+def _progress_lines(in_bytes: bool) -> Iterator[OnProgress]:
+    """Lines for a log: none in the first seconds, so that short work stays silent, and few where work stands still.
+
+    A thread prints them, since the work may take minutes from one call to the next.
+    """
+    began, file, ended = time.monotonic(), sys.stderr, Event()
+    current = ("", 0, 0)
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal current
+        current = what, done, total
+
+    def print_lines() -> None:
+        told, since = current, began
+        while not ended.wait(SECONDS):
+            what, done, total = now = current
+            waiting = what and (not total or done < total) and time.monotonic() - since >= STILL
+            if now == told and not waiting:
+                continue
+            told, since = now, time.monotonic()
+            count, end = (decimal(done), decimal(total)) if in_bytes else (str(done), str(total))
+            passed = timedelta(seconds=round(since - began))
+            print(f"{what}: {count}{f' of {end}' if total else ''}, {passed}", file=file, flush=True)
+
+    thread = Thread(target=print_lines, daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        ended.set()
+        thread.join()
 
 
 class RunBars:

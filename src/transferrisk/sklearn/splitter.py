@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
+from ..data.values import in_time
 from ..errors import EnvironmentWarning, InputError, warn
 from ..settings import Count, convert
 
@@ -26,12 +27,17 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
     ----------
     max_splits : int or None, default=None
         Number of environments to hold out at most, drawn at random where there are more. None: every environment.
+    ordered : bool, default=False
+        Whether environments follow each other, as years do. Then only the future is held out: each environment from the
+        third on is tested on once, with training on the earlier ones alone. Numbers are ordered by value, dates by
+        time, and other texts with the numbers in them by value. Where there are more than `max_splits`, the last ones
+        are held out.
     random_state : int, RandomState, Generator or None, default=0
-        Source of the draw; not used where every environment is held out.
+        Source of the draw; not used where every environment is held out, or the last ones.
 
     Notes
     -----
-    Splits come in the sorted order of the environments that are held out.
+    Splits come in the order of the environments that are held out: sorted, or that of time.
 
     Examples
     --------
@@ -53,12 +59,19 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
     ['north' 'west'] ['east']
     ['east' 'west'] ['north']
     ['east' 'north'] ['west']
+    >>> year = np.repeat([2020, 2021, 2022, 2023, 2024], 30)
+    >>> for train, test in LeaveOneEnvironmentOut(ordered=True).split(X, environments=year):
+    ...     print(np.unique(year[train]), np.unique(year[test]))
+    [2020 2021] [2022]
+    [2020 2021 2022] [2023]
+    [2020 2021 2022 2023] [2024]
     """
 
     __metadata_request__split: ClassVar[dict[str, bool]] = {"environments": True}
 
-    def __init__(self, max_splits: int | None = None, *, random_state: Any = 0) -> None:
+    def __init__(self, max_splits: int | None = None, *, ordered: bool = False, random_state: Any = 0) -> None:
         self.max_splits = max_splits
+        self.ordered = ordered
         self.random_state = random_state
 
     def split(
@@ -67,9 +80,12 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
         """Positions of the rows to train on and of those to test on, for each environment that is held out."""
         names, index = encode_environments(groups if environments is None else environments)
         check_consistent_length(X, y, index)
+        if self.ordered and all(isinstance(name, str) for name in names):
+            order = in_time(names.tolist())
+            index = np.array([order.index(name) for name in names])[index]
         for held_out in self._held_out(names):
-            away = index == held_out
-            yield np.flatnonzero(~away), np.flatnonzero(away)
+            train = index < held_out if self.ordered else index != held_out
+            yield np.flatnonzero(train), np.flatnonzero(index == held_out)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, environments: Any = None) -> int:
         """Number of environments that are held out."""
@@ -77,12 +93,16 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
         return len(self._held_out(names))
 
     def _held_out(self, names: NDArray[Any]) -> Integers:
-        """Numbers of the environments to hold out, ascending."""
+        """Places of the environments to hold out in their order, ascending."""
         most = convert("max_splits", self.max_splits, Count | None)
-        if len(names) < 2:
-            raise InputError(f"environments must hold two or more different values, got {names.tolist()}")
-        if most is None or most >= len(names):
-            return np.arange(len(names))
+        if len(names) < (3 if self.ordered else 2):
+            least = "three (two to train on before the first that is held out)" if self.ordered else "two"
+            raise InputError(f"environments must hold {least} or more different values, got {names.tolist()}")
+        places = np.arange(2 if self.ordered else 0, len(names))
+        if most is None or most >= len(places):
+            return places
+        if self.ordered:
+            return places[-most:]
         state = self.random_state
         if not isinstance(state, np.random.Generator):
             state = check_random_state(state)
