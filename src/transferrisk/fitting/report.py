@@ -329,7 +329,7 @@ def how_compared(comparison: Comparison) -> str:
     if comparison.order:
         return (
             f"Environments follow each other ({listed(comparison.order)}), and only the future was held out: each of "
-            f"the last {held_out} was tested on with all its rows, after training on the earlier ones alone{seeds}."
+            f"{held_out} later ones was tested on with all its rows, after training on the earlier ones alone{seeds}."
         )
     which = f" {held_out} of {held_out + comparison.left_out}, drawn by seed," if comparison.left_out else ""
     return (
