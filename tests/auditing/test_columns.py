@@ -8,8 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
-from transferrisk.auditing.columns import SPREAD, column_effects, column_groups, column_sections, unstable
+from transferrisk.auditing.columns import (
+    SPREAD,
+    column_effects,
+    column_groups,
+    column_sections,
+    missing_features,
+    unstable,
+)
 from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
 from transferrisk.reports import Page, render_page
@@ -107,6 +115,61 @@ def test_the_environment_is_guessed_from_a_column():
     assert found["site"].guess == 1
     assert found["lot"].guess > 0.85
     assert abs(found["age"].guess - 0.5) < 0.06
+
+
+def test_it_is_told_what_gives_the_environment_away():
+    """In one table the shift is in the missing values, in another in the categories, in a third in the numbers."""
+    rng, e = np.random.default_rng(0), np.repeat(["p", "q"], 400)
+    there = e == "p"
+    frame = pd.DataFrame(
+        {
+            "absent": np.where(rng.random(800) < np.where(there, 0.05, 0.8), np.nan, rng.normal(size=800)),
+            "kinds": np.where(rng.random(800) < np.where(there, 0.1, 0.9), "a", rng.choice(["b", "c"], 800)),
+            "size": rng.normal(size=800) + 2 * there,
+            "same": np.where(rng.random(800) < 0.3, np.nan, rng.normal(size=800)),
+            "y": rng.integers(2, size=800),
+            "e": e,
+        }
+    )
+    schema = Schema.infer(frame, "y", "e")
+    missing = missing_features(schema)
+    assert missing == {"absent": 1, "same": 7}
+    features = schema.encode(frame).features
+    found = column_effects(features, column_groups(schema), frame["y"], e, missing=missing, refit=False)
+    told = {one.name: one.told_by for one in found.columns}
+    assert told == {"absent": "missing values", "kinds": "categories", "size": "values", "same": ""}
+    expected = (0.95 + 0.8) / 2
+    assert found["absent"].guess == pytest.approx(expected, abs=0.04)
+    assert found.to_dict()["columns"][0]["told_by"] == found.columns[0].told_by
+
+
+def test_leaving_out_groups_of_many_environments_agrees_with_scikit_learn():
+    """What dropping a column costs, beside logistic regression fitted on other environments."""
+    X, y, e = sites(np.tile([0.95, 0.8], 12), rows=60)
+    found = column_effects(*_ordered((X, y, e)))
+    names, scaled = np.unique(e), (X - X.mean(0)) / X.std(0)
+    changes = []
+    for name in names:
+        there, losses = e == name, []
+        for kept in ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4]):
+            model = LogisticRegression(C=1 / (found.ridge * (~there).sum())).fit(scaled[~there][:, kept], y[~there])
+            losses.append(log_loss(y[there], model.predict_proba(scaled[there][:, kept])))
+        changes.append(losses[1] - losses[0])
+    assert found["scanner"].loss.mean == pytest.approx(np.mean(changes), abs=0.03)
+    assert found["scanner"].loss.k == 24
+
+
+def test_many_samples_are_thinned():
+    """Effects of 120 000 samples are those of fewer, within their errors."""
+    X, y, e = sites([0.9, 0.8], rows=60_000)
+    few = np.r_[0:5000, 60_000:65_000]
+    whole, part = (
+        column_effects(X[rows][:, [0, 5]], {"age": [0], "scanner": [1]}, y[rows], e[rows], refit=False)
+        for rows in (slice(None), few)
+    )
+    for name in ("age", "scanner"):
+        gap = np.abs(whole[name].effects.value - part[name].effects.value)
+        assert (gap < 2 * (part[name].effects.high - part[name].effects.value)).all()
 
 
 def test_groups_follow_a_schema():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transferrisk.auditing.shift import decompose_shift, shift_sections
+from transferrisk import audit
+from transferrisk.auditing.shift import decompose_shift, shift_sections, shift_sentences, shifts_json
 from transferrisk.errors import InputError
 from transferrisk.reports.terminal import print_values
 
@@ -51,6 +52,35 @@ def test_without_a_shift_all_parts_are_small():
     for found in decompose_shift(*table({}, {}, {})):
         assert np.abs([found.excess, found.inputs, found.labels, found.relation]).max() < 0.05
         assert found.shared > 0.95
+
+
+def test_many_features_are_seen_by_their_principal_components():
+    """A shift of inputs in one of a hundred features, which vary less than it, is still one of inputs."""
+    loss, X, y, e = table({"mean": 1.5}, {"mean": 1.5}, {"mean": 0.0})
+    wide = np.c_[X[:, :1] + 0.3 * np.random.default_rng(1).normal(size=(len(X), 60)), X]
+    found = decompose_shift(loss, wide, y, e)[2]
+    assert found.kind == "inputs"
+    assert found.inputs == pytest.approx(found.excess, abs=0.15 * found.excess + 0.02)
+
+
+def test_an_excess_within_chance_is_not_explained():
+    shifts = decompose_shift(*table({}, {}, {}, rows=300))
+    assert {one.kind for one in shifts} == {""}
+    (line,) = shift_sentences(shifts)
+    assert "TRM" not in line
+    turned = decompose_shift(*table({}, {}, {}, {"turned": True}, rows=1000))
+    assert shift_sentences(turned) == (turned[3].sentence,)
+    found = shifts_json(turned)["environments"][3]
+    assert (found["environment"], found["kind"]) == ("site 3", "relation")
+    assert found["inputs"] + found["labels"] + found["relation"] == pytest.approx(found["excess"])
+
+
+def test_an_audit_explains_the_losses_of_its_left_out_predictors():
+    _, X, y, e = table({}, {}, {"turned": True}, rows=600)
+    found = audit(X, y, e, ridge=0.01, bootstrap=5)
+    for shift, loss in zip(found.shifts, found.left_out_loss.value, strict=True):
+        assert shift.loss == pytest.approx(loss)
+    assert found.shifts[2].kind == "relation"
 
 
 def test_few_samples_and_sections(capsys):

@@ -88,6 +88,29 @@ def test_fit_and_predict(trm, visits, tmp_path, text_of):
     assert not (tmp_path / "q.csv").exists()
 
 
+def test_columns_and_shifts_are_told_on_page_terminal_and_in_json(trm, visits, tmp_path, text_of):
+    """The dose tells of the outcome in two hospitals, and of its opposite in the third."""
+    turned = visits["hospital"] == "south"
+    visits.loc[turned, "outcome"] = (visits["dose"][turned] < 0).astype(int)
+    visits.loc[~turned, "outcome"] = (visits["dose"][~turned] > 0).astype(int)
+    visits.to_csv("visits.csv", index=False)
+    asked = ("visits.csv", *NAMED, "--output", "m", "--algorithms", "linear", "--workers", "1", "--json", "fit.json")
+    code, out, err = trm("fit", *asked)
+    assert (code, err) == (0, "")
+    told, page = json.loads((tmp_path / "fit.json").read_text()), text_of(tmp_path / "m" / "report.html")
+    assert told["columns"]["unstable"] == ["dose"]
+    assert told["columns"]["environments"] == ["east", "north", "south"]
+    (dose,) = (one for one in told["columns"]["columns"] if one["name"] == "dose")
+    assert np.sign(dose["effects"]["value"]).tolist() == [1, 1, -1]
+    assert dose["pooled"]["q"] > 20
+    assert any("'dose'" in line and "--drop-unstable" in line for line in told["verdict"])
+    worst = max(told["shifts"]["environments"], key=lambda one: one["excess"])
+    assert (worst["environment"], worst["kind"]) == ("south", "relation")
+    for line in (*told["columns"]["sentences"], *told["shifts"]["sentences"]):
+        assert line in " ".join(out.split())
+        assert line in page
+
+
 def test_many_columns_are_few_lines(trm, visits, tmp_path):
     random = np.random.default_rng(1)
     more = pd.DataFrame(random.normal(size=(150, 200)), columns=[f"gene{i}" for i in range(200)])

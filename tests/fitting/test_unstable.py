@@ -70,6 +70,15 @@ def test_fit_drops_inside_the_folds_and_tells_what_it_gained(tmp_path):
     assert "scanner" in careful.model.schema.dropped
     assert careful.with_all.summary["mean"]["linear"] > careful.comparison.summary["mean"]["linear"] + 0.05
     assert "'scanner'" in " ".join(verdict(careful))
+    told = " ".join(verdict(trusting))
+    assert "'scanner'" in told
+    assert "--drop-unstable" in told
+    assert "--drop-unstable" not in " ".join(verdict(careful))
+    for fitted in (trusting, careful):  # what was dropped is shown too
+        assert fitted.columns.columns[0].name == "scanner"
+        assert fitted.columns["scanner"].loss.mean > 0
+        seen = fitted.decision.seen
+        np.testing.assert_allclose([one.loss for one in fitted.shifts], [one.log_loss for one in seen.values()])
     new, labels = frame[e == 3].drop(columns=["y", "site"]), y[e == 3].astype(str)
     assert (trusting.model.predict(new) == labels).mean() < 0.5
     assert (careful.model.predict(new) == labels).mean() > 0.68

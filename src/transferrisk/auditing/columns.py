@@ -22,31 +22,36 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, listed
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import one_hot
 from ..reports import Cell, Chapter, Forest, Section, Spread, Table
 from ..reports.values import Entry, number
 from ..settings import Bound, Count, Seed, as_json, convert
+from .fits import fit
 from .pooling import Pooled, pool, t_quantile
 from .report import Estimate, Floats
-from .run import fit
-from .samples import Samples, arrange_samples, column_groups
-from .without import Refitted, refit_without, thin_samples
+from .samples import MOST, Samples, arrange_samples, column_groups, missing_features, thin_samples
+from .without import Refitted, refit_without
 
-__all__ = ["ColumnEffect", "ColumnReport", "column_effects", "column_groups", "column_sections", "unstable"]
+__all__ = [
+    "ColumnEffect", "ColumnReport", "column_effects", "column_groups", "column_sections", "missing_features",
+    "unstable",
+]  # fmt: skip
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that gives a column its direction
 _BINS = 10  # of a number, to guess the environment by
 _STEPS = 50  # of Newton's method
-_ROWS = 10_000  # samples that predictors without a column are fitted to and tested on
+_TELLING = 0.25  # of the way from blind to sure guessing: beyond it, a column gives the environment away
+_ROWS = 5_000  # samples that predictors without a column are fitted to and tested on
 _LEVEL, _MATERIAL = 0.01, 0.1
 """A column is unstable where chance explains its differences with less than the one, in deviations above the other."""
 
@@ -60,6 +65,8 @@ class ColumnEffect:
     chance   p-value of Q: how often environments with one effect would differ as much
     guess    share of samples whose environment is guessed right from the column's values, missing ones and categories
              included, each environment counted the same; `ColumnReport.chance` is that of blind guessing
+    told_by  what gives the environment away where `guess` is a good deal above chance: "values", "categories" or
+             "missing values"; "" where it is not
     loss     held-out loss of a predictor without it, less that of one with it, pooled over environments that were
              left out of fitting; above zero: the column helps in environments that are not known. None: not fitted
     risk     the transfer risk without it, less that with it; nan: not fitted
@@ -70,6 +77,7 @@ class ColumnEffect:
     pooled: Pooled
     chance: float
     guess: float
+    told_by: str
     loss: Pooled | None
     risk: float
 
@@ -100,21 +108,53 @@ class ColumnReport:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The findings in words."""
+        """The findings in words, three at most."""
+        names, lines = unstable(self), []
+        first = self.columns[0]
+        if names:
+            also = f" The same holds for {listed(names[1:], 5)}." if names[1:] else ""
+            lines.append(
+                f"The effect of {names[0]} on the label does not transfer: {self.span(names[0])}"
+                f"{_without(self[names[0]])}.{also}"
+            )
+        else:
+            lines.append("Of no column is the direction of its effect on the label in a new environment in doubt.")
+            if first.chance < _LEVEL / len(self.columns) and first.pooled.tau > _MATERIAL:
+                lines.append(f"The effect of {first.name} differs most: {self.span(first.name)}.")
+        telling = sorted((one for one in self.columns if one.told_by), key=lambda one: -one.guess)
+        if telling:
+            most = telling[0]
+            also = f" The same holds for {listed([one.name for one in telling[1:]], 5)}." if telling[1:] else ""
+            lines.append(
+                f"{most.name} gives the environment away by its {most.told_by}: it is guessed right from them in "
+                f"{100 * most.guess:.1f} % of samples, by chance in {100 * self.chance:.1f} %.{also}"
+            )
+        return tuple(lines)
+
+    @property
+    def warning(self) -> str:
+        """What the unstable columns mean for a model that uses them, in words; "" where there are none."""
         names = unstable(self)
         if not names:
-            return ("No column's effect on the label differs between environments by more than chance and matters.",)
-        lines = []
-        for name in names[:3]:
-            found = self[name]
-            low, high = int(np.nanargmin(found.effects.value)), int(np.nanargmax(found.effects.value))
-            lines.append(
-                f"The effect of {name} on the label does not transfer: from "
-                f"{number(float(found.effects.value[low]), 2)} in {self.environments[low]} to "
-                f"{number(float(found.effects.value[high]), 2)} in {self.environments[high]}{_without(found)}."
+            return ""
+        which, their, them = f"the column {names[0]!r}", "its effect on the label differs", "it"
+        if names[1:]:
+            which, their, them = (
+                f"the columns {listed(map(repr, names), 5)}",
+                "their effects on the label differ",
+                "them",
             )
-        rest = len(names) - 3
-        return (*lines, f"{rest} more columns are unstable.") if rest > 0 else tuple(lines)
+        return (
+            f"Do not rely on {which}: {their} between environments. Held-out environments that agree with the others "
+            f"cannot show what a model loses where the effect is reversed; trm fit --drop-unstable leaves {them} out."
+        )
+
+    def span(self, name: str) -> str:
+        """Where the effect of a column is smallest and where it is largest, in words."""
+        effects = self[name].effects.value
+        places = int(np.nanargmin(effects)), int(np.nanargmax(effects))
+        low, high = (f"{number(float(effects[e]), 2)} in {self.environments[e]}" for e in places)
+        return f"from {low} to {high}, in log-odds by one deviation"
 
     def to_dict(self) -> dict[str, Any]:
         """The findings in the types of JSON; None where a number is not known."""
@@ -124,7 +164,8 @@ class ColumnReport:
             columns.append(
                 {
                     "name": one.name, "effects": effects, "pooled": _json_pooled(one.pooled), "chance": one.chance,
-                    "guess": one.guess, "loss": one.loss and _json_pooled(one.loss), "risk": one.risk,
+                    "guess": one.guess, "told_by": one.told_by, "loss": one.loss and _json_pooled(one.loss),
+                    "risk": one.risk,
                 }
             )  # fmt: skip
         found: dict[str, Any] = as_json(
@@ -143,6 +184,7 @@ def column_effects(
     labels: Any,
     environments: Any,
     *,
+    missing: Mapping[str, int] = MappingProxyType({}),
     refit: bool = True,
     rows: int = _ROWS,
     confidence: float = 0.95,
@@ -153,21 +195,30 @@ def column_effects(
     features    (n, d), finite, as a schema encodes them; they are standardised here
     groups      column -> its features' indices; `column_groups(schema)` has them
     labels      (n,), environments likewise, as `audit` takes them
+    missing     column -> the one of its features that says where it has no value; `missing_features(schema)` has them
     refit       also fit linear predictors without each column, as `ColumnEffect.loss` and `risk` need
     rows        samples used for that, drawn from every environment alike
+
+    Of more than 100 000 samples, about so many are used, of every environment alike.
     """
     begun = time.perf_counter()
     refit, rows, seed = convert("refit", refit, bool), convert("rows", rows, Count), convert("seed", seed, Seed)
     confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
-    samples = arrange_samples(features, labels, environments, 2, seed, True)
+    samples = thin_samples(arrange_samples(features, labels, environments, 2, seed, True), MOST, seed)
     d = samples.rows.shape[1] - 1
     places = {name: _indices(name, indices, d) for name, indices in groups.items()}
     with torch.no_grad():
         scores = [_score(samples, indices) for indices in places.values()]
         values, errors = _slopes(samples, scores)
         guesses = [_guess(samples, indices) for indices in places.values()]
+        told = [
+            _told_by(samples, places[name], missing.get(name), guess)
+            for name, guess in zip(places, guesses, strict=True)
+        ]
         without = (
-            refit_without(thin_samples(samples, rows, seed), list(places.values())) if refit else Refitted.none(places)
+            refit_without(thin_samples(samples, rows, seed), list(places.values()), seed)
+            if refit
+            else Refitted.none(places)
         )
     sizes = samples.counts.sum((1, 2))
     half = np.array([t_quantile(confidence, max(1, n - 2)) for n in sizes]) * errors
@@ -176,7 +227,9 @@ def column_effects(
         effects = Estimate(values[k], values[k] - half[k], values[k] + half[k])
         pooled = pool(values[k], errors[k] ** 2, confidence)
         found.append(
-            ColumnEffect(name, effects, pooled, _chance(pooled), guesses[k], without.losses[k], without.risks[k])
+            ColumnEffect(
+                name, effects, pooled, _chance(pooled), guesses[k], told[k], without.losses[k], without.risks[k]
+            )
         )
     found.sort(key=lambda one: (-np.nan_to_num(one.pooled.tau), -np.nan_to_num(abs(one.pooled.mean))))
     return ColumnReport(
@@ -207,29 +260,28 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
     """
     worst, fitted = report.columns[:most], report.columns[0].loss is not None
     dropped = unstable(report)
-    columns = ["Column", "Mean effect", "Tau", "I², %", "In a new one", "Guessed, %"]
+    columns = ["Column", "Mean effect", "In a new environment", "Tau", "I², %", "Environment guessed, %"]
     columns += ["Loss without", "Risk without"] if fitted else []
     rows: list[list[Entry]] = []
     for one in worst:
         interval = f"{number(one.pooled.low, 2)} to {number(one.pooled.high, 2)}"
-        row: list[Entry] = [
-            one.name,
-            one.pooled.mean,
-            one.pooled.tau,
-            Cell(number(100 * one.pooled.i2, 0), one.pooled.i2),
-        ]
-        row += [interval if np.isfinite(one.pooled.low) else None, Cell(number(100 * one.guess, 1), one.guess)]
+        spread = {"": f"Q {number(one.pooled.q, 1)}, p {_p_value(one.chance)}"}
+        row: list[Entry] = [one.name, one.pooled.mean, interval if np.isfinite(one.pooled.low) else None]
+        row += [one.pooled.tau, Cell(number(100 * one.pooled.i2, 0), one.pooled.i2, below=spread)]
+        told = {"": f"by its {one.told_by}"} if one.told_by else {}
+        row.append(Cell(number(100 * one.guess, 1), one.guess, below=told))
         row += [_signed(one.loss.mean), _signed(one.risk)] if one.loss is not None else []
         rows.append(row)
     note = (
         "Effects are log-odds by one deviation of the column, of each column alone. Tau: their deviation between "
-        "environments, above what chance explains; bold where the column is unstable. Guessed: how often the "
-        f"environment is guessed right from the column, by chance in {100 * report.chance:.1f} %."
+        "environments, beyond what chance explains, with I², Cochran's Q and its p-value; bold where the direction in "
+        "a new environment is in doubt. Guessed: how often the environment is guessed right from the column alone, by "
+        f"chance in {100 * report.chance:.1f} %."
     )
     if fitted:
         note += (
-            f" Linear predictors lose {report.held_out:.3f} in an environment they were not fitted on, and the "
-            f"transfer risk is {report.transfer_risk:.3f}: the last two columns are their changes without it."
+            f" The loss of a linear predictor in an environment it was not fitted on is {report.held_out:.3f}, and the "
+            f"transfer risk {report.transfer_risk:.3f}: the last two columns are their changes without the column."
         )
     marked = [place for place, one in enumerate(worst) if one.name in dropped]
     table = Table(
@@ -252,6 +304,10 @@ def _shown(worst: Sequence[ColumnEffect], report: ColumnReport) -> str:
     return f": {len(worst)} of {len(report.columns)}" if len(worst) < len(report.columns) else ""
 
 
+def _p_value(chance: float) -> str:
+    return "< 0.001" if chance < 0.001 else number(chance, 3)
+
+
 def _signed(value: float) -> Cell:
     text = number(value, 3)
     return Cell(f"+{text}" if value >= 0.0005 else text, value)
@@ -260,8 +316,8 @@ def _signed(value: float) -> Cell:
 def _without(found: ColumnEffect) -> str:
     if found.loss is None or not np.isfinite(found.loss.mean):
         return ""
-    verb = "raises" if found.loss.mean > 0 else "lowers"
-    return f"; dropping it {verb} the held-out loss by {abs(found.loss.mean):.3f}"
+    verb = "rises" if found.loss.mean > 0 else "falls"
+    return f". Without it, a linear predictor's loss in held-out environments {verb} by {abs(found.loss.mean):.3f}"
 
 
 def _json_pooled(found: Pooled) -> dict[str, float]:
@@ -336,6 +392,18 @@ def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
             break
     variance = torch.linalg.inv(hessian)[:, 0, 0]
     return theta[:, 0].numpy(), variance.sqrt().numpy()
+
+
+def _told_by(samples: Samples, indices: Sequence[int], missing: int | None, guess: float) -> str:
+    """See `ColumnEffect`: missing values, where they alone say nearly as much as the whole column."""
+    chance = 1 / len(samples.environments)
+    if guess - chance <= _TELLING * (1 - chance):
+        return ""
+    if missing is not None and _guess(samples, [missing]) - chance > 0.75 * (guess - chance):
+        return "missing values"
+    others = [i for i in indices if i != missing]
+    whole = all(len(samples.rows[:, i].unique()) <= 2 for i in others)
+    return "categories" if whole and len(others) > 1 else "values"
 
 
 def _guess(samples: Samples, indices: Sequence[int]) -> float:

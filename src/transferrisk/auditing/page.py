@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent
 from ..reports.values import Entry
+from .columns import column_sections
 from .report import MAJORITY, NOT_JUDGED, Audit
+from .shift import shift_sections
 
 _PAIRS = 10  # listed, of the worst
 _ENDS = 10  # environments that are shown at either end, the worst and the best, where there are many
@@ -16,8 +16,8 @@ _MOST_COLUMNS = 8  # environments beside each other on a terminal
 _CORNER = "fitted on ↓ tested on →"
 
 
-def page_of(audit: Audit, command: str = "", data: str = "", more: Sequence[Section] = ()) -> Page:
-    """Return the page of an audit of this data by this command, with more sections after its own."""
+def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
+    """Return the page of an audit of this data by this command."""
     verdict, sentences = audit.verdict, audit.sentences
     star = "" if audit.judged.all() else f" {NOT_JUDGED}."
     shown = _shown(audit)
@@ -36,8 +36,10 @@ def page_of(audit: Audit, command: str = "", data: str = "", more: Sequence[Sect
         f"outside of one fold, and tested in the environment in the column, on that fold.{_few(audit)}{star}"
     )
     matrices = Group("Transfer matrices", maps, note)
-    sections: list[Section] = [matrices, _bars(audit, star), _pairs(audit), _environments(audit), *more]
-    sections.insert(0, Text("Findings", sentences))
+    sections: list[Section] = [Text("Findings", sentences), matrices, _bars(audit, star)]
+    sections += shift_sections(audit.shifts) if audit.shifts else []
+    sections += column_sections(audit.columns) if audit.columns else []
+    sections += [_pairs(audit), _environments(audit)]
     settings = {}
     for name, value in audit.settings.items():
         if value is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,8 @@ from .pooling import Pooled, pool
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..reports import Section
+    from .columns import ColumnReport
+    from .shift import Shift
 
 Floats = NDArray[np.float64]
 
@@ -75,11 +76,13 @@ class Audit:
     transfer_risk       mean over Q of the largest M[Q, P], P != Q (the paper's eq. 1)
     mean_transfer_risk  mean over Q of the mean M[Q, P], P != Q (sum-sum)
     irm                 (E,) IRMv1's penalty of the pooled predictor on held-out samples
+    shifts              by environment, why the left-out predictor loses more there than in the others
     counts              (E, C) samples
     ridges              (E,) with which each environment's predictor was fitted, nan where none could be chosen;
                         `pooled_ridge` with which the others
     judged              (E,) bool; transfer risks and the worst pair leave out environments too small to judge
     remarks             environment -> why it is too small to judge, or a caution
+    columns             of a table, what is known of its columns, where `column_effects` was asked
     """
 
     environments: tuple[Any, ...]
@@ -96,6 +99,7 @@ class Audit:
     irm: Estimate
     worst: WorstPair | None
     worst_by_accuracy: WorstPair | None
+    shifts: tuple[Shift, ...]
     counts: NDArray[np.int64]
     ridges: Floats
     pooled_ridge: float
@@ -103,6 +107,7 @@ class Audit:
     remarks: Mapping[Any, str]
     settings: Mapping[str, Any]
     seconds: Mapping[str, float]
+    columns: ColumnReport | None = None
 
     @property
     def expected(self) -> dict[str, Pooled]:
@@ -190,6 +195,8 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """The findings in the types of JSON; None where a number is not known."""
+        from .shift import shifts_json
+
         estimates = ("loss", "accuracy", "pooled_loss", "pooled_accuracy", "left_out_loss", "left_out_accuracy",
                      "unseen", "transfer_risk", "mean_transfer_risk", "irm")  # fmt: skip
         found: dict[str, Any] = as_json(
@@ -210,6 +217,8 @@ class Audit:
                 "expected": {name: asdict(found) for name, found in self.expected.items()},
                 "verdict": self.verdict,
                 "sentences": self.sentences,
+                "shifts": shifts_json(self.shifts),
+                **({"columns": self.columns.to_dict()} if self.columns else {}),
             }
         )
         return found
@@ -226,12 +235,12 @@ class Audit:
             "closed": None if pair.closed is None else _json_estimate(pair.closed),
         }
 
-    def to_html(self, path: str | Path, command: str = "", data: str = "", sections: Sequence[Section] = ()) -> None:
-        """Write one page, which asks nothing of any network; `sections` follow its own."""
+    def to_html(self, path: str | Path, command: str = "", data: str = "") -> None:
+        """Write one page, which asks nothing of any network."""
         from ..reports import write_page
         from .page import page_of
 
-        write_page(Path(path), page_of(self, command, data, sections))
+        write_page(Path(path), page_of(self, command, data))
 
     def __str__(self) -> str:
         pairs = zip(map(str, self.environments), self.judged, strict=True)
@@ -260,6 +269,8 @@ def verdict_of(audit: Audit) -> list[str]:
         answer = "No"
     elif guessed.any() or behind.any():
         answer = "In part"
+    elif audit.columns is not None and audit.columns.warning:
+        answer = "Among these environments, yes"
     else:
         answer = "Yes"
     return [
@@ -268,19 +279,21 @@ def verdict_of(audit: Audit) -> list[str]:
         f"than chance, in {behind.sum()}.",
         _expectation(audit, float(most.mean())),
         _worry(audit, judged),
+        audit.columns.warning if audit.columns else "",
         _advice(audit, answer, judged[needy[(behind | guessed)[needy]]]),
     ]
 
 
 def _expectation(audit: Audit, most: float) -> str:
     right, loss = audit.expected["accuracy"], audit.expected["loss"]
-    between = ""
+    accurate, lost = f"{100 * right.mean:.1f} % right", f"a cross-entropy of {loss.mean:.3f}"
     if np.isfinite(right.low):
         confidence = f"{100 * audit.settings['confidence']:g} %"
-        between = f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
+        accurate += f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
+        lost += f" ({max(0, loss.low):.3f} to {loss.high:.3f})"
     return (
-        f"In a new environment expect {100 * right.mean:.1f} % right{between} and a cross-entropy of {loss.mean:.3f}, "
-        f"judged by {right.k} environments, each left out once; guessing gets {100 * most:.1f} %."
+        f"In a new environment expect {accurate} and {lost}, judged by {right.k} environments, each left out once; "
+        f"guessing gets {100 * most:.1f} %."
     )
 
 
@@ -300,6 +313,8 @@ def _worry(audit: Audit, judged: NDArray[np.int64]) -> str:
 def _advice(audit: Audit, answer: str, needy: NDArray[np.int64]) -> str:
     if answer == "Yes":
         return "Next: fit a model on all environments with trm fit, which tests it in the same way."
+    if answer.endswith("yes"):
+        return "Next: run trm fit with --drop-unstable, which compares models with and without such columns."
     names = listed([str(audit.environments[e]) for e in needy], 5)
     return (
         f"Next: label samples of every new environment before a model is relied on there; look at {names} first. "

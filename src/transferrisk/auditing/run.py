@@ -16,19 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import ConvergenceWarning, counted, listed, warn
+from ..errors import counted, listed
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
-from ..solvers import LBFGS, Solution, threads_set
+from ..solvers import threads_set
+from .fits import GRID, fit
 from .report import Audit, Estimate, Floats, WorstPair
 from .samples import Folds, Samples, arrange_samples
+from .shift import shifts_in
 
 Progress = Callable[[str, int, int], None]
 Judged = NDArray[np.bool_]
 
-GRID = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
 _HELPERS = 5  # environments tried as an addition to the worst pair's training, those first that do best there
 _WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are worked on at once
 _JOINED = 1 << 16  # numbers of rows up to which folds are worked on together, though each is held out from some fit
@@ -93,9 +93,12 @@ def audit(
         tell("auditing", E + 2, E + 3)
         judge = _Judge(samples, judged, bootstrap, seed, confidence)
 
+        left_out = np.full(len(samples.labels), np.nan)
+
         def test(e: int) -> Tensor:
             single = scores(samples, own, e)
             several = scores(samples, torch.stack([pooled, without[e].expand_as(pooled)]), e)
+            left_out[samples.order[samples.span(e)]] = several.loss[1].double().numpy()
             return torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]])
 
         tested = np.stack([judge.means(test(e), e) for e in range(E)], -1)
@@ -103,6 +106,7 @@ def audit(
         lost = np.diagonal(right, axis1=1, axis2=2) - rest[:, 3]
         unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared, so all hold at once
         worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
+        shifts = shifts_in(samples, left_out, seed=seed) if np.isfinite(left_out).all() else ()
         tell("auditing", E + 3, E + 3)
     return Audit(
         environments=samples.environments,
@@ -119,6 +123,7 @@ def audit(
         irm=judge.estimate(rest[:, 4] ** 2),
         worst=worst,
         worst_by_accuracy=by_accuracy,
+        shifts=shifts,
         counts=samples.counts.sum(1),
         ridges=ridges,
         pooled_ridge=shared,
@@ -192,27 +197,6 @@ def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: T
         shares[:, -1] = 0
         found.append(fit(replace(loss, shares=shares), start.expand(len(group), -1, -1)).value)
     return torch.cat(found)
-
-
-def fit(loss: SoftmaxLoss, start: Tensor | None = None) -> Solution:
-    """Minimise every problem of the loss, from a start (K, C, D) or from zero; nan answers one that has no row."""
-    there = loss.weights.any(1)
-    begin = loss.rows.new_zeros(len(there), loss.num_classes, loss.rows.shape[1])
-    begin = begin if start is None else start.nan_to_num(0)
-    value = torch.full_like(begin, torch.nan)
-    if not bool(there.any()):
-        return Solution(value, ~there, 0, value[:, 0, 0])
-    solution = LBFGS().minimise(loss.only(there), begin[there])
-    if not bool(solution.converged.all()):
-        warn(
-            f"a predictor of the audit with the ridge {loss.ridge:g} is fitted only roughly, after "
-            f"{solution.iterations} iterations: give a larger one with ridge",
-            ConvergenceWarning,
-        )
-    value[there] = solution.value
-    residual, converged = value[:, 0, 0].clone(), ~there
-    residual[there], converged[there] = solution.residual, solution.converged
-    return Solution(value, converged, solution.iterations, residual)
 
 
 def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[Tensor, float]:

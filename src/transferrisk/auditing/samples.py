@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ Codes = NDArray[np.int64]
 Folds = int | Sequence[int] | Codes
 FoldCount = Annotated[int, Bound(least=2)]
 
+MOST = 100_000  # samples that columns and shifts are judged by; more would not change what is said
 _SMALL = 1_000_000  # numbers; up to here float64 costs nothing, and all digits are exact
 _CHUNK = 1 << 22  # numbers looked at at once
 _ROWS_PER_COLUMN = 4  # rows that second moments are estimated from
@@ -37,12 +39,14 @@ class Samples:
 
     rows    (n, D), the constant last
     labels  (n,) index into classes
+    order   (n,) which of the samples given it is
     bounds  (E * folds + 1,) where the folds of the environments begin and end
     counts  (E, folds, C) samples of each environment, fold and class
     """
 
     rows: Tensor
     labels: Tensor
+    order: Codes
     bounds: tuple[int, ...]
     counts: Codes
     folds: int
@@ -110,6 +114,7 @@ class Audited(NamedTuple):
     labels: NDArray[np.object_]  # (n,) names
     environments: NDArray[np.object_]
     groups: Mapping[str, Sequence[int]] | None = None  # of a table, the features of each column
+    missing: Mapping[str, int] = MappingProxyType({})  # the feature that says where a column has no value
 
 
 def read_features(
@@ -127,7 +132,8 @@ def read_features(
         options.refuse_all_but(find_set(name)[0].takes, name)
         table = read_table(expand_home(name.removeprefix("table:")), options)
         data = review_table(table)
-        return join_sets([data], [data.inputs[:]])._replace(groups=column_groups(table.schema))
+        groups, missing = column_groups(table.schema), missing_features(table.schema)
+        return join_sets([data], [data.inputs[:]])._replace(groups=groups, missing=missing)
     if name.startswith("folder:"):
         options = replace(options, lazy=True)  # images are read once, or refused, for which one is enough to decode
     sets = unseen_sets(load_data(name, options))
@@ -149,6 +155,12 @@ def column_groups(schema: Schema) -> dict[str, list[int]]:
         groups[column.name] = list(range(place, place + len(column.features)))
         place += len(column.features)
     return {name: indices for name, indices in groups.items() if indices}
+
+
+def missing_features(schema: Schema) -> dict[str, int]:
+    """The index of the feature that says where a column has no value, by column; see `column_groups`."""
+    groups = column_groups(schema)
+    return {one.name: groups[one.name][-1] for one in schema.columns if one.missing and one.name in groups}
 
 
 def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
@@ -207,7 +219,26 @@ def arrange_samples(
     for begin in range(0, n, step):
         rows[begin : begin + step, :-1] = transform(torch.from_numpy(vectors[order[begin : begin + step]]))
     bounds = (0, *np.cumsum(counts.sum(2)).tolist())
-    return Samples(rows, torch.from_numpy(coded[order]), bounds, counts, number, names, classes)
+    return Samples(rows, torch.from_numpy(coded[order]), order, bounds, counts, number, names, classes)
+
+
+def thin_samples(samples: Samples, most: int, seed: int) -> Samples:
+    """About `most` samples or fewer, those of an environment's fold drawn at random, of all environments alike."""
+    E, F, C = samples.counts.shape
+    if len(samples.labels) <= most:
+        return samples
+    rng, kept, counts = np.random.default_rng(seed), [], np.zeros((E, F, C), np.int64)
+    for e in range(E):
+        for k in range(F):
+            own = samples.span(e, k)
+            chosen = own.start + np.sort(rng.permutation(own.stop - own.start)[: max(1, -(-most // (E * F)))])
+            counts[e, k] = np.bincount(samples.labels[chosen].numpy(), minlength=C)
+            kept.append(chosen)
+    chosen = np.concatenate(kept)
+    bounds = (0, *np.cumsum(counts.sum(2)).tolist())
+    places = torch.from_numpy(chosen)
+    rows, labels, order = samples.rows[places], samples.labels[places], samples.order[chosen]
+    return replace(samples, rows=rows, labels=labels, order=order, bounds=bounds, counts=counts, moments={})
 
 
 def assign_folds(environments: Codes, labels: Codes, folds: int, seed: int) -> Codes:

@@ -15,13 +15,15 @@ with S' as above, and with S' = S, where labels have no part; the one that leave
 relation's part is thus what neither a shift of inputs nor one of labels explains.
 
 pi is a linear classifier on the features and the squares of those that are not 0/1, fitted on one half of the samples
-and used on the other. What it cannot see counts as a part of the relation.
+and used on the other; of many features it sees the principal components. What it cannot see counts as a part of the
+relation.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -31,15 +33,17 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..functional import SoftmaxLoss
-from ..reports import Cell, Chapter, Section, Table
+from ..reports import Bar, Bars, Cell, Chapter, Section, Table
 from ..reports.values import Entry, number
-from ..settings import Count, Seed, convert
+from ..settings import Count, Seed, as_json, convert
+from .fits import fit
 from .report import Floats
-from .run import fit
-from .samples import arrange_samples
+from .samples import MOST, Samples, arrange_samples, thin_samples
 
 _RIDGE = 1e-3  # of the classifier
-_ROWS = 4000  # samples of either side that it is fitted on
+_ROWS = 4000  # samples of either side that it is fitted on; beside a small environment, fewer of the others
+_SEEN = 32  # features that it sees, and their squares
+_SHOWN = 10  # environments of a drawing, and of either end of a table
 _FEW = 20  # samples of an environment below which nothing is said
 _SURE = 2.0  # standard errors
 
@@ -48,7 +52,8 @@ _SURE = 2.0  # standard errors
 class Shift:
     """The excess loss of an environment beside the others, and its parts, which add up to it.
 
-    error   standard error of the relation's part, from the spread of losses; nan, as all else, for few samples
+    chance  standard error of the excess, from the spread of losses
+    error   standard error of the relation's part, likewise; nan, as all else, for few samples
     shared  overlap of the inputs, 0 to 1: the mean of 4 pi (1 - pi); where it is small, parts are rough
     """
 
@@ -56,6 +61,7 @@ class Shift:
     samples: int
     loss: float
     excess: float
+    chance: float
     inputs: float
     labels: float
     relation: float
@@ -63,23 +69,36 @@ class Shift:
     shared: float
 
     @property
+    def kind(self) -> str:
+        """The part that counts most: "inputs", "label shares" or "relation"; "" where the excess is within chance."""
+        if not self.excess > _SURE * self.chance:
+            return ""
+        if self.relation >= max(_SURE * self.error, 0.25 * self.excess, 0.5 * max(self.inputs, self.labels)):
+            return "relation"
+        return "inputs" if self.inputs >= self.labels else "label shares"
+
+    @property
     def sentence(self) -> str:
         """The finding in words, and whether minimising the transfer risk can help."""
         name = self.environment
         if np.isnan(self.excess):
             return f"{name} has too few samples to tell why its loss differs."
-        start = f"{name} loses {abs(self.excess):.3f} {'more' if self.excess > 0 else 'less'} than the others"
-        if self.excess <= 0:
-            return f"{start}."
-        start += (
-            f": {number(self.inputs, 3)} by its inputs, {number(self.labels, 3)} by its label shares and "
-            f"{number(self.relation, 3)} by another relation of label and inputs."
+        if not self.kind:
+            return f"{name} does not lose more than the other environments, but for chance."
+        return (
+            f"{name} loses {self.excess:.3f} more than the other environments: {number(self.inputs, 3)} because its "
+            f"inputs differ, {number(self.labels, 3)} because its label shares differ, and {number(self.relation, 3)} "
+            f"because labels depend on inputs in another way there. {_ADVICE[self.kind]}"
         )
-        if self.relation < _SURE * self.error or self.relation < 0.25 * self.excess:
-            largest = "inputs" if self.inputs >= self.labels else "label shares"
-            way = "samples with such inputs" if largest == "inputs" else "the expected label shares"
-            return f"{start} Its {largest} count most, which TRM cannot change: {way} would help."
-        return f"{start} The relation's part is where TRM can help."
+
+
+_ADVICE = {
+    "inputs": "The inputs count most, which TRM cannot change: training rows weighted by how much they look like those "
+    "of a new environment, or more rows of that kind, could help.",
+    "label shares": "The label shares count most, which TRM cannot change: probabilities corrected by the label shares "
+    "of a new environment could help.",
+    "relation": "The last is where TRM can help.",
+}
 
 
 def decompose_shift(
@@ -99,37 +118,82 @@ def decompose_shift(
         raise InputError(
             f"losses must be one finite number for each of {len(samples.labels)} samples, got shape {given.shape}"
         )
-    marked = arrange_samples(np.arange(len(given), dtype=float)[:, None], labels, environments, 2, seed, False)
-    order = marked.rows[:, 0].long().numpy()
-    loss, coded = given[order], samples.labels.numpy()
+    return shifts_in(samples, given, rows, seed)
+
+
+def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0) -> tuple[Shift, ...]:
+    """`decompose_shift` of samples that are arranged already; halves are every other fold."""
+    samples = thin_samples(samples, MOST, seed)
+    loss = losses[samples.order]
     place, half = np.empty((2, len(loss)), np.int64)
     for e in range(len(samples.environments)):
-        for k in range(2):
-            place[samples.span(e, k)], half[samples.span(e, k)] = e, k
-    seen = _with_squares(samples.rows[:, :-1])
+        for k in range(samples.folds):
+            place[samples.span(e, k)], half[samples.span(e, k)] = e, k % 2
+    labels, seen = samples.labels.numpy(), _with_squares(_fewer(samples.rows[:, :-1], rows))
     found = []
     for e, name in enumerate(samples.environments):
-        found.append(_shift_of(name, place == e, place, half, loss, coded, seen, rows, seed))
+        found.append(_shift_of(name, place == e, place, half, loss, labels, seen, rows, seed))
     return tuple(found)
 
 
+def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
+    """The findings in words, two at most: the environment that loses most more than the others, and how many do."""
+    losing = sorted((one for one in shifts if one.kind), key=lambda one: -one.excess)
+    if not losing:
+        return ("No environment loses more than the others by more than chance, so there is no shift to explain.",)
+    lines = [losing[0].sentence]
+    if losing[1:]:
+        counts = Counter(one.kind for one in losing)
+        told = ", ".join(f"{kind} in {count}" for kind, count in counts.most_common())
+        lines.append(
+            f"Of {len(shifts)} environments, {len(losing)} lose more than the others. What counts most is the {told}."
+        )
+    return tuple(lines)
+
+
 def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
-    """The sections of a page: a table of all environments, those that lose most first, and sentences on the worst."""
+    """The sections of a page: sentences, bars of the parts, and a table; the environments that lose most first."""
     ordered = sorted(shifts, key=lambda one: -np.nan_to_num(one.excess, nan=-np.inf))
     rows: list[list[Entry]] = []
     for one in ordered:
         relation = Cell(f"{number(one.relation, 3)} ± {number(one.error, 3)}", one.relation)
-        parts: list[Entry] = [one.loss, one.excess, one.inputs, one.labels, relation, one.shared]
+        excess = Cell(f"{number(one.excess, 3)} ± {number(one.chance, 3)}", one.excess)
+        parts: list[Entry] = [one.loss, excess, one.inputs, one.labels, relation, one.shared]
         rows.append([str(one.environment), one.samples, *parts])
     note = (
-        "Held-out loss of each environment, and what it loses more than the others by its inputs, by its label shares "
-        "and by the relation of label and inputs, with a standard error. Overlap: 1 where its inputs are those of the "
-        "others; where it is small, the parts are rough."
+        "Loss of each environment when it was held out, and what it loses more than the others because its inputs "
+        "differ, its label shares differ, or labels depend on inputs in another way (relation), with standard errors. "
+        "Overlap: 1 where its inputs are like those of the others; where it is small, the parts are rough."
     )
     columns = ["Environment", "Samples", "Loss", "More than others", "Inputs", "Label shares", "Relation", "Overlap"]
-    table = Table("Parts of the loss in held-out environments", columns, rows, digits=3, note=note)
-    lines = [one.sentence for one in ordered if one.excess > 0][:3]
-    return [Chapter("The kind of shift", [table], lines)]
+    table = Table("Parts of the loss", columns, rows, digits=3, note=note, fold=_SHOWN)
+    bars = {}
+    for one in [one for one in ordered if one.excess > 0][:_SHOWN]:
+        reach = _SURE * one.error
+        bars[f"{one.environment}, {number(one.excess, 3)} more than the others"] = [
+            Bar("inputs", one.inputs),
+            Bar("label shares", one.labels),
+            Bar("relation", one.relation, one.relation - reach, one.relation + reach),
+        ]
+    drawn = [Bars("What it loses more, by kind of shift", bars, unit="loss")] if bars else []
+    return [Chapter("Why held-out environments lose more", [*drawn, table], shift_sentences(ordered))]
+
+
+def shifts_json(shifts: Sequence[Shift]) -> dict[str, Any]:
+    """The parts and the findings in the types of JSON; None where a number is not known."""
+    parts = [asdict(one) | {"environment": str(one.environment), "kind": one.kind} for one in shifts]
+    found: dict[str, Any] = as_json({"environments": parts, "sentences": shift_sentences(shifts)})
+    return found
+
+
+def _fewer(features: Tensor, rows: int) -> Tensor:
+    """The features, or as many principal components of about so many rows where there are more than `_SEEN`."""
+    if features.shape[1] <= _SEEN:
+        return features
+    some = features[:: max(1, len(features) // rows)].double()
+    directions = torch.linalg.eigh(some.mT @ some)[1][:, -_SEEN:].to(features.dtype)
+    found: Tensor = features @ directions
+    return found / found.std(0).clamp(min=1e-6)
 
 
 def _with_squares(features: Tensor) -> Tensor:
@@ -153,24 +217,25 @@ def _shift_of(
 ) -> Shift:
     nan, size = float("nan"), int(target.sum())
     if size < _FEW:
-        return Shift(name, size, float(loss[target].mean()), nan, nan, nan, nan, nan, nan)
+        return Shift(name, size, float(loss[target].mean()), nan, nan, nan, nan, nan, nan, nan)
     sizes = np.bincount(place)
     source = np.where(target, 0.0, 1 / np.maximum(sizes, 1)[place])  # each other environment counts the same
-    excess = float(loss[target].mean() - np.average(loss, weights=source))
+    (own, own_error), (usual, usual_error) = _mean(loss, target / size), _mean(loss, source)
+    excess, chance = own - usual, float(np.hypot(own_error, usual_error))
     shares = [np.bincount(labels, weights=one, minlength=labels.max() + 1) for one in (target / size, source)]
     ratio = np.divide(shares[0], shares[1] / shares[1].sum(), out=np.zeros(len(shares[0])), where=shares[1] > 0)
     best: Shift | None = None
     for weights in (source, source * ratio[labels]):
         if not weights.any():
             continue
-        by_labels = float(np.average(loss, weights=weights) - np.average(loss, weights=source))
+        by_labels = _mean(loss, weights)[0] - usual
         pi = _membership(target, weights, half, seen, rows, seed)
         there, here = np.where(target, 1 - pi, 0), weights * pi
         after, before = _mean(loss, there), _mean(loss, here)
         relation, error = after[0] - before[0], float(np.hypot(after[1], before[1]))
         shared = float(4 * np.average(pi * (1 - pi), weights=weights / weights.sum() + target / size))
         inputs = excess - by_labels - relation
-        one = Shift(name, size, float(loss[target].mean()), excess, inputs, by_labels, relation, error, shared)
+        one = Shift(name, size, own, excess, chance, inputs, by_labels, relation, error, shared)
         best = one if best is None or abs(one.relation) < abs(best.relation) else best
     assert best is not None
     return best
@@ -187,8 +252,8 @@ def _membership(
     target: NDArray[np.bool_], source: Floats, half: NDArray[np.int64], seen: Tensor, rows: int, seed: int
 ) -> Floats:
     """pi, (n,): probability that a sample is of the target, by the classifier fitted on the other half."""
-    rng = np.random.default_rng(seed)
-    chosen = np.concatenate([rng.permutation(np.flatnonzero(side))[:rows] for side in (target, source > 0)])
+    rng, most = np.random.default_rng(seed), min(rows, max(_ROWS // 4, 4 * int(target.sum())))
+    chosen = np.concatenate([rng.permutation(np.flatnonzero(side))[:most] for side in (target, source > 0)])
     is_target = torch.from_numpy(target[chosen].astype(np.int64))
     weights = np.zeros((2, len(chosen)))
     for k in range(2):
@@ -197,6 +262,6 @@ def _membership(
             weights[k] += 0.5 * own / max(own.sum(), 1e-300)
     problem = SoftmaxLoss(seen[chosen], is_target, torch.from_numpy(weights).to(seen.dtype), 2, _RIDGE, True)
     with torch.no_grad():
-        logits = torch.einsum("kcd,nd->nkc", fit(problem).value, seen)[np.arange(len(seen)), half]
+        logits = torch.einsum("kcd,nd->nkc", fit(problem, tolerance=1e-6).value, seen)[np.arange(len(seen)), half]
         found: Floats = torch.softmax(logits, -1)[:, 1].double().numpy()
     return found

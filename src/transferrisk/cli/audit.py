@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,9 +76,10 @@ def audit(
     Example: trm audit embeddings.npz --label y --environment site --output audit.html
     """
     from ..auditing import audit as audit_features
-    from ..auditing.columns import column_effects, column_sections
+    from ..auditing.columns import column_effects
     from ..auditing.page import accuracy_table
     from ..auditing.samples import read_features
+    from ..auditing.shift import shift_sentences
     from ..data import Options
     from ..errors import InputError
     from ..files import check_target, expand_home, readable
@@ -121,15 +123,18 @@ def audit(
             standardise=standardise,
             progress=advance,
         )
-        columns = None
         if rows.groups:
-            columns = column_effects(rows.features, rows.groups, *rows[1:3], confidence=confidence, seed=seed)
-    more = column_sections(columns) if columns else []
-    found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name), more)
-    told = {"columns": columns.to_dict()} if columns else {}
-    if as_json and as_json.write(found.to_dict() | told | {"page": str(target)}):
+            advance("looking at columns", 0, 1)
+            columns = column_effects(
+                rows.features, rows.groups, *rows[1:3], missing=rows.missing, confidence=confidence, seed=seed
+            )
+            found = replace(found, columns=columns)
+    found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))
+    if as_json and as_json.write(found.to_dict() | {"page": str(target)}):
         return
     if backbone:
         print_line(f"Audited: {backbone}, pretrained on ImageNet; --model audits those of a model of yours.")
-    print_values(*found.verdict, accuracy_table(found), *found.sentences, *(columns.sentences if columns else ()))
+    by_column = found.columns.sentences if found.columns else ()
+    shifts = shift_sentences(found.shifts) if found.shifts else ()
+    print_values(*found.verdict, accuracy_table(found), *found.sentences, *shifts, *by_column)
     print_line(f"Report: {readable(target)}")

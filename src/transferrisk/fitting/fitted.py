@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,9 @@ import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
+from ..auditing.columns import ColumnReport, column_effects, column_groups, missing_features
+from ..auditing.samples import join_sets
+from ..auditing.shift import Shift, decompose_shift
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import find_set, set_name
 from ..data.checks import review_vectors
@@ -166,17 +169,49 @@ class Fitted:
     settings: Mapping[str, Any]
     with_all: Comparison | None = None
 
-    @property
-    def loss_variances(self) -> NDArray[np.float64]:
-        """Error variances of the log losses in `decision.seen`, in its order: of the mean over the rows of each."""
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """Log loss of each row, (n,), when it was held out; nan where it was not."""
         assert self.comparison is not None
-        samples, chances = self.source.samples, self.comparison.probabilities[self.choice.algorithm]
-        labels, places = samples.labels.numpy(), samples.environments.numpy()
+        labels, chances = self.source.samples.labels.numpy(), self.comparison.probabilities[self.choice.algorithm]
         losses = np.full(len(labels), np.nan)
         known = np.isfinite(chances).all(1)
         losses[known] = row_losses(labels[known], Calibration(self.decision.temperature).apply(chances[known]))
-        groups = [losses[places == samples.environment_names.index(name)] for name in self.decision.seen]
+        return losses
+
+    @property
+    def loss_variances(self) -> NDArray[np.float64]:
+        """Error variances of the log losses in `decision.seen`, in its order: of the mean over the rows of each."""
+        samples, places = self.source.samples, self.source.samples.environments.numpy()
+        groups = [self.losses[places == samples.environment_names.index(name)] for name in self.decision.seen]
         return np.array([np.nanvar(group) / np.isfinite(group).sum() for group in groups])
+
+    @cached_property
+    def columns(self) -> ColumnReport | None:
+        """What does not transfer of a table's columns, those included that were dropped for it; None: not a table."""
+        schema, frame, samples = self.source.schema, self.source.frame, self.source.samples
+        if schema is None or frame is None:
+            return None
+        inputs = samples.inputs[:]
+        if self.plan.drop_unstable:
+            schema = Schema.infer(frame, self.source.label, self.source.environment)
+            inputs = schema.encode(frame).features
+        groups, missing = column_groups(schema), missing_features(schema)
+        if not groups:
+            return None
+        rows = join_sets([samples], [inputs])
+        return column_effects(inputs, groups, *rows[1:3], missing=missing, seed=self.plan.seed)
+
+    @cached_property
+    def shifts(self) -> tuple[Shift, ...]:
+        """Why environments lose more than others when they are held out; of tables and vectors."""
+        if self.comparison is None or self.comparison.held != "environments" or self.source.kind == "images":
+            return ()
+        known = np.isfinite(self.losses)
+        held = self.source.samples.select(torch.from_numpy(known))
+        if len(self.decision.seen) < 2 or len(held.labels.unique()) < 2:
+            return ()
+        return decompose_shift(self.losses[known], *join_sets([held], [held.inputs[:]])[:3], seed=self.plan.seed)
 
 
 def fit(

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import describe_algorithm
+from ..auditing.columns import column_sections
 from ..auditing.pooling import pool
+from ..auditing.shift import shift_sections, shift_sentences, shifts_json
 from ..errors import InputError, counted, listed
 from ..files import check_target, hidden_folder, new_folders, write_atomically
 from ..models.saved import WEIGHTS, save_model
@@ -113,6 +115,8 @@ def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
         "verdict": verdict(fitted),
         "decision": fitted.decision.to_dict(),
         "comparison": None if fitted.comparison is None else fitted.comparison.to_dict(),
+        "columns": None if fitted.columns is None else fitted.columns.to_dict(),
+        "shifts": shifts_json(fitted.shifts) if fitted.shifts else None,
         "rows": len(fitted.source.samples),
         "environments": fitted.source.sizes,
         "network": {
@@ -224,37 +228,54 @@ def verdict(fitted: Fitted) -> list[str]:
     Intervals are of a new environment's true value, so they count environments and not rows.
     """
     comparison, chosen, seen = fitted.comparison, named(fitted.choice.algorithm), fitted.decision.seen
+    warning = fitted.columns.warning if fitted.columns is not None and not fitted.plan.drop_unstable else ""
     if comparison is None:
-        return [f"{chosen} was fitted. Nothing was compared, so what it does in a new environment is not known."]
+        unknown = f"{chosen} was fitted. Nothing was compared, so what it does in a new environment is not known."
+        return list(filter(None, [unknown, warning]))
     if comparison.held == "rows":
-        return [
+        unknown = (
             f"{chosen} was fitted. Whether it works in a new environment cannot be known from "
             f"{counted(len(fitted.source.sizes), 'environment')}: no environment could be held out. Get labelled rows "
             "from a third one."
-        ]
+        )
+        return list(filter(None, [unknown, warning]))
     sites = len(seen)
     accuracy, loss = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
     guess = float(np.mean(list(comparison.frequent.values())))
     below = guesses(comparison, fitted.choice.algorithm)
     mean = comparison.summary["mean"][fitted.choice.algorithm]
-    usable = (
-        "can be tried" if mean > guess and not below else "is to be used with care" if mean > guess else "is of no use"
-    )
+    if mean <= guess:
+        usable = f"{chosen} is of no use in a new environment."
+    elif below or warning:
+        usable = f"{chosen} can be used in a new environment with care."
+    else:
+        usable = f"{chosen} can be used in a new environment."
     lines = [
-        f"{chosen} {usable} in a new environment. Expect an accuracy of {accuracy} and a log loss of {loss} there, by "
-        f"{counted(sites, 'environment')} that were held out; always saying the most frequent class gives "
+        f"{usable} Expect an accuracy of {accuracy} and a log loss of {loss} there, judged by "
+        f"{counted(sites, 'environment')}, each held out once; always saying the most frequent class gives "
         f"{100 * guess:.1f} %."
     ]
     if below:
-        lines.append(f"It is no better than guessing the most frequent class in {listed(map(repr, below))}.")
+        lines.append(f"It is no better than guessing the most frequent class in {listed(map(repr, below), 5)}.")
     if fitted.with_all is not None:
         lines.append(_gained(fitted, fitted.with_all))
     worst = max(seen, key=lambda place: seen[place].log_loss)
     lines.append(
         f"The environment to worry about is {worst!r}, with an accuracy of {100 * seen[worst].accuracy:.1f} % and a "
-        f"log loss of {seen[worst].log_loss:.3f}. Run trm audit to see which environments and columns do not transfer."
+        f"log loss of {seen[worst].log_loss:.3f}."
     )
-    return lines
+    lines.append(warning)
+    lines.append(_next_step(fitted, mean <= guess, warning))
+    return list(filter(None, lines))
+
+
+def _next_step(fitted: Fitted, useless: bool, warning: str) -> str:
+    """What to do with the model."""
+    if useless:
+        return "Next: run trm audit, which tells whether any environment's model works in another."
+    if warning:
+        return "Next: fit again with --drop-unstable, and use that model unless a new environment is like these."
+    return "Next: label some rows of the new environment, and compare with them what trm predict says there."
 
 
 def _gained(fitted: Fitted, with_all: Comparison) -> str:
@@ -302,6 +323,8 @@ def fit_sections(fitted: Fitted) -> list[Section | str]:
         how_compared(fitted.comparison),
         chosen,
         held_out_table(fitted),
+        *(shift_sentences(fitted.shifts) if fitted.shifts else ()),
+        *(fitted.columns.sentences if fitted.columns is not None else ()),
     ]
 
 
@@ -459,6 +482,7 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
         note = "Lines are 95 % intervals over the rows of an environment."
         sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note)]
         sections += held_out_sections(fitted)
+        sections += shift_sections(fitted.shifts) if fitted.shifts else []
         curves |= {named(name): curve for name, curve in comparison.curves.items()}
     if fitted.curve is not None:
         curves[f"{chosen}, all rows"] = fitted.curve
@@ -466,6 +490,7 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
         "The algorithms minimise different things, so the heights of their curves do not compare. Of each compared "
         "algorithm, the first training is shown."
     )
+    sections += column_sections(fitted.columns) if fitted.columns is not None else []
     sections.append(Table("What the model is given", COLUMNS, columns_of(fitted.source)))
     if curves:
         sections.append(Curves("Training", curves, "step", "loss", note=note))
