@@ -7,7 +7,12 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
+
+from transferrisk.sklearn import TransferRiskClassifier
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -31,6 +36,26 @@ def test_own_loop_gains_where_the_measurement_misleads(example):
 def test_pipeline_gains_where_sites_disagree(example):
     scores = example("pipeline").main(per_site=100)
     assert scores["trm"].min() > scores["erm"].min()
+
+
+def test_other_libraries_work_with_ours(example, capsys):
+    """skrub, LightGBM and fairlearn see the same held-out hospitals, and polars gives what pandas gives."""
+    module = example("interoperability")
+    table = module.patients(per_hospital=60)
+    scores = module.accuracies(table)
+    assert scores["TransferRiskClassifier"].mean() > scores["LGBMClassifier"].mean() > 0.5
+    by_hospital = module.fairness(table).by_group
+    np.testing.assert_allclose(by_hospital["accuracy"], scores["TransferRiskClassifier"])
+    assert (by_hospital["rows"] == 60).all()
+
+    predicted = module.from_polars(pl.from_pandas(table))
+    assert isinstance(predicted, pd.DataFrame)
+    known, new = table[table.hospital != "west"], table[table.hospital == "west"]
+    model = TransferRiskClassifier(random_state=0).fit(
+        known[["age", "device"]], known["ill"], environments=known["hospital"]
+    )
+    np.testing.assert_array_equal(predicted["chance"], model.predict_proba(new[["age", "device"]])[:, 1])
+    assert "all other environments" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "predictions"), [("employment", "predictions.parquet"), ("wages", "predictions.csv")])

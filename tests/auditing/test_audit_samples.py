@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from audited import RIDGE, problem
@@ -23,6 +24,10 @@ def test_names_types_and_containers_change_nothing(case):
     tensors = audit(*map(torch.from_numpy, (X, y, e)), ridge=RIDGE, folds=held, bootstrap=50)
     np.testing.assert_array_equal(tensors.loss.high, found.loss.high)
     assert tensors.environments == (0, 1, 2)
+    columns = pl.Series(names), pl.Series(sites, dtype=pl.Categorical)
+    from_polars = audit(pl.DataFrame(X), *columns, ridge=RIDGE, folds=held, bootstrap=50)
+    assert (from_polars.environments, from_polars.classes) == (again.environments, again.classes)
+    np.testing.assert_array_equal(from_polars.loss.value, found.loss.value)
 
 
 def test_float32_agrees_with_float64():

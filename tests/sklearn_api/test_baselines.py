@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import sklearn
 from sklearn.linear_model import LogisticRegression
@@ -57,14 +58,18 @@ def test_they_are_cross_validated_over_environments(rows):
     assert scores["test_score"].mean() > 0.5
 
 
-def test_columns_of_a_frame_with_a_categorical_type_are_categories():
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+def test_columns_of_a_frame_with_a_categorical_type_are_categories(make):
     random = np.random.default_rng(0)
     colour = random.choice(["red", "green", "blue"], 500)
-    frame = pd.DataFrame({"colour": pd.Categorical(colour), "x": random.normal(size=500)})
+    category = {pd.DataFrame: pd.Categorical, pl.DataFrame: lambda values: pl.Series(values, dtype=pl.Categorical)}
+    frame = make({"colour": category[make](colour), "x": random.normal(size=500)})
     y = (colour == "green").astype(int)
     found = BoostingClassifier(random_state=0).fit(frame, y)
     assert (found.predict(frame) == y).all()
     assert (found.model_.featuriser.subset > 0).any()
+    new = make({"colour": category[make](["violet", "green", "red", "green"]), "x": np.zeros(4)})
+    assert found.predict(new)[1:].tolist() == [1, 0, 1]  # by the name of a category, whatever its place in this frame
 
 
 def test_one_class_is_refused(rows):

@@ -293,8 +293,8 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
     from ..data.values import in_order
 
     given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-    if not hasattr(given, "dtype"):
-        try:
+    if not isinstance(getattr(given, "dtype", None), np.dtype | pd.api.extensions.ExtensionDtype):
+        try:  # a list, or a column of another library such as polars
             values = list(given)
         except TypeError:
             raise InputError(f"{noun} must be one for each row, got one {type(given).__name__} in all") from None

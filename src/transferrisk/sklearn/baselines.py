@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.values import Standardise
 from ..errors import InputError
@@ -38,7 +38,7 @@ class _Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
     def fit(self, X: Any, y: Any, environments: Any = None) -> Self:
         """Fit to rows X (n, k), labels y (n,) and the environment of each row (n,)."""
-        X, self._categorical = _as_numbers(X)
+        X, self._categories = _as_numbers(X, {})
         X, y = validate_data(self, X, y, dtype=np.float32, ensure_all_finite="allow-nan")
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -52,7 +52,9 @@ class _Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities (n, C), in the order of `classes_`."""
-        X = validate_data(self, _as_numbers(X)[0], dtype=np.float32, ensure_all_finite="allow-nan", reset=False)
+        check_is_fitted(self)
+        X = _as_numbers(X, self._categories)[0]
+        X = validate_data(self, X, dtype=np.float32, ensure_all_finite="allow-nan", reset=False)
         with torch.no_grad():
             parts = torch.from_numpy(np.ascontiguousarray(X)).split(1 << 14)
             return torch.cat([self.model_(part).double().softmax(1) for part in parts]).numpy()
@@ -62,16 +64,19 @@ class _Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
 
 
-def _as_numbers(X: Any) -> tuple[Any, list[int]]:
-    """A table with its categories by their codes, nan where they are missing, and the places of these columns."""
+def _as_numbers(X: Any, known: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
+    """A table with its categories by their codes, and the categories of each such column, by its place.
+
+    Codes are places among the `known` categories of the column, or its own; nan where a value is missing or new.
+    """
+    X = X.to_pandas() if hasattr(X, "to_pandas") else X  # of polars
     places = [i for i, dtype in enumerate(getattr(X, "dtypes", ())) if str(dtype) == "category"]
-    if not places:
-        return X, []
-    X = X.copy()
-    for name in X.columns[places]:
-        codes = X[name].cat.codes.to_numpy(np.float64)
-        X[name] = np.where(codes < 0, np.nan, codes)
-    return X, places
+    found = {i: known.get(i, X.iloc[:, i].cat.categories) for i in places}
+    X = X.copy() if places else X
+    for i, categories in found.items():
+        codes = X.iloc[:, i].cat.set_categories(categories).cat.codes.to_numpy(np.float64)
+        X[X.columns[i]] = np.where(codes < 0, np.nan, codes)
+    return X, found
 
 
 def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> Classifier:
@@ -166,7 +171,7 @@ class BoostingClassifier(_Baseline):
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
         categories = {
             column: np.unique(X[~np.isnan(X[:, column]), column]).astype(int).tolist()
-            for column in (*self.categorical, *self._categorical)
+            for column in (*self.categorical, *self._categories)
         }
         grow = self._grow_lightgbm if self.library == "lightgbm" else self._grow_scikit_learn
         return grow(X.astype(np.float64), labels, categories)
