@@ -12,16 +12,18 @@ import pandas as pd
 import pytest
 import torch
 from rows import ASKED, table
+from sklearn import metrics as truth
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 from transferrisk.data import EnvironmentSet
 from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
-from transferrisk.fitting import Comparison, Plan, fit
+from transferrisk.fitting import Comparison, Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
 from transferrisk.fitting.compare import choose, compare, guesses, most_frequent, summarise
 from transferrisk.fitting.fitted import fit_source, read_source
+from transferrisk.fitting.metrics import decide_held_out
 from transferrisk.fitting.report import fit_page, model_card, wilson
 from transferrisk.sklearn import LeaveOneEnvironmentOut, LinearClassifier, TransferRiskClassifier
 
@@ -76,6 +78,11 @@ def test_a_site_of_few_rows_counts_less():
     pooled = summarise(pd.DataFrame({"erm": pd.concat([large, few])}))["loss"]["erm"]
     assert abs(pooled - 0.5) < 0.05
     assert pd.concat([large, few]).groupby(level=0).mean().mean() > 0.7
+
+
+def test_rows_that_came_out_alike_do_not_make_an_environment_certain():
+    errors = pd.Series(([1.0, 0.0, 0.0, 0.0] * 300) + [0.0] * 20, np.repeat([*"abc", "d"], [400, 400, 400, 20]))
+    assert summarise(pd.DataFrame({"erm": errors}))["loss"]["erm"] == pytest.approx(0.21, abs=0.04)
 
 
 def test_two_environments_choose_by_rows_and_say_what_cannot_be_known():
@@ -251,6 +258,35 @@ def test_trainings_that_are_done_are_used_for_the_same_data_and_settings_alone(t
         assert [line.split(" of ")[0] for line in told] == ([str(found)] if found else []), change
         met.append(len(list(keep.glob("*.npz"))))
     assert met == [3, 3, 6, 9, 12, 15, 15, 18]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "auroc"])
+def test_the_metric_is_what_the_choice_and_the_decisions_go_by(tmp_path, metric):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1200, 2))
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "site": random.choice(list("pqrs"), 1200)})
+    frame["outcome"] = np.where(x[:, 0] + random.logistic(size=1200) > 3, "yes", "no")  # one in ten
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fitted = fit(tmp_path / "t.csv", ASKED, Plan(("majority", "linear"), metric=metric, device="cpu"))
+    found, threshold = fitted.comparison, fitted.decision.threshold
+    y = (frame["outcome"] == "yes").astype(int)
+    for name, given in found.probabilities.items():
+        decided = decide_held_out(y.to_numpy(), given, fitted.source.samples.environments.numpy(), metric)
+        score = truth.roc_auc_score if metric == "auroc" else getattr(truth, f"{metric}_score")
+        said = given[:, 1] if metric == "auroc" else decided
+        worst = min(score(y[frame["site"] == site], said[frame["site"] == site]) for site in "pqrs")
+        assert found.summary["worst_loss"][name] == pytest.approx(1 - worst)
+        assert found.accuracy[name]["p"] == pytest.approx((decided == y)[frame["site"] == "p"].mean())
+    assert (fitted.choice.algorithm == "linear") or metric == "accuracy"
+    save_fit(fitted, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    chances = model.predict_proba(frame)[:, 1]
+    assert (threshold is not None) == (metric in ("balanced_accuracy", "f1"))
+    if threshold is not None:
+        assert threshold < 0.4
+        assert ((chances > threshold) == (model.predict(frame) == "yes")).all()
+        for name in ("card.md", "report.html"):
+            assert f"{threshold:.3f}" in (tmp_path / "model" / name).read_text()
 
 
 def test_small_environments_are_named(tmp_path):

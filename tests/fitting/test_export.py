@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from transferrisk.data.values import Standardise
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.export import export_onnx
+from transferrisk.fitting.metrics import Decision
 from transferrisk.fitting.model import Model, Origin
 from transferrisk.models import OnFrozen, build_model
 
@@ -126,8 +128,12 @@ def test_baselines_are_saved_and_exported(runtime, tmp_path, candidate):
         warnings.simplefilter("ignore")
         expected = model.predict_proba(new)
         np.testing.assert_array_equal(expected, fitted.model.predict_proba(new))
+        model = replace(model, about={**model.about, "decision": Decision(threshold=0.3).to_dict()})
+        decided = model.predict(new)
     session = runtime(model)
     (found,) = session.run(None, fed(new, session))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    threshold = float(session.get_modelmeta().custom_metadata_map["threshold"])
+    assert (np.where(found[:, 1] > threshold, "yes", "no") == decided).all()
     if candidate != "majority":
         assert (expected.argmax(1) == (new["outcome"] == "yes")).mean() > 0.8

@@ -18,6 +18,7 @@ from transferrisk.fitting.metrics import (
     Decision,
     confusion,
     decide,
+    decide_held_out,
     figures,
     fit_calibration,
     fit_conformal,
@@ -26,6 +27,7 @@ from transferrisk.fitting.metrics import (
     per_class,
     reliability,
     row_losses,
+    row_scores,
 )
 
 
@@ -118,6 +120,55 @@ def test_threshold_is_the_best_of_all_where_it_transfers():
     for metric in ("log_loss", "auroc", "brier"):
         assert fit_threshold(y, both, environments, metric) is None
     assert (decide(both, 0.5) == decide(both)).all()
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_of_rows_have_the_mean_and_the_error_of_the_metric(metric, classes):
+    """scikit-learn tells the metric, and drawing the rows again how much it varies."""
+    y, p = drawn(400, classes)
+    decided = decide(p, 0.3)
+    average = "binary" if classes == 2 else "macro"
+    score, more = (p[:, 1], {}) if classes == 2 else (p, {"multi_class": "ovr"})
+    expected = {
+        "log_loss": lambda: truth.log_loss(y, p),
+        "brier": lambda: METRICS["brier"].function(y, p),
+        "accuracy": lambda: 1 - truth.accuracy_score(y, decided),
+        "balanced_accuracy": lambda: 1 - truth.balanced_accuracy_score(y, decided),
+        "f1": lambda: 1 - truth.f1_score(y, decided, average=average),
+        "auroc": lambda: 1 - truth.roc_auc_score(y, score, **more),
+    }
+    scores = row_scores(y, p, decided, metric)
+    assert scores.mean() == pytest.approx(expected[metric]())
+    random, again = np.random.default_rng(1), []
+    for _ in range(400):
+        rows = random.integers(400, size=400)
+        again.append(row_scores(y[rows], p[rows], decided[rows], metric).mean())
+    assert np.sqrt(scores.var() / 400) == pytest.approx(np.std(again), rel=0.12)
+
+
+def test_scores_where_a_metric_is_not_defined():
+    y, p = np.zeros(5, int), np.tile([0.9, 0.1], (5, 1))
+    assert np.isnan(row_scores(y, p, decide(p), "auroc")).all()
+    assert row_scores(y, p, decide(p), "f1").tolist() == [1] * 5  # as scikit-learn's
+    assert row_scores(y, p, decide(p), "balanced_accuracy").tolist() == [0] * 5
+
+
+def test_a_held_out_environment_has_no_say_in_its_threshold():
+    y, p = drawn(900, 2)
+    p[:, 1] = p[:, 1] ** 3  # too low, everywhere alike
+    p[:, 0] = 1 - p[:, 1]
+    environments = np.arange(900) % 3
+    decided = decide_held_out(y, p, environments, "balanced_accuracy")
+    assert (decided != decide(p)).any()
+    last = environments == 2
+    alone = fit_threshold(y[~last], p[~last], environments[~last], "balanced_accuracy")
+    assert (decided[last] == decide(p[last], alone)).mean() > 0.98  # their grids differ a little
+    turned = np.where(last, 1 - y, y)
+    assert (
+        decide_held_out(turned, p, environments, "f1")[last] == decide_held_out(y, p, environments, "f1")[last]
+    ).all()
+    assert (decide_held_out(y, p, environments, "log_loss") == decide(p)).all()
 
 
 def test_sets_reach_their_coverage_in_new_environments():

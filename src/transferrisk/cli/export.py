@@ -32,9 +32,15 @@ def export(
     keep_model(output, model)
     inputs = export_onnx(loaded, output)
     described = [{"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in inputs]
-    classes = {"output": PROBABILITIES, "classes": list(loaded.classes)}
+    threshold = loaded.decision.threshold
+    classes = {"output": PROBABILITIES, "classes": list(loaded.classes), "threshold": threshold}
     if json is None or not json.write({"file": str(output), "inputs": described, **classes}):
         print_values(Table("Inputs", ["Name", "Type", "Value"], inputs))
         named = names_in_text(loaded.classes)
         print_values(f"Output: {PROBABILITIES}, float32 (n, {len(loaded.classes)}), of {named}")
+        if threshold is not None:
+            print_values(
+                f"The file decides nothing: predict {loaded.classes[1]!r} where its probability is above "
+                f"{threshold:.3f}, which is the file's property threshold."
+            )
         print_line(f"Model: {output}")

@@ -52,7 +52,11 @@ Algorithms = Annotated[
 ]
 Algorithm = Annotated[str | None, model_option(help="Candidate to take, whatever the comparison says.")]
 Metric = Annotated[
-    str, model_option(help="What the choice goes by in held-out environments: log_loss, accuracy or brier.")
+    str,
+    model_option(
+        help="What the choice goes by in held-out environments: log_loss, brier, auroc, accuracy, balanced_accuracy or "
+        "f1. The last three also set the threshold between two classes."
+    ),
 ]
 Compare = Annotated[bool, model_option("--compare/--no-compare", help="Compare in held-out environments first.")]
 Set = Annotated[

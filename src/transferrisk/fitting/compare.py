@@ -34,20 +34,27 @@ from ..auditing.pooling import pool
 from ..data import EnvironmentSet
 from ..data.environments import VALIDATION, hold_out
 from ..data.values import in_time
-from ..errors import listed
+from ..errors import InputError, listed
 from ..files import whole_file
 from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
 from .candidates import NAMES, named
-from .metrics import row_losses
+from .metrics import decide_held_out, row_losses, row_scores
 
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
 """(steps, losses) of a training"""
 Held = Literal["environments", "rows"]
-Metric = Literal["log_loss", "accuracy", "brier"]
+Metric = Literal["log_loss", "accuracy", "brier", "balanced_accuracy", "f1", "auroc"]
 
-METRICS = {"log_loss": "log loss", "accuracy": "error rate", "brier": "Brier score"}
-"""What a choice can go by, and the mean over rows that is then as small as possible"""
+METRICS = {
+    "log_loss": "log loss",
+    "accuracy": "error rate",
+    "brier": "Brier score",
+    "balanced_accuracy": "balanced error rate",
+    "f1": "1 - F1",
+    "auroc": "1 - AUROC",
+}
+"""What a choice can go by, and what is then as small as possible in held-out environments"""
 EXACT = 1e-9  # difference below which means tie, but for rounding
 POINTS = 100  # of a training curve
 WORTH = 0.005  # of accuracy: a simpler candidate is not taken where it costs more than this
@@ -57,7 +64,8 @@ WORTH = 0.005  # of accuracy: a simpler candidate is not taken where it costs mo
 class Comparison:
     """
     held           what was held out: whole environments, or rows of each
-    accuracy       environments tested on x candidates: the share of rows that came out right, over all seeds
+    accuracy       environments tested on x candidates: the share of rows that came out right, over all seeds; where the
+                   metric is about decisions, by the threshold that the other environments give
     loss           environments x candidates: the mean log loss
     summary        candidates x
                      mean, worst              accuracy over the environments, each counting the same
@@ -90,11 +98,14 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""
+        what: str = self.metric
+        if what not in ("log_loss", "brier"):
+            what = METRICS[what].replace("1 -", "one minus").replace(" ", "_").lower()
         named_so = {
             "mean": "mean_accuracy",
             "worst": "worst_accuracy",
-            "loss": f"mean_{self.metric}" if self.metric != "accuracy" else "mean_error_rate",
-            "worst_loss": f"worst_{self.metric}" if self.metric != "accuracy" else "worst_error_rate",
+            "loss": f"mean_{what}",
+            "worst_loss": f"worst_{what}",
             "gap": "difference_to_best",
             "gap_error": "standard_error_of_difference_to_best",
             "worst_gap": "worst_difference_to_best",
@@ -199,10 +210,16 @@ def compare(
         probabilities = {name: given / times[:, None] for name, given in found.items()}
     known = np.flatnonzero(times)
     index = environments[known]
-    right, losses, scores = (
-        pd.DataFrame({name: of(y[known], given[known]) for name, given in probabilities.items()}, index=index)
-        for of in (_is_right, row_losses, SCORES[metric])
-    )
+    right, losses, scores = (pd.DataFrame(index=index) for _ in range(3))
+    for name, given in probabilities.items():
+        decided = decide_held_out(y[known], given[known], index, metric)
+        right[name] = (decided == y[known]).astype(float)
+        losses[name] = row_losses(y[known], given[known])
+        scores[name] = 0.0
+        for own in (index == place for place in np.unique(index)):
+            scores.loc[own, name] = row_scores(y[known][own], given[known][own], decided[own], metric)
+    if scores.isna().all(axis=None):
+        raise InputError(f"metric {metric} needs two classes in an environment that is held out: choose another")
     accuracy, loss = right.groupby(level=0).mean(), losses.groupby(level=0).mean()
     summary = pd.concat([pd.DataFrame({"mean": accuracy.mean(), "worst": accuracy.min()}), summarise(scores)], axis=1)
     order = tuple(in_time(names)) if ordered and held == "environments" else ()
@@ -290,23 +307,6 @@ def _train_part(
     return key, (fitted.classes_, fitted.probabilities_, curve_of(fitted))
 
 
-def _is_right(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(probabilities.argmax(1) == labels, dtype=np.float64)
-
-
-def _squares(labels: NDArray[Any], probabilities: NDArray[Any]) -> NDArray[np.float64]:
-    """Brier score of each row, (n,), halved for two classes as `metrics.brier` is."""
-    classes = probabilities.shape[1]
-    return np.asarray(np.square(probabilities - np.eye(classes)[labels]).sum(1) / (2 if classes == 2 else 1))
-
-
-SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[np.float64]]] = {
-    "log_loss": row_losses,
-    "accuracy": lambda labels, probabilities: 1 - _is_right(labels, probabilities),
-    "brier": _squares,
-}
-
-
 def _split(
     samples: EnvironmentSet, most: int | None, seeds: Sequence[int], ordered: bool
 ) -> tuple[Held, dict[int, list[Any]]]:
@@ -350,20 +350,22 @@ def most_frequent(trained: NDArray[np.integer[Any]], tested: NDArray[np.integer[
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     """loss, worst_loss, gap, gap_error, worst_gap and worst_error of a `Comparison`, by candidate.
 
-    scores  tested rows x candidates, the smaller the better; its index is the environment
+    scores  tested rows x candidates, the smaller the better, as `metrics.row_scores` gives them; its index is the
+            environment; nan in environments in which there are none
 
     Means over environments are those of a random-effects model (`auditing.pooling`): an environment with few rows, in
     which little is known, counts less than one with many. The gap to the best candidate is pooled from the differences
     of the same rows. The worst environment of a candidate need not be that of the best one; where it is the same, rows
     are compared in pairs there too.
     """
+    scores = scores.dropna()
     groups = scores.groupby(level=0)
     means, rows = groups.mean(), groups.size()
-    own = groups.var(ddof=0).div(rows, axis=0)
+    own = _error_variances(groups.var(ddof=0), rows)
     loss = pd.Series({name: _pooled(means[name], own[name])[0] for name in scores})
     best, worst = loss.idxmin(), means.idxmax()
     apart = scores.sub(scores[best], axis=0).groupby(level=0)
-    gaps, paired = apart.mean(), apart.var(ddof=0).div(rows, axis=0)
+    gaps, paired = apart.mean(), _error_variances(apart.var(ddof=0), rows)
     found = {}
     for name in scores:
         gap, error = (0.0, 0.0) if name == best else _pooled(gaps[name], paired[name])
@@ -373,6 +375,14 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
         found[name] = (loss[name], highest, gap, error, highest - means[best].max(), float(np.sqrt(variance)))
     columns = ["loss", "worst_loss", "gap", "gap_error", "worst_gap", "worst_error"]
     return pd.DataFrame.from_dict(found, "index", columns=columns)
+
+
+def _error_variances(spreads: pd.DataFrame, rows: pd.Series) -> pd.DataFrame:
+    """Error variances of the means of environments, from the variances of their rows, environments x candidates.
+
+    Two rows are added that vary as those of all environments do: rows that came out alike do not make a mean certain.
+    """
+    return (spreads.mul(rows, axis=0) + 2 * spreads.mean()).div((rows + 2) * rows, axis=0)
 
 
 def _pooled(values: pd.Series, variances: pd.Series) -> tuple[float, float]:

@@ -8,7 +8,9 @@
                 date         float64, days since 1970 began in Greenwich, NaN where it is missing
                 categorical  string, as in the table, a whole number without ".0"; "" where it is missing
 
-The output is `probabilities` (n, C), float32; `classes` among the file's properties names its columns, as JSON. The
+The output is `probabilities` (n, C), float32; `classes` among the file's properties names its columns, as JSON. Nothing
+is decided in the file: where the model has a threshold between two classes, it is the property `threshold`, and the
+second class is to be taken where its probability is above it; without the property, the likelier class. The
 arithmetic of a table's encoding is that of `data.schema`, in float64, so that large numbers keep their digits.
 """
 
@@ -69,10 +71,10 @@ def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
         inputs = [(name, f"{str(kind).removeprefix('torch.')} (n, {shape})", meaning)]
     graph.producer_name = "transferrisk"
     del graph.metadata_props[:]
-    onnx.helper.set_model_props(
-        graph,
-        {"classes": json.dumps(model.classes), "label": model.origin.label, "algorithm": model.origin.algorithm},
-    )
+    told = {"classes": json.dumps(model.classes), "label": model.origin.label, "algorithm": model.origin.algorithm}
+    if model.decision.threshold is not None:
+        told["threshold"] = repr(model.decision.threshold)
+    onnx.helper.set_model_props(graph, told)
     onnx.checker.check_model(graph)
     write_atomically(path, graph.SerializeToString())
     return inputs

@@ -15,7 +15,7 @@ chosen once without each environment and tested there, and nothing changes unles
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -83,10 +83,15 @@ def row_losses(labels: Ints, probabilities: Floats) -> NDArray[np.float64]:
 
 def brier(labels: Ints, probabilities: Floats) -> float:
     """mean_n sum_c (p_nc - [y_n = c])^2, halved for two classes."""
+    return float(_squares(labels, probabilities).mean())
+
+
+def _squares(labels: Ints, probabilities: Floats) -> NDArray[np.float64]:
+    """Brier score of each row, (n,)."""
     classes = probabilities.shape[1]
     happened = np.eye(classes, dtype=probabilities.dtype)[labels]
-    total = float(((probabilities - happened) ** 2).sum(1, dtype=np.float64).mean())
-    return total / 2 if classes == 2 else total
+    totals = ((probabilities - happened) ** 2).sum(1, dtype=np.float64)
+    return np.asarray(totals / 2 if classes == 2 else totals)
 
 
 def auroc(labels: Ints, probabilities: Floats) -> float:
@@ -195,6 +200,57 @@ METRICS = {
 }
 
 
+def row_scores(labels: Ints, probabilities: Floats, decided: Ints, metric: str) -> NDArray[np.float64]:
+    """A score of each row of an environment, (n,), the smaller the better; nan where the metric is not defined.
+
+    The mean is the metric, or one minus it where more is better, and the variance over n is the error variance of that.
+    A metric T that is not a mean of rows has the scores 1 - T - influence of the row, which sums to zero: the delta
+    method for F1 and balanced accuracy, and for AUROC the variance of DeLong et al., 1988.
+    """
+    if metric == "log_loss":
+        return row_losses(labels, probabilities)
+    if metric == "brier":
+        return _squares(labels, probabilities)
+    if metric == "accuracy":
+        return np.asarray(decided != labels, dtype=np.float64)
+    classes = range(probabilities.shape[1])
+    found = []  # T + influence of each class, (n,)
+    for c in classes[1:] if len(classes) == 2 and metric != "balanced_accuracy" else classes:
+        mine, said = labels == c, decided == c
+        if metric == "auroc":
+            found.append(_placements(mine, probabilities[:, c]))
+        elif metric == "f1":  # mean of 2 mine said / mean of (mine + said)
+            found.append(_ratio(2.0 * (mine & said), mine.astype(float) + said))
+        else:
+            found.append(_ratio((mine & said).astype(float), mine.astype(float)))
+    known = [one for one in found if one is not None]
+    if not known:
+        return np.full(len(labels), np.nan if metric == "auroc" else 1.0)
+    return np.asarray(1 - np.mean(known, axis=0))
+
+
+def _ratio(above: Floats, below: Floats) -> Floats | None:
+    """mean(above) / mean(below) plus the influence of each row, (n,); None where there is nothing below."""
+    if not below.any():
+        return None
+    value = above.mean() / below.mean()
+    return np.asarray(value + (above - value * below) / below.mean())
+
+
+def _placements(positive: NDArray[np.bool_], score: Floats) -> Floats | None:
+    """AUROC plus the influence of each row, (n,); None where all rows are positive, or none."""
+    groups = [np.sort(score[positive == other]) for other in (False, True)]
+    if not all(map(len, groups)):
+        return None
+    found = np.empty(len(score))
+    for own in (True, False):
+        others, rows = groups[not own], positive == own
+        below = (np.searchsorted(others, score[rows]) + np.searchsorted(others, score[rows], "right")) / 2
+        beaten = below / len(others) if own else 1 - below / len(others)
+        found[rows] = beaten.mean() + (beaten - beaten.mean()) * len(score) / rows.sum()
+    return found
+
+
 def decide(probabilities: Floats, threshold: float | None = None) -> NDArray[np.intp]:
     """The class decided for, (n,): the most likely one or, of two, the second where it is above the threshold."""
     if threshold is None or probabilities.shape[1] != 2:
@@ -233,9 +289,25 @@ def fit_calibration(labels: Ints, probabilities: Floats, environments: NDArray[A
 
 def fit_threshold(labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str) -> float | None:
     """The threshold for two classes with the best metric, each environment counted the same; None: the usual one."""
+    return _thresholds(labels, probabilities, environments, metric)[0]
+
+
+def decide_held_out(labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str) -> NDArray[np.intp]:
+    """The class decided for, (n,), in each environment by the threshold that the others give; see `fit_threshold`."""
+    decided = decide(probabilities)
+    _, others = _thresholds(labels, probabilities, environments, metric)
+    for rows, threshold in zip(_groups(environments), others, strict=False):
+        decided[rows] = decide(probabilities[rows], threshold)
+    return decided
+
+
+def _thresholds(
+    labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str
+) -> tuple[float | None, list[float]]:
+    """The threshold of all environments, and for each the one of the others; None and [] where none is learned."""
     of_confusion = METRICS[metric].of_confusion
     if of_confusion is None or probabilities.shape[1] != 2:
-        return None
+        return None, []
     chance = probabilities[:, 1]
     grid = np.unique([0.5, *np.quantile(chance, np.linspace(0, 1, 201)[1:-1])])
     table = []
@@ -245,8 +317,9 @@ def fit_threshold(labels: Ints, probabilities: Floats, environments: NDArray[Any
         ]
         counts = np.bincount(labels[rows], minlength=2)
         table.append(1 - of_confusion(np.stack([[counts[c] - above[c], above[c]] for c in (0, 1)]).transpose(2, 0, 1)))
-    place = _that_transfers(np.array(table), int(np.searchsorted(grid, 0.5)))
-    return None if place is None else float(grid[place])
+    losses = np.array(table)
+    place = _that_transfers(losses, int(np.searchsorted(grid, 0.5)))
+    return (None, []) if place is None else (float(grid[place]), grid[_without_each(losses)].tolist())
 
 
 def _by_class(labels: Ints, values: Floats) -> list[Floats]:
@@ -262,10 +335,14 @@ def _that_transfers(losses: Floats, usual: int) -> int | None:
     count = len(losses)
     if count < 2:
         return None
-    chosen = (losses.sum(0) - losses).argmin(1)  # without each environment
-    tested = losses[np.arange(count), chosen].mean()
+    tested = losses[np.arange(count), _without_each(losses)].mean()
     best = int(losses.mean(0).argmin())
     return best if best != usual and tested < losses[:, usual].mean() else None
+
+
+def _without_each(losses: Floats) -> Ints:
+    """The best choice for the other environments, (E,)."""
+    return np.asarray((losses.sum(0) - losses).argmin(1))
 
 
 def _groups(environments: NDArray[Any]) -> list[NDArray[np.intp]]:
@@ -351,7 +428,7 @@ class Decision(Settings):
     temperature  already in the model's head, whose logits were divided by it
     threshold    of two classes, the probability of the second above which it is decided for; None: the likelier one
     metric       what the threshold was chosen for
-    seen         environment -> its figures when it was held out
+    seen         environment -> its figures when it was held out, its accuracy with the threshold of the others
     """
 
     held: Held = "environments"
@@ -399,5 +476,9 @@ def learn_decision(
     chances = calibration.apply(chances)
     threshold = fit_threshold(y, chances, places, metric)
     named = np.array(names, dtype=object)[places].astype(str)
-    seen = {str(n): figures(y[named == n], chances[named == n], threshold) for n in np.unique(named)}
+    right = decide_held_out(y, chances, places, metric) == y
+    seen = {}
+    for name in np.unique(named):
+        own = named == name
+        seen[str(name)] = replace(figures(y[own], chances[own]), accuracy=float(right[own].mean()))
     return Decision(held, calibration.temperature, threshold, metric, fit_conformal(y, chances, named), seen)
