@@ -10,7 +10,7 @@ from problems import relative
 from torch import Tensor
 
 from transferrisk.errors import DivergedError
-from transferrisk.solvers import CG, Cholesky, Neumann, Woodbury
+from transferrisk.solvers import CG, Cholesky, Neumann, Woodbury, solve_positive
 
 
 @dataclass
@@ -25,6 +25,9 @@ class Factored:
 
     def dense(self) -> Tensor:
         return self.F.mT @ self.F + self.ridge * torch.eye(self.F.shape[-1], dtype=self.F.dtype)
+
+    def direct(self, rhs: Tensor) -> Tensor:
+        return solve_positive(self.dense(), rhs)
 
     def factor_gram(self) -> Tensor:
         return self.F @ self.F.mT

@@ -1,7 +1,7 @@
 """Generic solvers: values that are passed in, and that know nothing of losses or environments."""
 
 from .lbfgs import LBFGS
-from .linear import CG, Cholesky, Neumann, Woodbury
+from .linear import CG, Cholesky, Neumann, Woodbury, solve_positive
 from .minimisers import GradientDescent, Newton
 from .protocols import (
     Evaluated,
@@ -33,5 +33,6 @@ __all__ = [
     "System",
     "Woodbury",
     "euclidean",
+    "solve_positive",
     "threads_set",
 ]

@@ -72,8 +72,8 @@ class CG:
         return Solution(x, square <= target, iterations, square.sqrt())
 
 
-def _solve(matrix: Tensor, rhs: Tensor) -> Tensor:
-    """matrix (B, m, m) positive definite, rhs (B, m); a failed factorisation leaves nan."""
+def solve_positive(matrix: Tensor, rhs: Tensor) -> Tensor:
+    """matrix^-1 rhs, for matrix (B, m, m) positive definite, rhs (B, m); a failed factorisation leaves nan."""
     factor, _ = torch.linalg.cholesky_ex(matrix)
     return torch.cholesky_solve(rhs.unsqueeze(-1), factor).squeeze(-1)
 
@@ -85,13 +85,13 @@ def _report(system: System, rhs: Tensor, value: Tensor) -> Solution:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """Factors A = F^T F + ridge I itself, (B, m, m)."""
+    """Factors A = F^T F + ridge I itself."""
 
     fixed: ClassVar[bool] = False
     captures: ClassVar[bool] = True
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
-        return _report(system, rhs, _solve(system.dense(), rhs.flatten(1)).reshape(rhs.shape))
+        return _report(system, rhs, system.direct(rhs))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Woodbury:
     def solve(self, system: System, rhs: Tensor) -> Solution:
         gram = system.factor_gram()
         gram = gram + system.ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        correction = system.factor_adjoint(_solve(gram, system.factor(rhs)))
+        correction = system.factor_adjoint(solve_positive(gram, system.factor(rhs)))
         return _report(system, rhs, (rhs - correction) / system.ridge)
 
 

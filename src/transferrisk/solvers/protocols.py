@@ -51,8 +51,8 @@ class System(Protocol):
     def product(self, vector: Tensor) -> Tensor:
         """A vector."""
 
-    def dense(self) -> Tensor:
-        """A as (B, m, m) on flattened vectors."""
+    def direct(self, rhs: Tensor) -> Tensor:
+        """A^-1 rhs, by factoring A."""
 
     def factor_gram(self) -> Tensor:
         """F F^T as (B, rows, rows)."""
