@@ -114,7 +114,7 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("candidate", ["majority", "linear", "boosting", "lightgbm"])
+@pytest.mark.parametrize("candidate", ["majority", "linear", "boosting", "lightgbm", "boosting-weighted", "trm-leaves"])
 def test_baselines_are_saved_and_exported(runtime, tmp_path, candidate):
     """A table with categories that were not there before and missing values, through the folder and the file."""
     if candidate == "lightgbm":

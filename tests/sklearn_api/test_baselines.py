@@ -1,10 +1,9 @@
-"""The baselines against scikit-learn's own, and as candidates of its tools."""
+"""The majority class and the linear model against scikit-learn's own, and as candidates of its tools."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import sklearn
 from sklearn.linear_model import LogisticRegression
@@ -56,20 +55,6 @@ def test_they_are_cross_validated_over_environments(rows):
             scores = cross_validate(candidate, X, y, cv=LeaveOneEnvironmentOut(), params={"environments": site})
             assert len(scores["test_score"]) == 3
     assert scores["test_score"].mean() > 0.5
-
-
-@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
-def test_columns_of_a_frame_with_a_categorical_type_are_categories(make):
-    random = np.random.default_rng(0)
-    colour = random.choice(["red", "green", "blue"], 500)
-    category = {pd.DataFrame: pd.Categorical, pl.DataFrame: lambda values: pl.Series(values, dtype=pl.Categorical)}
-    frame = make({"colour": category[make](colour), "x": random.normal(size=500)})
-    y = (colour == "green").astype(int)
-    found = BoostingClassifier(random_state=0).fit(frame, y)
-    assert (found.predict(frame) == y).all()
-    assert (found.model_.featuriser.subset > 0).any()
-    new = make({"colour": category[make](["violet", "green", "red", "green"]), "x": np.zeros(4)})
-    assert found.predict(new)[1:].tolist() == [1, 0, 1]  # by the name of a category, whatever its place in this frame
 
 
 def test_one_class_is_refused(rows):

@@ -29,7 +29,14 @@ from ..data import EnvironmentSet, filled
 from ..data.schema import Encoded, Form, Schema
 from ..errors import InputError, choices
 from ..models import build_model, is_registered
-from ..sklearn import BoostingClassifier, LinearClassifier, MajorityClassifier, TransferRiskClassifier
+from ..sklearn import (
+    BoostingClassifier,
+    LeafTransferClassifier,
+    LinearClassifier,
+    MajorityClassifier,
+    TransferRiskClassifier,
+)
+from ..sklearn.boosting import SMALL_TREES
 from ..sklearn.classifier import fit_network
 from ..sklearn.splitter import encode_environments
 from ..training import LossCurve, TrainConfig, Watch
@@ -57,10 +64,16 @@ BASELINES = {
     "linear": Baseline(lambda seed: LinearClassifier()),
     "boosting": Baseline(lambda seed: BoostingClassifier(random_state=seed), "columns"),
     "lightgbm": Baseline(lambda seed: BoostingClassifier("lightgbm", random_state=seed), "columns"),
+    "boosting-weighted": Baseline(
+        lambda seed: BoostingClassifier(params=SMALL_TREES, environments_lr=0.5, random_state=seed), "columns"
+    ),
+    "trm-leaves": Baseline(lambda seed: LeafTransferClassifier(random_state=seed), "columns"),
 }
 NAMES = {
     "majority": "Majority class",
     "linear": "Linear model",
+    "boosting-weighted": "Small boosted trees, environments weighted",
+    "trm-leaves": "TRM on boosted leaves",
     "boosting": "Gradient boosting",
     "lightgbm": "Gradient boosting (LightGBM)",
     "erm": "ERM network",
@@ -86,8 +99,8 @@ def default_candidates(kind: str, trained_images: bool = False) -> tuple[str, ..
     """What is compared where nothing is asked for: trees for tables, and no baseline where images train a network."""
     if trained_images:
         return NETWORKS
-    trees = ("boosting", *(("lightgbm",) if find_spec("lightgbm") else ())) if kind == "table" else ()
-    return ("majority", "linear", *trees, *NETWORKS)
+    trees = [name for name in BASELINES if form_of(name) == "columns" and (name != "lightgbm" or find_spec("lightgbm"))]
+    return ("majority", "linear", *(trees if kind == "table" else ()), *NETWORKS)
 
 
 def check_candidate(name: str) -> None:

@@ -5,8 +5,8 @@ Conventions, for N nodes of T trees, k columns and S scores (one for two classes
     inputs     (n, k), a number or the index of a category; nan where it is missing
     node       a row goes left where its value is at most `threshold`, or its category is in `subset`; where the value
                is missing, `missing_left` decides. A leaf is its own child, so that all rows take as many steps
-    scores     start_s + the sum of the leaves' values over the trees of score s
-    logits     (n, C): the scores; with two classes, 0 and the score
+    scores     (n, S): the sum over trees of the values of the leaf that a row reaches, (N, S)
+    logits     (n, C), by a linear head: the scores and where they started; of two classes the first has the logit 0
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sizes(Settings):
 
 
 class TreeEnsemble(nn.Module):
-    """Inputs (n, k) to logits (n, C)."""
+    """Inputs (n, k) to scores (n, S)."""
 
     feature: Tensor
     threshold: Tensor
@@ -58,8 +58,6 @@ class TreeEnsemble(nn.Module):
     subsets: Tensor
     value: Tensor
     roots: Tensor
-    score_of: Tensor
-    start: Tensor
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -73,10 +71,8 @@ class TreeEnsemble(nn.Module):
         self.register_buffer("missing_left", torch.zeros(N, dtype=torch.bool))
         self.register_buffer("subset", torch.zeros(N, **whole))  # place in `subsets`; 0: the split is by threshold
         self.register_buffer("subsets", torch.zeros(sizes.subsets, sizes.categories, **whole))
-        self.register_buffer("value", torch.zeros(N, dtype=torch.float64))
+        self.register_buffer("value", torch.zeros(N, sizes.scores, dtype=torch.float64))
         self.register_buffer("roots", torch.zeros(T, **whole))
-        self.register_buffer("score_of", torch.zeros(T, sizes.scores, dtype=torch.float64))  # one-hot
-        self.register_buffer("start", torch.zeros(sizes.scores, dtype=torch.float64))
 
     def final_nodes(self, inputs: Tensor) -> Tensor:
         """The leaf that each row reaches in each tree, (n, T)."""
@@ -98,8 +94,30 @@ class TreeEnsemble(nn.Module):
         return node
 
     def forward(self, inputs: Tensor) -> Tensor:
-        scores = self.start + self.value[self.final_nodes(inputs)] @ self.score_of
-        return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
+        return self.value[self.final_nodes(inputs)].sum(1)
+
+    def column_shares(self, inputs: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        """What each column has to do with the scores: shares (N, k, S) of nodes, and of inputs (n, k, S).
+
+        A node's value is the mean of its leaves, by the inputs that reach them. From the root to a leaf, the changes of
+        the value are put down to the columns that are split; so a leaf's shares add up to its value, less the root's.
+        """
+        reached = self.final_nodes(inputs)
+        counts = torch.bincount(reached.flatten(), minlength=len(self.value)).double()
+        inner = torch.arange(len(self.value))[self.left != torch.arange(len(self.value))].tolist()
+        value = self.value.clone()
+        for node in reversed(inner):  # children come after their parents
+            ends = torch.stack([self.left[node], self.right[node]])
+            counts[node] = counts[ends].sum()
+            weights = counts[ends] / counts[node] if counts[node] else torch.full((2,), 0.5, dtype=counts.dtype)
+            value[node] = weights @ value[ends]
+        shares = value.new_zeros(len(value), columns, value.shape[1])
+        for node in inner:
+            for end in (self.left[node], self.right[node]):
+                shares[end] = shares[node]
+                shares[end, self.feature[node]] += value[end] - value[node]
+        added = nn.functional.embedding_bag(reached, shares.flatten(1), mode="sum")
+        return shares, added.unflatten(1, shares.shape[1:])
 
 
 class _Growing:
@@ -120,27 +138,28 @@ class _Growing:
         return len(self.subsets) - 1
 
     def classifier(self, classes: int) -> Classifier:
-        """The ensemble behind a head that leaves its logits as they are."""
-        scores = len(self.start)
-        sizes = Sizes(len(self.nodes), len(self.trees), scores, len(self.subsets), self.categories, self.depth)
+        """The ensemble behind a head that adds where its scores start."""
+        sizes = Sizes(len(self.nodes), len(self.trees), len(self.start), len(self.subsets), self.categories, self.depth)
         model = empty_trees(sizes, classes)
         trees = model.featuriser
         columns: list[Any] = [list(column) for column in zip(*self.nodes, strict=True)]
         names = ("feature", "threshold", "left", "right", "missing_left", "subset", "value")
         state = {name: torch.tensor(column) for name, column in zip(names, columns, strict=True)}
+        roots, scores = zip(*self.trees, strict=True)
+        score = np.repeat(scores, np.diff([*roots, len(self.nodes)]))  # of each node; its tree's nodes follow the root
+        state["value"] = state["value"].unsqueeze(1) * nn.functional.one_hot(torch.from_numpy(score), len(self.start))
         state["subsets"] = torch.from_numpy(np.stack(self.subsets))
-        state["roots"] = torch.tensor([root for root, _ in self.trees])
-        state["score_of"] = nn.functional.one_hot(torch.tensor([s for _, s in self.trees]), scores).double()
-        state["start"] = torch.tensor(list(self.start), dtype=torch.float64)
+        state["roots"] = torch.tensor(roots)
         state = {name: tensor.to(getattr(trees, name).dtype) for name, tensor in state.items()}
         trees.load_state_dict(state)
+        model.head.bias[classes - len(self.start) :] = torch.tensor(list(self.start), dtype=torch.float64)
         return model
 
 
 def empty_trees(sizes: Sizes, classes: int) -> Classifier:
     """An ensemble of these sizes that says nothing yet, to be filled from a file."""
-    model = Classifier(TreeEnsemble(sizes), classes, classes).double().eval().requires_grad_(False)
-    model.head.weight.copy_(torch.eye(classes))
+    model = Classifier(TreeEnsemble(sizes), sizes.scores, classes).double().eval().requires_grad_(False)
+    model.head.weight.copy_(torch.eye(classes)[:, classes - sizes.scores :])
     model.head.bias.zero_()
     return model
 
@@ -150,8 +169,9 @@ def sizes_of(model: Classifier) -> Sizes | None:
     trees = model.featuriser
     if not isinstance(trees, TreeEnsemble):
         return None
-    (subsets, categories), scores = trees.subsets.shape, len(trees.start)
-    return Sizes(len(trees.value), len(trees.roots), scores, subsets, categories, trees.depth)
+    subsets, categories = trees.subsets.shape
+    nodes, scores = trees.value.shape
+    return Sizes(nodes, len(trees.roots), scores, subsets, categories, trees.depth)
 
 
 def from_scikit_learn(fitted: Any, order: Sequence[int], categories: Mapping[int, Sequence[int]]) -> Classifier:

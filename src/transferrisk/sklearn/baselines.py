@@ -1,4 +1,4 @@
-"""What a network has to beat, as scikit-learn classifiers: the most frequent class, a linear model, boosted trees.
+"""What others have to beat, as scikit-learn classifiers: the most frequent class and a linear model.
 
 Each of them has `model_`, a `transferrisk.models.Classifier`, so that one folder format, `trm predict` and ONNX serve
 all candidates of `trm fit` alike.
@@ -7,7 +7,7 @@ all candidates of `trm fit` alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,11 +17,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.values import Standardise
 from ..errors import InputError
-from ..extras import require
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..models import Classifier, OnFrozen, build_model
-from ..models.trees import from_lightgbm, from_scikit_learn
 from ..solvers import LBFGS
 from .splitter import encode_environments
 
@@ -30,7 +28,7 @@ RIDGES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
 MOST_FOLDS = 10  # environments that are held out to choose a ridge; more are dealt out to as many groups
 
 
-class _Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Takes rows X (n, k), labels and environments, and keeps a fitted network as `model_`."""
 
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
@@ -88,7 +86,7 @@ def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> 
     return OnFrozen(build_model("linear", len(W), (columns,), "none"), top, standardise).eval()
 
 
-class MajorityClassifier(_Baseline):
+class MajorityClassifier(Baseline):
     """The shares of the classes, whatever the row: what every other classifier has to beat."""
 
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
@@ -99,7 +97,7 @@ class MajorityClassifier(_Baseline):
         return _linear_network(X.shape[1], W, whole)
 
 
-class LinearClassifier(_Baseline):
+class LinearClassifier(Baseline):
     """Multinomial logistic regression on standardised columns; the ridge has the least loss in held-out environments.
 
     Each environment is held out once, and each counts the same in the choice; with one environment, a fifth of the rows
@@ -143,59 +141,3 @@ class LinearClassifier(_Baseline):
                 best, chosen, self.ridge_ = float(torch.stack(tested).mean()), start[-1].clone(), ridge
         chosen[:, -1] *= bias
         return _linear_network(X.shape[1], chosen, standardise)
-
-
-class BoostingClassifier(_Baseline):
-    """Gradient boosting with the library's own defaults, kept as plain arrays.
-
-    Parameters
-    ----------
-    library : {"scikit-learn", "lightgbm"}, default="scikit-learn"
-        HistGradientBoostingClassifier, or LightGBM's LGBMClassifier where it is installed.
-    categorical : sequence of int, default=()
-        Columns of an array that hold the index of a category, as columns of a DataFrame with a categorical type do.
-        All others hold numbers. Values may be missing (nan) in both.
-    random_state : int or None, default=None
-    """
-
-    def __init__(
-        self,
-        library: Literal["scikit-learn", "lightgbm"] = "scikit-learn",
-        categorical: Sequence[int] = (),
-        random_state: Any = None,
-    ) -> None:
-        self.library = library
-        self.categorical = categorical
-        self.random_state = random_state
-
-    def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
-        categories = {
-            column: np.unique(X[~np.isnan(X[:, column]), column]).astype(int).tolist()
-            for column in (*self.categorical, *self._categories)
-        }
-        grow = self._grow_lightgbm if self.library == "lightgbm" else self._grow_scikit_learn
-        return grow(X.astype(np.float64), labels, categories)
-
-    def _grow_scikit_learn(self, X: Array, labels: Array, categories: Mapping[int, list[int]]) -> Classifier:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-        from threadpoolctl import threadpool_limits
-
-        first = [column for column, known in categories.items() if known]
-        order = [*first, *(column for column in range(X.shape[1]) if column not in categories)]
-        if not order:  # nothing but empty columns
-            return MajorityClassifier().fit(X, labels).model_
-        for column in first:  # to places among the categories, which scikit-learn turns them into by itself
-            given = ~np.isnan(X[:, column])
-            X[given, column] = np.searchsorted(categories[column], X[given, column])
-        booster = HistGradientBoostingClassifier(
-            categorical_features=range(len(first)) if first else None, random_state=self.random_state
-        )
-        with threadpool_limits(torch.get_num_threads(), "openmp"):
-            booster.fit(X[:, order], labels)
-        return from_scikit_learn(booster, order, categories)
-
-    def _grow_lightgbm(self, X: Array, labels: Array, categories: Mapping[int, list[int]]) -> Classifier:
-        lightgbm = require("lightgbm", "boosting")
-        booster = lightgbm.LGBMClassifier(random_state=self.random_state, verbose=-1, n_jobs=torch.get_num_threads())
-        booster.fit(X, labels, categorical_feature=[*categories] or "auto")
-        return from_lightgbm(booster.booster_.dump_model(), len(self.classes_), categories)

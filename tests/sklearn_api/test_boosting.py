@@ -1,0 +1,131 @@
+"""Boosted trees: with weighted environments, by the formula, and with a head that transfers, by its objective."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import log_loss
+
+from transferrisk import TransferRisk
+from transferrisk.errors import InputError
+from transferrisk.functional import optimal_predictor
+from transferrisk.sklearn import BoostingClassifier, LeafTransferClassifier
+from transferrisk.sklearn.boosting import SMALL_TREES
+
+FEW = {"max_iter": 12, "max_leaf_nodes": 4}
+
+
+def sites(shares, seed, rows=400):
+    """Two columns that tell the label everywhere, and one that agrees with it in a share of each site's rows."""
+    random = np.random.default_rng(seed)
+    y = random.integers(2, size=rows * len(shares))
+    site = np.repeat(np.arange(len(shares)), rows)
+    stable = random.normal(size=(len(y), 2)) + 1.2 * (y[:, None] - 0.5)
+    agrees = np.where(random.random(len(y)) < np.asarray(shares)[site], y, 1 - y) + 0.3 * random.normal(size=len(y))
+    return np.column_stack([stable, agrees]).astype(np.float32), y, site
+
+
+def test_parameters_reach_scikit_learn():
+    X, y, site = sites([0.9, 0.6], 0)
+    expected = HistGradientBoostingClassifier(random_state=0, **FEW).fit(X.astype(float), y)
+    found = BoostingClassifier(params=FEW, random_state=0).fit(X, y, environments=site)
+    np.testing.assert_allclose(found.predict_proba(X), expected.predict_proba(X.astype(float)), atol=1e-6)
+
+
+def test_environments_are_weighted_by_exponentiated_gradient():
+    """The weights by the formula, from the losses that the first five and ten of the fitted trees have."""
+    X, y, site = sites([0.95, 0.9, 0.2], 0)
+    X, y, site = X[200:], y[200:], site[200:]  # environments of unequal size
+    found = BoostingClassifier(params=FEW, environments_lr=2.0, random_state=0).fit(X, y, environments=site)
+    trees, start = found.model_.featuriser, found.model_.head.bias[1]
+    leaves = trees.value[trees.final_nodes(torch.from_numpy(X))].squeeze(2)  # (n, T)
+    gains = np.zeros(3)
+    for grown in (5, 10):
+        chances = torch.sigmoid(start + leaves[:, :grown].sum(1)).numpy()
+        losses = -np.log(np.where(y == 1, chances, 1 - chances))
+        gains += [losses[site == e].mean() for e in range(3)]
+    weights = np.bincount(site) * np.exp(2.0 * gains)
+    np.testing.assert_allclose(found.environment_weights_, weights / weights.sum(), rtol=1e-5)
+    assert found.environment_weights_[2] > 0.45  # of 0.4 of the rows
+
+
+def test_weighting_lowers_the_loss_of_the_worst_environment():
+    X, y, site = sites([0.95, 0.95, 0.95, 0.1], 1)
+    losses = []
+    for rate in (0.0, 2.0):
+        found = BoostingClassifier(params=FEW, environments_lr=rate, random_state=0).fit(X, y, environments=site)
+        losses.append(log_loss(y[site == 3], found.predict_proba(X[site == 3])))
+    assert losses[1] < losses[0] - 0.05
+
+
+def test_lightgbm_does_not_weight_environments():
+    pytest.importorskip("lightgbm", reason="comes with the extra boosting")
+    with pytest.raises(InputError, match="environments_lr must be 0 with lightgbm, got 1"):
+        BoostingClassifier("lightgbm", environments_lr=1.0).fit(*sites([0.9, 0.6], 0)[:2])
+
+
+def test_leaves_that_do_not_transfer_lose_their_scale():
+    X, y, site = sites([0.9, 0.7, 0.3], 100)
+    unseen, labels, _ = sites([0.05], 101, rows=2000)
+    plain = BoostingClassifier(params=SMALL_TREES, random_state=0).fit(X, y, environments=site)
+    found = LeafTransferClassifier(random_state=0).fit(X, y, environments=site)
+    assert found.scales_[2] < 0.2
+    assert min(found.scales_[0], found.scales_[1]) > 0.8
+    right = [(one.predict(unseen) == labels).mean() for one in (plain, found)]
+    assert right[1] > right[0] + 0.05
+
+
+def test_scales_lower_the_objective_and_the_head_is_the_optimum():
+    """On few rows all of them are looked at: the objective by public functions, at the scales and without them."""
+    X, y, site = sites([0.9, 0.7, 0.3], 102)
+    found = LeafTransferClassifier(random_state=0).fit(X, y, environments=site)
+    grown = BoostingClassifier(params=SMALL_TREES, random_state=0).fit(X, y, environments=site).model_.featuriser
+    z = grown.column_shares(torch.from_numpy(X), 3)[1].squeeze(2)
+    z = z - z.mean(0)
+    labels, environments = torch.from_numpy(y), torch.from_numpy(site)
+    risk = TransferRisk(found.ridge, weights="worst", num_classes=2)
+
+    def objective(scale):
+        W = optimal_predictor(z * scale, labels, 2, found.ridge)
+        loss = torch.nn.functional.cross_entropy(z * scale @ W[:, :-1].mT + W[:, -1], labels)
+        return float(loss + found.transfer_weight * risk(z * scale, labels, environments).risk), W
+
+    scale = torch.from_numpy(found.scales_)
+    (value, W), (before, _) = objective(scale), objective(torch.ones_like(scale))
+    assert value < before - 0.02
+    expected = z * scale @ W[:, :-1].mT + W[:, -1]
+    torch.testing.assert_close(found.model_(torch.from_numpy(X)), expected, atol=1e-6, rtol=0)
+
+
+def test_leaves_that_transfer_lose_nothing():
+    X, y, site = sites([0.8, 0.8, 0.8], 103)
+    unseen, labels, _ = sites([0.8], 104, rows=2000)
+    plain = BoostingClassifier(params=SMALL_TREES, random_state=0).fit(X, y, environments=site)
+    found = LeafTransferClassifier(random_state=0).fit(X, y, environments=site)
+    assert log_loss(labels, found.predict_proba(unseen)) < log_loss(labels, plain.predict_proba(unseen)) + 0.01
+
+
+@pytest.mark.parametrize("site", [None, np.repeat([0, 1], [1190, 10])])
+def test_without_two_large_environments_trees_stay_as_they_are(site):
+    X, y, _ = sites([0.9, 0.7, 0.3], 104)
+    plain = BoostingClassifier(params=SMALL_TREES, random_state=0).fit(X, y, environments=site)
+    found = LeafTransferClassifier(random_state=0).fit(X, y, environments=site)
+    np.testing.assert_array_equal(found.predict_proba(X), plain.predict_proba(X))
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
+def test_columns_of_a_frame_with_a_categorical_type_are_categories(make):
+    random = np.random.default_rng(0)
+    colour = random.choice(["red", "green", "blue"], 500)
+    category = {pd.DataFrame: pd.Categorical, pl.DataFrame: lambda values: pl.Series(values, dtype=pl.Categorical)}
+    frame = make({"colour": category[make](colour), "x": random.normal(size=500)})
+    y = (colour == "green").astype(int)
+    found = BoostingClassifier(random_state=0).fit(frame, y)
+    assert (found.predict(frame) == y).all()
+    assert (found.model_.featuriser.subset > 0).any()
+    new = make({"colour": category[make](["violet", "green", "red", "green"]), "x": np.zeros(4)})
+    assert found.predict(new)[1:].tolist() == [1, 0, 1]  # by the name of a category, whatever its place in this frame
