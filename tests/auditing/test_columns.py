@@ -86,6 +86,19 @@ def test_columns_that_agree_are_stable():
         assert unstable(column_effects(X, GROUPS, y, e, refit=False)) == ()
 
 
+@pytest.mark.parametrize(("apart", "named"), [(0.2, ()), (1.0, ("x",))])
+def test_differences_that_cost_little_are_not_called_unstable(apart, named):
+    """Of many samples every difference is beyond chance; three environments have slopes 1 - apart, 1 and 1 + apart."""
+    rng, e = np.random.default_rng(0), np.repeat([-1, 0, 1], 10_000)
+    X = rng.normal(size=(30_000, 2))
+    y = rng.random(30_000) < 1 / (1 + np.exp(-(1 + apart * e) * X[:, 0]))
+    found = column_effects(X, {"x": [0], "noise": [1]}, y, e, refit=False)
+    assert found["x"].pooled.tau == pytest.approx(apart, abs=0.1)
+    assert found["x"].chance < 1e-6
+    assert unstable(found) == named
+    assert bool(found.warning) == bool(named)
+
+
 def test_several_classes_and_separation():
     rng = np.random.default_rng(0)
     y, e = rng.integers(3, size=900), np.repeat(["a", "b", "c"], 300)

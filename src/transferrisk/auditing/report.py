@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
 MAJORITY = "most frequent"  # what guessing the most frequent class gives
+_SOME = 0.05  # share of environments that a model may guess in: of many small ones a few will come out so by chance
 _REMARKS = 5  # told in sentences
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 
@@ -267,7 +268,7 @@ def verdict_of(audit: Audit) -> list[str]:
     guessed, behind, needy = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
     if guessed.mean() > 0.5:
         answer = "No"
-    elif guessed.any() or behind.any():
+    elif guessed.mean() > _SOME or behind.any():
         answer = "In part"
     elif audit.columns is not None and audit.columns.warning:
         answer = "Among these environments, yes"

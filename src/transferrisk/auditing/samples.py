@@ -222,16 +222,17 @@ def arrange_samples(
     return Samples(rows, torch.from_numpy(coded[order]), order, bounds, counts, number, names, classes)
 
 
-def thin_samples(samples: Samples, most: int, seed: int) -> Samples:
-    """About `most` samples or fewer, those of an environment's fold drawn at random, of all environments alike."""
+def thin_samples(samples: Samples, most: int | Codes, seed: int) -> Samples:
+    """About `most` samples or fewer, in all or of each environment, (E,); those of a fold are drawn at random."""
     E, F, C = samples.counts.shape
-    if len(samples.labels) <= most:
+    if np.ndim(most) == 0 and len(samples.labels) <= int(most):
         return samples
+    each = np.broadcast_to(-(-np.asarray(most) // (E * F if np.ndim(most) == 0 else F)), E).clip(1)
     rng, kept, counts = np.random.default_rng(seed), [], np.zeros((E, F, C), np.int64)
     for e in range(E):
         for k in range(F):
             own = samples.span(e, k)
-            chosen = own.start + np.sort(rng.permutation(own.stop - own.start)[: max(1, -(-most // (E * F)))])
+            chosen = own.start + np.sort(rng.permutation(own.stop - own.start)[: each[e]])
             counts[e, k] = np.bincount(samples.labels[chosen].numpy(), minlength=C)
             kept.append(chosen)
     chosen = np.concatenate(kept)

@@ -36,6 +36,7 @@ from ..functional import SoftmaxLoss
 from ..reports import Bar, Bars, Cell, Chapter, Section, Table
 from ..reports.values import Entry, number
 from ..settings import Count, Seed, as_json, convert
+from ..solvers import threads_set
 from .fits import fit
 from .report import Floats
 from .samples import MOST, Samples, arrange_samples, thin_samples
@@ -70,11 +71,14 @@ class Shift:
 
     @property
     def kind(self) -> str:
-        """The part that counts most: "inputs", "label shares" or "relation"; "" where the excess is within chance."""
+        """The largest part: "inputs", "label shares" or "relation".
+
+        "unclear" where the last is the largest and within chance; "" where the excess itself is.
+        """
         if not self.excess > _SURE * self.chance:
             return ""
-        if self.relation >= max(_SURE * self.error, 0.25 * self.excess, 0.5 * max(self.inputs, self.labels)):
-            return "relation"
+        if self.relation >= max(self.inputs, self.labels):
+            return "relation" if self.relation > _SURE * self.error else "unclear"
         return "inputs" if self.inputs >= self.labels else "label shares"
 
     @property
@@ -85,10 +89,13 @@ class Shift:
             return f"{name} has too few samples to tell why its loss differs."
         if not self.kind:
             return f"{name} does not lose more than the other environments, but for chance."
+        advice = _ADVICE[self.kind]
+        if self.kind in ("inputs", "label shares") and self.relation > max(_SURE * self.error, 0.25 * self.excess):
+            advice += " With the last part TRM can help."
         return (
             f"{name} loses {self.excess:.3f} more than the other environments: {number(self.inputs, 3)} because its "
             f"inputs differ, {number(self.labels, 3)} because its label shares differ, and {number(self.relation, 3)} "
-            f"because labels depend on inputs in another way there. {_ADVICE[self.kind]}"
+            f"because labels depend on inputs in another way there. {advice}"
         )
 
 
@@ -97,7 +104,8 @@ _ADVICE = {
     "of a new environment, or more rows of that kind, could help.",
     "label shares": "The label shares count most, which TRM cannot change: probabilities corrected by the label shares "
     "of a new environment could help.",
-    "relation": "The last is where TRM can help.",
+    "relation": "The last counts most, and is where TRM can help.",
+    "unclear": "The last is the largest part, but may be chance.",
 }
 
 
@@ -129,10 +137,11 @@ def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0
     for e in range(len(samples.environments)):
         for k in range(samples.folds):
             place[samples.span(e, k)], half[samples.span(e, k)] = e, k % 2
-    labels, seen = samples.labels.numpy(), _with_squares(_fewer(samples.rows[:, :-1], rows))
     found = []
-    for e, name in enumerate(samples.environments):
-        found.append(_shift_of(name, place == e, place, half, loss, labels, seen, rows, seed))
+    with torch.no_grad(), threads_set(1):  # the problems are many and small
+        labels, seen = samples.labels.numpy(), _with_squares(_fewer(samples.rows[:, :-1], rows))
+        for e, name in enumerate(samples.environments):
+            found.append(_shift_of(name, place == e, place, half, loss, labels, seen, rows, seed))
     return tuple(found)
 
 
@@ -143,10 +152,10 @@ def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
         return ("No environment loses more than the others by more than chance, so there is no shift to explain.",)
     lines = [losing[0].sentence]
     if losing[1:]:
-        counts = Counter(one.kind for one in losing)
-        told = ", ".join(f"{kind} in {count}" for kind, count in counts.most_common())
+        counts = Counter(one.kind for one in losing if one.kind in ("inputs", "label shares", "relation")).most_common()
+        told = ", ".join(f"the {kind} in {count}" for kind, count in counts)
         lines.append(
-            f"Of {len(shifts)} environments, {len(losing)} lose more than the others. What counts most is the {told}."
+            f"{len(losing)} of {len(shifts)} environments lose more than the others; what counts most is {told}."
         )
     return tuple(lines)
 
@@ -168,14 +177,14 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
     columns = ["Environment", "Samples", "Loss", "More than others", "Inputs", "Label shares", "Relation", "Overlap"]
     table = Table("Parts of the loss", columns, rows, digits=3, note=note, fold=_SHOWN)
     bars = {}
-    for one in [one for one in ordered if one.excess > 0][:_SHOWN]:
+    for one in [one for one in ordered if one.kind][:_SHOWN]:
         reach = _SURE * one.error
         bars[f"{one.environment}, {number(one.excess, 3)} more than the others"] = [
             Bar("inputs", one.inputs),
             Bar("label shares", one.labels),
             Bar("relation", one.relation, one.relation - reach, one.relation + reach),
         ]
-    drawn = [Bars("What it loses more, by kind of shift", bars, unit="loss")] if bars else []
+    drawn = [Bars("What they lose more, by kind of shift", bars, unit="loss")] if bars else []
     return [Chapter("Why held-out environments lose more", [*drawn, table], shift_sentences(ordered))]
 
 
@@ -261,7 +270,6 @@ def _membership(
             own = side * (half[chosen] != k)
             weights[k] += 0.5 * own / max(own.sum(), 1e-300)
     problem = SoftmaxLoss(seen[chosen], is_target, torch.from_numpy(weights).to(seen.dtype), 2, _RIDGE, True)
-    with torch.no_grad():
-        logits = torch.einsum("kcd,nd->nkc", fit(problem, tolerance=1e-6).value, seen)[np.arange(len(seen)), half]
-        found: Floats = torch.softmax(logits, -1)[:, 1].double().numpy()
+    logits = torch.einsum("kcd,nd->nkc", fit(problem, tolerance=1e-6).value, seen)[np.arange(len(seen)), half]
+    found: Floats = torch.softmax(logits, -1)[:, 1].double().numpy()
     return found

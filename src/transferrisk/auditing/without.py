@@ -19,7 +19,7 @@ from ..functional.linear_loss import logits_of, one_hot, row_losses
 from .fits import GRID, fit
 from .pooling import Pooled, pool
 from .report import Floats
-from .samples import Codes, Samples
+from .samples import Codes, Samples, thin_samples
 
 _GROUPS = 10  # of environments that are left out in turn
 _TOLERANCE = 1e-8  # of the loss that is minimised; that elsewhere is then known to about 1e-4
@@ -41,34 +41,39 @@ class Refitted:
         return cls(nan, nan, nan, [None] * len(columns), [nan] * len(columns))
 
 
-def refit_without(samples: Samples, columns: Sequence[Sequence[int]], seed: int) -> Refitted:
+def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int, seed: int) -> Refitted:
     """Fit predictors on all environments but a few, and on single ones; then again without each column, from these.
 
     Up to `_GROUPS` environments each is left out alone, and each has a predictor of its own. Of more, so many groups
-    are left out in turn, and so many environments, drawn at random, have their own predictor; all are tested on.
+    are left out in turn, and so many environments, drawn at random, have their own predictor; all are tested on. The
+    ridge is the one with the least loss in environments that a predictor was not fitted on, for both kinds of it.
     """
     drawn = np.random.default_rng(seed).permutation(len(samples.environments))
-    groups = drawn % _GROUPS
-    homes = np.sort(drawn[:_GROUPS])
+    groups, homes = drawn % _GROUPS, np.sort(drawn[:_GROUPS])
+    each = np.full(len(drawn), -(-rows // len(drawn)))
+    each[homes] = -(-rows // len(homes))
+    samples = thin_samples(samples, each, seed)
     best, ridge, start = np.inf, GRID[0], None
+    least, home_ridge, at_home = np.inf, GRID[0], None
     for candidate in GRID:
         start = _fit_groups(samples, groups, candidate, start)
-        mean = float(np.nanmean([rows.mean() for rows in _tested(samples, groups, start)]))
+        mean = float(np.nanmean([one.mean() for one in _tested(samples, groups, start)]))
         if mean < best:
             best, ridge, others = mean, candidate, start
-    home = _fit_homes(samples, homes, ridge)
-    full, risk = _tested(samples, groups, others), _risk(samples, homes, home)
-    losses, risks = [], []
+        at_home = _fit_homes(samples, homes, candidate, at_home)
+        if (risk := _risk(samples, homes, at_home)) < least:
+            least, home_ridge, home = risk, candidate, at_home
+    full, losses, risks = _tested(samples, groups, others), [], []
     for indices in columns:
-        rows = samples.rows.clone()
-        rows[:, indices] = 0  # under a ridge the same as without them
-        fewer = replace(samples, rows=rows, moments={})
+        blank = samples.rows.clone()
+        blank[:, indices] = 0  # under a ridge the same as without them
+        fewer = replace(samples, rows=blank, moments={})
         again = _tested(fewer, groups, _fit_groups(fewer, groups, ridge, others))
         change = [after - before for after, before in zip(again, full, strict=True)]
         errors = [float(one.var() / len(one)) if len(one) > 1 else np.nan for one in change]
         losses.append(pool([float(one.mean()) for one in change], errors))
-        risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, ridge, home)) - risk)
-    return Refitted(best, risk, ridge, losses, risks)
+        risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, home_ridge, home)) - least)
+    return Refitted(best, least, ridge, losses, risks)
 
 
 def _fit_groups(samples: Samples, groups: Codes, ridge: float, start: Tensor | None) -> Tensor:

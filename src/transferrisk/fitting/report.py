@@ -32,7 +32,7 @@ from .compare import METRICS, Comparison, Curve, guesses
 from .fitted import Fitted, Plan, Source
 from .metrics import Calibration, confusion, decide_held_out
 from .model import CARD, COMPARISON, FILES, REPORT
-from .scoring import MANY, class_table, confusion_table, figures_table, reliability_section
+from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
 
 Z = 1.96  # of a 95 % interval
 MOST = 20  # columns that a terminal shows
@@ -218,7 +218,7 @@ def threshold_note(fitted: Fitted) -> str:
 
 
 def held_out_sections(fitted: Fitted) -> list[Section]:
-    """What the chosen candidate predicted for rows that were held out: figures, confusion, reliability."""
+    """What the chosen candidate predicted for rows that were held out: by class, confusion, reliability."""
     assert fitted.comparison is not None
     samples, raw = fitted.source.samples, fitted.comparison.probabilities[fitted.choice.algorithm]
     known = np.isfinite(raw).all(1)
@@ -230,7 +230,7 @@ def held_out_sections(fitted: Fitted) -> list[Section]:
     places = samples.environments.numpy()[known]
     decided = decide_held_out(labels, chances, places, fitted.decision.metric)
     matrix = confusion(labels, decided, chances.shape[1])
-    tables: list[Section] = [held_out_table(fitted), class_table(matrix, samples.class_names)]
+    tables: list[Section] = [class_table(matrix, samples.class_names)]
     if len(samples.class_names) <= MANY:
         tables.append(confusion_table(matrix, samples.class_names))
     return [*tables, reliability_section(curves, classes=samples.class_names)]
@@ -258,16 +258,11 @@ def verdict(fitted: Fitted) -> list[str]:
     guess = float(np.mean(list(comparison.frequent.values())))
     below = guesses(comparison, fitted.choice.algorithm)
     mean = comparison.summary["mean"][fitted.choice.algorithm]
-    if mean <= guess:
-        usable = f"{chosen} is of no use in a new environment."
-    elif below or warning:
-        usable = f"{chosen} can be used in a new environment with care."
-    else:
-        usable = f"{chosen} can be used in a new environment."
+    usable = "No" if mean <= guess else "With care" if below or warning else "Yes"
     lines = [
-        f"{usable} Expect an accuracy of {accuracy} and a log loss of {loss} there, judged by "
-        f"{counted(sites, 'environment')}, each held out once; always saying the most frequent class gives "
-        f"{100 * guess:.1f} %."
+        f"Can the model be used in a new environment? {usable}. Expect an accuracy of {accuracy} and a log loss of "
+        f"{loss} there, judged by {counted(sites, 'environment')}, each held out once; always saying the most frequent "
+        f"class gives {100 * guess:.1f} %."
     ]
     if below:
         lines.append(f"It is no better than guessing the most frequent class in {listed(map(repr, below), 5)}.")
@@ -279,16 +274,19 @@ def verdict(fitted: Fitted) -> list[str]:
         f"log loss of {seen[worst].log_loss:.3f}."
     )
     lines.append(warning)
-    lines.append(_next_step(fitted, mean <= guess, warning))
+    lines.append(_next_step(mean <= guess, warning))
     return list(filter(None, lines))
 
 
-def _next_step(fitted: Fitted, useless: bool, warning: str) -> str:
+def _next_step(useless: bool, warning: str) -> str:
     """What to do with the model."""
     if useless:
         return "Next: run trm audit, which tells whether any environment's model works in another."
     if warning:
-        return "Next: fit again with --drop-unstable, and use that model unless a new environment is like these."
+        return (
+            "Next: fit again with --drop-unstable; take that model where the effect may be reversed, this one where it "
+            "cannot be."
+        )
     return "Next: label some rows of the new environment, and compare with them what trm predict says there."
 
 
@@ -368,9 +366,11 @@ def how_compared(comparison: Comparison) -> str:
             f"Environments follow each other ({listed(comparison.order)}), and only the future was held out: each of "
             f"{held_out} later ones was tested on with all its rows, after training on the earlier ones alone{seeds}."
         )
-    which = f" {held_out} of {held_out + comparison.left_out}, drawn by seed," if comparison.left_out else ""
+    which = "Each environment was held out once"
+    if comparison.left_out:
+        which = f"{held_out} of {held_out + comparison.left_out} environments, drawn by seed, were held out, each once"
     return (
-        f"Each environment{which} was held out once: trained on the others, accuracy on all its rows, which neither "
+        f"{which}: trained on the others, accuracy on all its rows, which neither "
         f"the model nor the encoding had seen{seeds}."
     )
 
@@ -396,11 +396,13 @@ def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
             f"decay {config.weight_decay:g}, the rate times {config.decay_factor:g} after {config.decay_at:.0%} of the "
             "steps" + (", images varied" if config.augment else ""),
         }
+    environments = [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()]
+    more = len(environments) - 2 * ENDS
     by_class = zip(samples.class_names, samples.group_counts().sum(0).tolist(), strict=True)
     return {
         "Data": f"{fitted.source.name}: {counted(len(samples), 'row')}, label {fitted.source.label!r}, environment "
         f"{fitted.source.environment!r}",
-        "Environments": [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()],
+        "Environments": [*environments[: 2 * ENDS], *([f"and {more} more, which {CARD} lists"] if more > 0 else [])],
         "Classes": [f"{name}: {counted(size, 'row')}" for name, size in by_class],
         **trained,
         "Seed": str(plan.seed),
@@ -489,14 +491,19 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
     if comparison is not None:
         lead.append(how_compared(comparison))
         bars: dict[str, list[Bar]] = {}
-        for place, accuracy in comparison.accuracy.iterrows():
+        shown, note = comparison.accuracy, "Lines are 95 % intervals over the rows of an environment."
+        if len(shown) > 2 * ENDS:
+            order = comparison.loss[fitted.choice.algorithm].sort_values(ascending=False).index
+            shown = shown.loc[[*order[:ENDS], *order[-ENDS:]]]
+            note += (
+                f" Of {len(order)} environments the {ENDS} with the highest log loss and the {ENDS} with the lowest."
+            )
+        for place, accuracy in shown.iterrows():
             rows = comparison.rows[str(place)]
             low, high = wilson(accuracy, rows)
             bars[f"{place} ({rows} rows)"] = list(map(Bar, map(named, accuracy.index), accuracy, low, high))
         kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
-        note = "Lines are 95 % intervals over the rows of an environment."
-        sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note)]
-        sections += held_out_sections(fitted)
+        sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note), held_out_table(fitted)]
         sections += shift_sections(fitted.shifts) if fitted.shifts else []
         curves |= {named(name): curve for name, curve in comparison.curves.items()}
     if fitted.curve is not None:
@@ -506,6 +513,7 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
         "algorithm, the first training is shown."
     )
     sections += column_sections(fitted.columns) if fitted.columns is not None else []
+    sections += held_out_sections(fitted) if comparison is not None else []
     sections.append(Table("What the model is given", COLUMNS, columns_of(fitted.source)))
     if curves:
         sections.append(Curves("Training", curves, "step", "loss", note=note))

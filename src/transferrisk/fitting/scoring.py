@@ -20,6 +20,7 @@ from .metrics import Figures, Floats, Ints, figures, per_class, reliability
 
 KEPT = 1 << 26  # probabilities in float32, 256 MiB
 UNKNOWN = -1  # a label that the model does not know
+ENDS = 10  # environments that are shown at either end, the worst and the best, where there are many
 MANY = 20  # classes above which a confusion is not printed
 
 
@@ -145,14 +146,16 @@ def _beside(found: Mapping[str, Figures], names: Iterable[str]) -> str:
 
 
 def figures_table(found: Mapping[str, Figures], title: str = "By environment", first: str = "Environment") -> Table:
-    """A row of figures for each environment, or for whatever else `first` names."""
+    """A row of figures for each environment, or whatever else `first` names; of many, the highest log loss first."""
+    if len(found) > 2 * ENDS:
+        found = dict(sorted(found.items(), key=lambda item: -item[1].log_loss))
     columns = [first, "Rows", "Accuracy, %", "Most frequent class, %"]
     columns += ["Log loss", "Brier score", "AUROC", "Calibration error"]
     rows: list[list[Entry]] = [
         [name, f.rows, percent(f.accuracy), percent(f.majority), f.log_loss, f.brier, f.auroc, f.calibration_error]
         for name, f in found.items()
     ]
-    return Table(title, columns, rows, digits=3)
+    return Table(title, columns, rows, digits=3, fold=ENDS)
 
 
 def confusion_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = "Confusion") -> Table:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..auditing.columns import column_effects, unstable
+from ..auditing.columns import LEVEL, MATERIAL, column_effects, unstable
 
 
 class DropUnstable(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -35,7 +35,7 @@ class DropUnstable(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     """
 
     def __init__(
-        self, groups: Mapping[Any, Sequence[int]] | None = None, level: float = 0.01, material: float = 0.1
+        self, groups: Mapping[Any, Sequence[int]] | None = None, level: float = LEVEL, material: float = MATERIAL
     ) -> None:
         self.groups = groups
         self.level = level

@@ -29,13 +29,18 @@ FONT, LINE = 12.0, 17.0
 HUGE = 1e200  # a value beyond it is left out: drawing would overflow
 FEW = 8  # different x that are ticks themselves
 LONG = 20  # letters of a name for which there is no room beside a drawing
-INK, SOFT, GRID = "#000000", "#55606c", "#d0d7de"
+INK, SOFT, GRID, PAPER = "#000000", "#55606c", "#d0d7de", "#ffffff"
 EXTRA = {
     "#d1662b": "#d36e36", "#2f8f5b": "#449a6b", "#b0952c": "#b0952c", "#0f766e": "#4b9892", "#be185d": "#d56996",
     "#6d4c41": "#a08b84", "#5e8c00": "#6e981a", "#9333ea": "#ae66ef", "#b45309": "#c3753a",
 }  # fmt: skip
 """Colours of names that are not methods, on a light page -> on a dark one."""
-DARK = {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650"} | EXTRA | {light: dark for _, light, dark in METHODS.values()}
+DARK = (
+    {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650", PAPER: "#14171b"}
+    | EXTRA
+    | {light: dark for _, light, dark in METHODS.values()}
+)
+_MOST_LINES = 8.0  # height of the values of many environments in a forest plot
 _POOLED = METHODS["trm"][1]  # colour of what is pooled in a forest plot
 KEYS = {name: key for key, (name, _, _) in METHODS.items()} | {key: key for key in METHODS}
 ORDER = ("trm", "erm", "irm", "vrex", "groupdro", "mldg", "fish", "reweight", "trm-direct", "oracle")
@@ -272,8 +277,7 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> st
     for group, own in bars.groups.items():
         if group:
             place += 0.3 if place else 0.0
-            heading = axes.text(0, place, _shortened(group, 50), transform=axes.get_yaxis_transform())
-            heading.set(fontweight="bold", va="center", in_layout=False)
+            _head(axes, place, group)
             place += 1.08
         for bar in own:
             axes.barh(place, bar.value, 0.78, color=styles[bar.name].colour)
@@ -298,32 +302,39 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> st
     return "; ".join(said)
 
 
+def _head(axes: Axes, place: float, text: str) -> None:
+    """A heading at this height, on a ground of its own so that no line of the grid runs through it."""
+    heading = axes.text(0, place, _shortened(text, 50), transform=axes.get_yaxis_transform())
+    heading.set(fontweight="bold", va="center", in_layout=False)
+    heading.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.5})
+
+
 def _forest_lines(points: Mapping[str, Any]) -> float:
     """Height of the values of environments, in lines of text."""
-    return float(len(points)) if len(points) <= MOST_NAMED else max(2.0, 0.2 * len(points))
+    return float(len(points)) if len(points) <= MOST_NAMED else min(max(2.0, 0.2 * len(points)), _MOST_LINES)
 
 
 def _draw_forest(figure: FigureBase, forest: Forest) -> str:
     """Draw the forest plot, and return in words what it shows. Intervals far beyond all values end at the edge."""
     axes = figure.subplots()
-    place, names, said = 0.0, {}, []
+    place, said = 0.0, []
+    names: dict[float, str] = {}
     ends = [end for spread in forest.spreads.values() for point in spread.points.values() for end in point]
     known = _drawable(ends)[np.isfinite(_drawable(ends))]
     low, high = min([0.0, *known]), max([0.0, *known])
     margin = 0.15 * (high - low) or 1.0
     for name, spread in forest.spreads.items():
-        heading = axes.text(0, place, _shortened(name, 50), transform=axes.get_yaxis_transform())
-        heading.set(fontweight="bold", va="center", in_layout=False)
+        _head(axes, place, name)
         named = len(spread.points) <= MOST_NAMED
         points = list(spread.points.items())
         points = points if named else sorted(points, key=lambda item: item[1][0])
         step = _forest_lines(spread.points) / len(points) if points else 1.0
-        for number_of, (environment, (value, least, most)) in enumerate(points):
-            here = place + 1.0 + step * number_of
-            axes.plot([least, most], [here, here], color=SOFT, linewidth=1.5 if named else 1)
-            axes.plot([value], [here], color=SOFT, marker="s", markersize=5 if named else 2.5)
-            if named:
-                names[here] = _shortened(environment, 24)
+        heights = place + 1.0 + step * np.arange(len(points))
+        values, least, most = np.array([point for _, point in points]).reshape(-1, 3).T
+        axes.hlines(heights, least, most, color=SOFT, linewidth=1.5 if named else 1)
+        axes.plot(values, heights, color=SOFT, linestyle="none", marker="s", markersize=5 if named else 2.5)
+        if named:
+            names.update(zip(heights.tolist(), (_shortened(environment, 24) for environment, _ in points), strict=True))
         here = place + 1.0 + _forest_lines(spread.points)
         if not named:
             names[place + 0.5 + _forest_lines(spread.points) / 2] = f"{len(points)} environments"
