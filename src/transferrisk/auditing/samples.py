@@ -115,6 +115,7 @@ class Audited(NamedTuple):
     environments: NDArray[np.object_]
     groups: Mapping[str, Sequence[int]] | None = None  # of a table, the features of each column
     missing: Mapping[str, int] = MappingProxyType({})  # the feature that says where a column has no value
+    whole: Tensor | None = None  # what these two are about: the features with all that say where a value is missing
 
 
 def read_features(
@@ -126,14 +127,17 @@ def read_features(
     """
     from ..data.catalogue import find_set, load_data, set_name
     from ..data.sets.tables import read_table, review_table
+    from .without import settle_indicators
 
     name = set_name(given, options)
     if name.startswith("table:"):
         options.refuse_all_but(find_set(name)[0].takes, name)
         table = read_table(expand_home(name.removeprefix("table:")), options)
-        data = review_table(table)
+        schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
+        data = review_table(table, schema)
         groups, missing = column_groups(table.schema), missing_features(table.schema)
-        return join_sets([data], [data.inputs[:]])._replace(groups=groups, missing=missing)
+        whole = table.data.inputs[:]
+        return join_sets([data], [data.inputs[:]])._replace(groups=groups, missing=missing, whole=whole)
     if name.startswith("folder:"):
         options = replace(options, lazy=True)  # images are read once, or refused, for which one is enough to decode
     sets = unseen_sets(load_data(name, options))
@@ -160,7 +164,7 @@ def column_groups(schema: Schema) -> dict[str, list[int]]:
 def missing_features(schema: Schema) -> dict[str, int]:
     """The index of the feature that says where a column has no value, by column; see `column_groups`."""
     groups = column_groups(schema)
-    return {one.name: groups[one.name][-1] for one in schema.columns if one.missing and one.name in groups}
+    return {one.name: groups[one.name][-1] for one in schema.columns if one.missing and one.indicator}
 
 
 def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:

@@ -7,22 +7,30 @@ are asked for. The number of fits does not grow with that of environments.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from .fits import GRID, fit
 from .pooling import Pooled, pool
 from .report import Floats
-from .samples import Codes, Samples, thin_samples
+from .samples import Codes, Samples, arrange_samples, thin_samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..data.schema import Declared, Schema
 
 _GROUPS = 10  # of environments that are left out in turn
 _TOLERANCE = 1e-8  # of the loss that is minimised; that elsewhere is then known to about 1e-4
+_ROWS = 10_000  # samples that missing-value indicators are judged by
 
 
 @dataclass(frozen=True)
@@ -53,13 +61,9 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
     each = np.full(len(drawn), -(-rows // len(drawn)))
     each[homes] = -(-rows // len(homes))
     samples = thin_samples(samples, each, seed)
-    best, ridge, start = np.inf, GRID[0], None
+    best, ridge, others = _held_out(samples, groups)
     least, home_ridge, at_home = np.inf, GRID[0], None
     for candidate in GRID:
-        start = _fit_groups(samples, groups, candidate, start)
-        mean = float(np.nanmean([one.mean() for one in _tested(samples, groups, start)]))
-        if mean < best:
-            best, ridge, others = mean, candidate, start
         at_home = _fit_homes(samples, homes, candidate, at_home)
         if (risk := _risk(samples, homes, at_home)) < least:
             least, home_ridge, home = risk, candidate, at_home
@@ -74,6 +78,43 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
         losses.append(pool([float(one.mean()) for one in change], errors))
         risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, home_ridge, home)) - least)
     return Refitted(best, least, ridge, losses, risks)
+
+
+def _held_out(samples: Samples, groups: Codes) -> tuple[float, float, Tensor]:
+    """The least mean loss of predictors in environments they were not fitted on, its ridge, and these predictors."""
+    best, ridge, start = np.inf, GRID[0], None
+    for candidate in GRID:
+        start = _fit_groups(samples, groups, candidate, start)
+        mean = float(np.nanmean([rows.mean() for rows in _tested(samples, groups, start)]))
+        if mean < best:
+            best, ridge, others = mean, candidate, start
+    return best, ridge, others
+
+
+def settle_indicators(
+    schema: Schema, declared: Declared, frame: pd.DataFrame, labels: Any, environments: Any
+) -> Schema:
+    """Return the schema with missing-value indicators only where they help in environments that are not known.
+
+    What is missing may tell the environment, and then what is learnt from it does not transfer. All indicators that
+    nothing is said about stay or go together: they stay where linear predictors with them have less loss in held-out
+    environments of these rows, (n,) labels and environments, than those without. With two environments they go.
+    """
+    if declared.others != "auto":
+        return schema
+    bare = schema
+    with suppress(InputError):  # of nothing else that varies
+        bare = schema.without_indicators([name for name, stays in declared.indicators.items() if stays])
+    several = len(np.unique(np.asarray(environments))) > 2 and len(np.unique(np.asarray(labels))) > 1
+    if bare == schema or not several:
+        return bare
+
+    def held_out_loss(one: Schema) -> float:
+        samples = arrange_samples(one.encode(frame).features, labels, environments, 2, 0, True)
+        groups = np.random.default_rng(0).permutation(len(samples.environments)) % _GROUPS
+        return _held_out(thin_samples(samples, _ROWS, 0), groups)[0]
+
+    return min((bare, schema), key=held_out_loss)
 
 
 def _fit_groups(samples: Samples, groups: Codes, ridge: float, start: Tensor | None) -> Tensor:

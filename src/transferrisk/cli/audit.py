@@ -6,18 +6,23 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from .options import (
+    Categorical,
     DataRoot,
+    Drop,
     Environment,
     Features,
     Json,
     Label,
     Lazy,
+    MissingIndicators,
+    Numeric,
     PathColumn,
+    Schema,
     Seed,
     Size,
     SkipBad,
@@ -66,6 +71,11 @@ def audit(
     label: Label = None,
     environment: Environment = None,
     features: Features = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
+    schema: Schema = None,
+    missing_indicators: MissingIndicators = "auto",
     path: PathColumn = None,
     size: Size = None,
     lazy: Lazy = False,
@@ -99,7 +109,8 @@ def audit(
 
         options = Options(
             root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
-            lazy=lazy or None, skip_bad=skip_bad, progress=advance,
+            lazy=lazy or None, skip_bad=skip_bad, progress=advance, categorical=categorical, numeric=numeric, drop=drop,
+            schema=schema, missing_indicators=cast(Any, missing_indicators),
         )  # fmt: skip
         if model is None:
 
@@ -126,7 +137,7 @@ def audit(
         if rows.groups:
             advance("looking at columns", 0, 1)
             columns = column_effects(
-                rows.features, rows.groups, *rows[1:3], missing=rows.missing, confidence=confidence, seed=seed
+                rows.whole, rows.groups, *rows[1:3], missing=rows.missing, confidence=confidence, seed=seed
             )
             found = replace(found, columns=columns)
     found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))

@@ -12,15 +12,20 @@ from typing import Annotated, Any, cast
 import typer
 
 from .options import (
+    Categorical,
     DataRoot,
     Device,
+    Drop,
     Environment,
     Features,
     Force,
     Json,
     Label,
     Lazy,
+    MissingIndicators,
+    Numeric,
     PathColumn,
+    Schema,
     Seed,
     Size,
     SkipBad,
@@ -111,6 +116,11 @@ def fit(
     label: Label = None,
     environment: Environment = None,
     features: Features = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
+    schema: Schema = None,
+    missing_indicators: MissingIndicators = "auto",
     path: PathColumn = None,
     size: Size = None,
     lazy: Lazy = False,
@@ -135,7 +145,8 @@ def fit(
 
     options = Options(
         root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
-        lazy=lazy or None, skip_bad=skip_bad,
+        lazy=lazy or None, skip_bad=skip_bad, categorical=categorical, numeric=numeric, drop=drop, schema=schema,
+        missing_indicators=cast(Any, missing_indicators),
     )  # fmt: skip
     names = None if algorithms is None else tuple(filter(None, map(str.strip, algorithms.split(","))))
     plan = Plan(

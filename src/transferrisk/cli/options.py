@@ -76,6 +76,26 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Label = Annotated[str | None, column_option(help="Column or array with the labels.")]
 Environment = Annotated[str | None, column_option(help="Column or array with the environments.")]
 Features = Annotated[str | None, column_option(help="Array or columns with the features.")]
+Categorical = Annotated[
+    str | None, column_option(metavar="COLUMNS", help="Columns of a table to take as categories, separated by commas.")
+]
+Numeric = Annotated[
+    str | None, column_option(metavar="COLUMNS", help="Columns of a table to take as numbers, separated by commas.")
+]
+Drop = Annotated[
+    str | None, column_option(metavar="COLUMNS", help="Columns of a table to leave out, separated by commas.")
+]
+Schema = Annotated[
+    Path | None,
+    column_option(metavar="FILE", help="What a table's columns are: the schema.json of a model, edited or as it is."),
+]
+MissingIndicators = Annotated[
+    str,
+    column_option(
+        help="Features that say where a table's values are missing: always, never, or auto, where they help in "
+        "held-out environments. trm train decides nothing: its auto is always."
+    ),
+]
 PathColumn = Annotated[str | None, column_option("--path", help="Column of a manifest with the paths of images.")]
 Size = Annotated[int | None, image_option(min=1, max=4096, help="Height and width of images, pixels.")]
 Lazy = Annotated[bool, image_option("--lazy", help="Decode images when they are needed; keep no cache.")]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -115,6 +115,12 @@ class Options(Settings):
     environment  column or array with the environments
     features     array or column with the features; columns, separated by commas
     path         column with the paths of a manifest
+    categorical  columns of a table to take as categories: names, or one text in which commas separate them
+    numeric      columns of a table to take as numbers, likewise
+    drop         columns of a table to leave out, likewise
+    schema       file of JSON that says what a table's columns are, see `data.schema`; the three above go before it
+    missing_indicators  whether features say where a table's values are missing: "always", "never", or "auto", where
+                 that helps a linear model in held-out environments; where nothing is fitted, "auto" keeps them
     device       device on which a synthetic set is built
     progress     called now and then during long work
     """
@@ -131,6 +137,11 @@ class Options(Settings):
     environment: str | None = None
     features: str | None = None
     path: str | None = None
+    categorical: str | tuple[str, ...] | None = None
+    numeric: str | tuple[str, ...] | None = None
+    drop: str | tuple[str, ...] | None = None
+    schema: Path | str | None = None
+    missing_indicators: Literal["auto", "always", "never"] = "auto"
     device: torch.device | str = "cpu"
     progress: Progress | None = None
 

@@ -6,8 +6,21 @@
     date         (days - mean) / scale, and sine and cosine of the day's place in the year and in the week;
                                                                             missing: the median date
 
-Columns that had missing values when they were inferred also give a 0/1 feature that says where. A feature that was
-constant then is not given, since nothing can be learnt about it.
+Columns that had missing values when they were inferred also give a 0/1 feature that says where, the missing-value
+indicator. It can be left out, since what is missing may tell the environment: then the most frequent category stands in
+for a missing one. A feature that was constant is not given, since nothing can be learnt about it.
+
+The owner of a table may say more than its values do, see `Declared`, in a file of JSON such as `trm fit` writes, with
+an entry for each column:
+
+    {
+      "age":    {"kind": "numeric", "missing_indicator": false},
+      "ward":   {"kind": "categorical"},
+      "number": {"kind": "drop", "remark": "it counts the rows"}
+    }
+
+kind is numeric, categorical, boolean, date or drop; missing_indicator is true or false; remark is for people. All of
+them may be left out, and so may columns: what is not said is inferred. Statistics always come from the rows.
 
 Trees take the columns themselves: the index of a category in one feature, and nan where a value is missing or a
 category was not there before; see `Form`. The label and the environment are never features: a
@@ -16,12 +29,14 @@ model is for environments that are not known yet.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -29,7 +44,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, counted, listed
+from ..errors import InputError, choices, counted, listed
+from ..files import existing_file
+from ..settings import convert
 from .values import (
     KINDS,
     MANY,
@@ -48,7 +65,9 @@ from .values import (
 if TYPE_CHECKING:
     import pandas as pd
 
-VERSION = 1
+VERSION = 2
+Kind = Literal["numeric", "categorical", "boolean", "date", "drop"]
+Indicators = Literal["auto", "always", "never"]
 Form = Literal["features", "columns"]
 """What rows become: "features" for linear models and networks, "columns" for trees, which take categories whole"""
 YEAR, WEEK = 365.2425, 7
@@ -60,6 +79,45 @@ FEW = 20  # rows; in no more than these, whole numbers may all differ by chance
 MOSTLY = 0.9  # share of numbers from which a text among them is worth a word
 IDENTIFIER = re.compile(r"\s*(.*id|index|key|nr|number)\s*", re.IGNORECASE)  # names of columns that name rows
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is said about columns; all else is inferred from the rows.
+
+    kinds       column -> what it is taken as, whatever its values suggest
+    indicators  column -> whether it has a missing-value indicator
+    others      whether other columns have one: "never", "always", or "auto" where `auditing.without.settle_indicators`
+                finds that they help in held-out environments; a schema that is inferred has them until then
+    """
+
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    indicators: Mapping[str, bool] = field(default_factory=dict)
+    others: Indicators = "auto"
+
+
+ENTRY: dict[str, Any] = {"kind": Kind, "missing_indicator": bool, "remark": str}
+
+
+def read_declared(file: Path | str) -> Declared:
+    """Read what a file of JSON says about columns; the module says how it is written."""
+    path = existing_file(file)
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}): correct the file") from None
+    example = 'an object such as {"kind": "numeric"} for each column'
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold {example}, got a {type(content).__name__}")
+    for name, entry in content.items():
+        if not isinstance(entry, dict):
+            raise InputError(f"{path} must hold {example}, got {json.dumps(entry)[:50]} for {name!r}")
+        for key, value in entry.items():
+            if key not in ENTRY:
+                raise InputError(f"{path}: unknown key {key!r} of column {name!r}{choices(key, ENTRY)}")
+            convert(f"{path}: {key} of column {name!r}", value, ENTRY[key])
+    said = {key: {name: entry[key] for name, entry in content.items() if key in entry} for key in ENTRY}
+    return Declared(said["kind"], said["missing_indicator"])
 
 
 @dataclass(frozen=True)
@@ -104,22 +162,43 @@ class Note:
 
 
 class BaseColumn:
-    """A column that gives features. `missing` says whether values were missing when it was inferred."""
+    """A column that gives features.
+
+    missing    whether values were missing when it was inferred
+    indicator  whether a feature says where, in that case
+    """
 
     kind: ClassVar[str]
     name: str
     missing: bool
+    indicator: bool
 
     def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
-        """Return the features (n,) by name, and notes about everything that was not there before."""
+        """Return the features (n,) by name, the indicator among them, and notes about all that was not there before."""
         raise NotImplementedError
+
+    def names(self, form: Form) -> tuple[str, ...]:
+        """Names of the features in a form."""
+        import pandas as pd
+
+        features, _ = self.encode(pd.Series([], dtype=object))
+        return tuple(self.as_columns(features) if form == "columns" else self.as_features(features))
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
-        import pandas as pd
+        """Names of the features in the form "features"."""
+        return self.names("features")
 
-        return tuple(self.encode(pd.Series([], dtype=object))[0])
+    @property
+    def constant_but_for_missing(self) -> bool:
+        """Whether nothing but the indicator varied."""
+        return not {*self.features} - {f"{self.name} (missing)"}
+
+    def as_features(self, features: dict[str, Features]) -> dict[str, Features]:
+        """The features in the form "features"."""
+        if not self.indicator:
+            features.pop(f"{self.name} (missing)", None)
+        return features
 
     def as_columns(self, features: dict[str, Features]) -> dict[str, Features]:
         """The features in the form "columns": nan where a value is missing, in place of a feature that says so."""
@@ -147,6 +226,8 @@ class Numeric(BaseColumn):
     name: str
     scaling: Scaling
     missing: bool
+    indicator: bool = True
+    zeros: float | None = None  # share of the values that were 0; None: not kept
 
     def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
         values = as_numbers(series, self.name)
@@ -164,6 +245,7 @@ class Boolean(BaseColumn):
     usual: bool  # the more frequent value, false where both are as frequent
     constant: bool
     missing: bool
+    indicator: bool = True
 
     def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
         values = as_truth(series, self.name)
@@ -176,13 +258,26 @@ class Boolean(BaseColumn):
 
 @dataclass(frozen=True)
 class Categorical(BaseColumn):
-    """`categories` are in order; with `other`, all further values count as one more category."""
+    """`categories` are in order; with `other`, all further values count as one more category. `usual` is the most
+    frequent, the first of several."""
 
     kind: ClassVar[str] = "categorical"
     name: str
     categories: tuple[str, ...]
     other: bool
     missing: bool
+    usual: str
+    indicator: bool = True
+
+    @property
+    def constant_but_for_missing(self) -> bool:
+        return len(self.categories) + self.other < 2
+
+    def as_features(self, features: dict[str, Features]) -> dict[str, Features]:
+        """The features; without an indicator, the usual category stands in where one is missing."""
+        if self.missing and not self.indicator:
+            features[f"{self.name}={self.usual}"] += features.pop(f"{self.name} (missing)")
+        return features
 
     def as_columns(self, features: dict[str, Features]) -> dict[str, Features]:
         """The place of the category, `other` being the last; nan where it is missing or was not there before."""
@@ -217,6 +312,7 @@ class Date(BaseColumn):
     name: str
     scaling: Scaling
     missing: bool
+    indicator: bool = True
 
     def encode(self, series: pd.Series) -> tuple[dict[str, Features], list[Note]]:
         days = as_days(series, self.name)
@@ -233,15 +329,20 @@ class Date(BaseColumn):
         return self._with_indicator(features, absent, "median date")
 
 
-def infer_column(series: pd.Series, name: str) -> tuple[Column | None, str]:
-    """Return the column and a remark for its owner, or ""; None and the reason if it cannot be a feature."""
-    kind = kind_of(series)
+def infer_column(series: pd.Series, name: str, said: Kind | None = None) -> tuple[Column | None, str]:
+    """Return the column and a remark for its owner, or ""; None and the reason if it cannot be a feature.
+
+    said  the kind it is taken as; None: its values decide
+    """
+    if said == "drop":
+        return None, "left out as asked"
+    kind = {None: kind_of(series), "categorical": "text"}.get(said, said)
     absent = is_blank(series)
     missing = bool(absent.any())
     if absent.all():
         return None, "every value is missing"
     if kind == "numeric":
-        return _infer_numeric(series, name, absent)
+        return _infer_numeric(series, name, absent, said is not None)
     if kind == "boolean":
         values = as_truth(series, name)
         true, false = int((values == 1).sum()), int((values == 0).sum())
@@ -251,18 +352,20 @@ def infer_column(series: pd.Series, name: str) -> tuple[Column | None, str]:
     if kind == "date":
         return _infer_date(as_days(series, name), name, missing)
     if kind == "text":
-        return _infer_text(series, name, missing)
+        return _infer_text(series, name, missing, said is not None)
     return None, f"it holds {kind} values"
 
 
-def _infer_numeric(series: pd.Series, name: str, absent: NDArray[np.bool_]) -> tuple[Column | None, str]:
+def _infer_numeric(series: pd.Series, name: str, absent: NDArray[np.bool_], said: bool) -> tuple[Column | None, str]:
     values, missing = as_numbers(series, name), bool(absent.any())
     if np.isinf(values).any():
         row = int(np.isinf(values).argmax())
         raise InputError(f"column {name!r} has {values[row]} in row {row + 1}, which is not a number: correct the file")
-    column = Numeric(name, Scaling.of(values), missing)
+    column = Numeric(name, Scaling.of(values), missing, zeros=float((values[~absent] == 0).mean()))
     if not column.scaling.scale and not missing:
         return None, "constant"
+    if said:
+        return column, ""
     with np.errstate(over="ignore"):
         steps = np.diff(values)
     if len(values) > MANY and (steps == 1).all():
@@ -280,29 +383,32 @@ def _infer_date(days: Floats, name: str, missing: bool) -> tuple[Column | None, 
     return (Date(name, scaling, missing), "") if scaling.scale or missing else (None, "constant")
 
 
-def _infer_text(series: pd.Series, name: str, missing: bool) -> tuple[Column | None, str]:
+def _infer_text(series: pd.Series, name: str, missing: bool, said: bool) -> tuple[Column | None, str]:
+    if kind_of(series) not in KINDS:
+        raise InputError(f"column {name!r} must hold categories, got {kind_of(series)} values")
     codes, texts = as_codes(series, ordered=True)
-    if all(map(ISO_DATE.match, texts)):
+    if not said and all(map(ISO_DATE.match, texts)):
         with suppress(InputError):
             return _infer_date(as_days(series, name), name, missing)
     if len(texts) == 1 and not missing:
         return None, "constant"
     counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    numeric = np.fromiter(map(is_number, texts), bool)
+    numeric = np.fromiter((is_number(text) and not said for text in texts), bool)
     remark = ""
     if numeric.all():
         remark = "numbers written as texts" if len(texts) > MANY else ""
     elif counts[numeric].sum() >= MOSTLY * counts.sum():
         row = int((~np.append(numeric, True)[codes]).argmax())
         remark = f"numbers but for {texts[codes[row]]!r} in row {row + 1}"
-    if len(texts) > MANY and len(texts) > counts.sum() / 2:
+    if not said and len(texts) > MANY and len(texts) > counts.sum() / 2:
         return None, f"{len(texts)} different texts in {counts.sum()} rows{remark and ', '}{remark}"
+    usual = texts[counts.argmax()]
     if len(texts) <= MANY:
-        return Categorical(name, texts, False, missing), remark and f"{remark}, and is taken as categories"
+        return Categorical(name, texts, False, missing, usual), remark and f"{remark}, and is taken as categories"
     most = np.sort(np.argsort(-counts, kind="stable")[:KEPT])  # of as frequent ones, the first
     pooled = f"{len(texts)} categories: all but the {KEPT} most frequent count as one"
     kept = tuple(texts[i] for i in most)
-    return Categorical(name, kept, True, missing), f"{remark}{remark and '; '}{pooled}"
+    return Categorical(name, kept, True, missing, usual), f"{remark}{remark and '; '}{pooled}"
 
 
 Column = Numeric | Boolean | Categorical | Date
@@ -336,8 +442,9 @@ class Schema:
     remarks: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def infer(cls, frame: pd.DataFrame, label: str, environment: str) -> Self:
+    def infer(cls, frame: pd.DataFrame, label: str, environment: str, declared: Declared | None = None) -> Self:
         """Return the schema of the table that a model is to be fitted on, with its statistics."""
+        declared = declared or Declared()
         if frame.empty:
             raise InputError(f"a table of {len(frame)} rows and {frame.shape[1]} columns has no features: give more")
         columns: list[Column] = []
@@ -345,23 +452,37 @@ class Schema:
         for name, series in _columns_by_name(frame).items():
             if name in (label, environment):
                 continue
-            column, remark = infer_column(series, name)
+            column, remark = infer_column(series, name, declared.kinds.get(name))
             if column is None:
                 dropped[name] = remark
                 continue
             columns.append(column)
             if remark:
                 remarks[name] = remark
+        kept = [c.name for c in columns if declared.indicators.get(c.name, declared.others != "never")]
+        return cls(tuple(columns), label, environment, dropped, remarks).without_indicators(kept)
+
+    def without_indicators(self, kept: Collection[str] = ()) -> Self:
+        """Return the schema without missing-value indicators, but for those of the columns that are kept.
+
+        A column that nothing else varied in is dropped.
+        """
+        columns, dropped = [], dict(self.dropped)
+        for column in self.columns:
+            if column.missing and column.name not in kept:
+                if column.constant_but_for_missing:
+                    dropped[column.name] = "constant but for missing values"
+                    continue
+                column = replace(column, indicator=False)
+            columns.append(column)
         if not columns:
             why = listed(f"{name!r} ({reason})" for name, reason in dropped.items())
             raise InputError(f"no column can be a feature: {why or 'there is none beside label and environment'}")
-        return cls(tuple(columns), label, environment, dropped, remarks)
+        return replace(self, columns=tuple(columns), dropped=dropped)
 
     def names_by_column(self, form: Form = "features") -> list[tuple[str, ...]]:
         """Names of the features that each column gives."""
-        if form == "features":
-            return [column.features for column in self.columns]
-        return [tuple(c.as_columns(dict.fromkeys(c.features, np.zeros(0, np.float32)))) for c in self.columns]
+        return [column.features if form == "features" else column.names(form) for column in self.columns]
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -383,8 +504,8 @@ class Schema:
         for column in self.columns:
             series = given.pop(column.name, None)
             encoded, met = column.encode(nothing if series is None else series)
+            encoded = column.as_columns(encoded) if form == "columns" else column.as_features(encoded)
             if form == "columns":
-                encoded = column.as_columns(encoded)
                 met = [replace(one, used=one.used or "branch for missing values") for one in met]
                 categorical += [place] if isinstance(column, Categorical) else []
             for values in encoded.values():
@@ -401,6 +522,15 @@ class Schema:
         if given:
             notes.insert(0, Note("unused columns", values=tuple(given)))
         return Encoded(torch.from_numpy(features), names, tuple(notes), tuple(categorical))
+
+    def declaration(self) -> dict[str, dict[str, Any]]:
+        """Return what `read_declared` reads: kinds and indicators, without statistics."""
+        found: dict[str, dict[str, Any]] = {}
+        for column in self.columns:
+            found[column.name] = {"kind": column.kind}
+            if column.missing:
+                found[column.name]["missing_indicator"] = column.indicator
+        return found | {name: {"kind": "drop", "remark": why} for name, why in self.dropped.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the schema in the types of JSON."""

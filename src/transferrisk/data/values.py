@@ -61,7 +61,7 @@ def kind_of(series: pd.Series) -> str:
 
 
 def as_text(value: Any) -> str:
-    """One value, written the same way whatever type it was read as: 1, 1.0 and "1" are "1"."""
+    """One value, written the same way whatever type it was read as: 1, 1.0, "1" and "1.0" are "1"; "01" stays so."""
     import pandas as pd
 
     if isinstance(value, pd.Timestamp) and (value.tzinfo is None or not dt.MINYEAR <= value.year <= dt.MAXYEAR):
@@ -80,7 +80,8 @@ def as_text(value: Any) -> str:
     if isinstance(value, dt.date):
         return value.isoformat()
     whole = isinstance(value, float | np.floating) and value.is_integer() and abs(float(value)) < 1e15
-    return str(int(value)) if whole else str(value)
+    text = str(int(value)) if whole else str(value)
+    return match[1] if (match := WHOLE.fullmatch(text)) else text
 
 
 def is_number(text: str) -> bool:
@@ -117,9 +118,8 @@ def in_time(texts: Iterable[str]) -> list[str]:
 
 
 def as_name(value: Any) -> str:
-    """Name of a class or an environment: `as_text` without spaces around it, and 1.0 as 1; 01 stays 01."""
-    text = as_text(value).strip()
-    return match[1] if (match := WHOLE.fullmatch(text)) else text
+    """Name of a class or an environment: `as_text` without spaces around it."""
+    return as_text(as_text(value).strip())
 
 
 def as_codes(
@@ -212,7 +212,7 @@ def as_days(series: pd.Series, name: str) -> Floats:
 def is_blank(series: pd.Series) -> NDArray[np.bool_]:
     """Mask (n,) of missing values and texts of spaces."""
     missing = np.array(series.isna(), dtype=bool)
-    if kind_of(series) == "text":
+    if kind_of(series) in ("text", "bytes"):
         codes, _ = as_codes(series)
         missing |= codes < 0
     return missing

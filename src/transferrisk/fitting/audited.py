@@ -13,6 +13,8 @@ from torch import Tensor
 from ..auditing.samples import Audited, join_sets, unseen_sets
 from ..data import EnvironmentSet, Options, Splits, leave_out, load_data
 from ..data.catalogue import set_name
+from ..data.schema import Schema
+from ..data.sets.tables import read_header
 from ..errors import InputError
 from ..files import expand_home
 from ..models import backbone_at_hand, build_model, features_of, is_registered
@@ -66,6 +68,8 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
         own = {"label": origin.label, "environment": origin.environment, **origin.names}
         asked: dict[str, Any] = {key: getattr(options, key) or value for key, value in own.items()}
         options = replace(options, **asked)
+        if model.schema is not None:
+            options = _columns_of_model(folder, model.schema, name, options)
     source = read_source(name, options, drop_small=True)
     if source.kind != origin.kind:
         raise InputError(f"{name} must hold {_KINDS[origin.kind]}, which {folder} takes, got {_KINDS[source.kind]}")
@@ -84,6 +88,21 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
     if inputs_digest(by_features) == origin.digest:
         raise InputError(trained)
     return rows
+
+
+def _columns_of_model(folder: Path, schema: Schema, name: str, options: Options) -> Options:
+    """The options under which the columns of a table are read as the model takes them."""
+    for option in ("categorical", "numeric", "drop", "schema"):
+        if getattr(options, option) is not None:
+            raise InputError(
+                f"{option} (--{option}) is for a table's own columns, and {folder} says what they are: leave it out"
+            )
+    there = {*read_header(name.partition(":")[2])} - {options.label, options.environment}
+    texts, numbers = (
+        tuple(one.name for one in schema.columns if one.kind == kind and one.name in there)
+        for kind in ("categorical", "numeric")
+    )
+    return replace(options, categorical=texts, numeric=numbers, missing_indicators="always")
 
 
 def _unseen_by_training(

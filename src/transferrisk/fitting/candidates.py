@@ -25,8 +25,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
 from ..algorithms import available, parse_settings, setting_names
 from ..auditing.columns import column_effects, column_groups, unstable
+from ..auditing.without import settle_indicators
 from ..data import EnvironmentSet, filled
-from ..data.schema import Encoded, Form, Schema
+from ..data.schema import Declared, Encoded, Form, Schema
 from ..errors import InputError, choices
 from ..models import build_model, is_registered
 from ..sklearn import (
@@ -185,6 +186,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     label, environment : names of the columns that are not features
     form : "features", an array, or "columns", a DataFrame in which categories have a categorical type
     drop_unstable : leave out columns whose effect on the label differs between the environments of these rows
+    declared : what is said about the columns; None: nothing
 
     Attributes
     ----------
@@ -194,17 +196,25 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
 
     def __init__(
-        self, table: Path, label: str, environment: str, form: Form = "features", drop_unstable: bool = False
+        self,
+        table: Path,
+        label: str,
+        environment: str,
+        form: Form = "features",
+        drop_unstable: bool = False,
+        declared: Declared | None = None,
     ) -> None:
         self.table = table
         self.label = label
         self.environment = environment
         self.form = form
         self.drop_unstable = drop_unstable
+        self.declared = declared
 
     def fit(self, X: Integers, y: Any = None, environments: Any = None) -> Self:
-        rows = read_stored_table(self.table).iloc[X[:, 0]]
-        self.schema_ = Schema.infer(rows, self.label, self.environment)
+        rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
+        self.schema_ = Schema.infer(rows, self.label, self.environment, declared)
+        self.schema_ = settle_indicators(self.schema_, declared, rows, y, environments)
         if self.drop_unstable:
             self.schema_ = stable_schema(self.schema_, self.schema_.encode(rows).features, y, environments)
         return self

@@ -215,7 +215,7 @@ def _features(graph: _Graph, column: Column, form: Form) -> list[str]:
         found = [graph.scaled(value, column.scaling)]
     if column.missing and form == "columns" and found:
         return [graph.node("Where", absent, graph.number(float("nan")), one) for one in found]
-    return [*found, graph.as_number(absent)] if column.missing else found
+    return [*found, graph.as_number(absent)] if column.missing and column.indicator else found
 
 
 def _place(graph: _Graph, column: Categorical) -> str:
@@ -234,17 +234,17 @@ def _place(graph: _Graph, column: Categorical) -> str:
 
 
 def _categories(graph: _Graph, column: Categorical) -> list[str]:
-    """A category is its place, "" the place after the last, and anything else -1."""
-    count = len(column.categories)
+    """A category is its place, "" the place after the last or that of its stand-in, and anything else -1."""
+    count, filled = len(column.categories), column.missing and not column.indicator
     place = graph.node(
         "LabelEncoder",
         column.name,
         domain="ai.onnx.ml",
         keys_strings=[*column.categories, ""],
-        values_int64s=list(range(count + 1)),
+        values_int64s=[*range(count), column.categories.index(column.usual) if filled else count],
         default_int64=-1,
     )
-    places = [*range(count), *([-1] if column.other else []), *([count] if column.missing else [])]
+    places = [*range(count), *([-1] if column.other else []), *([count] if column.missing and not filled else [])]
     return [graph.as_number(graph.node("Equal", place, graph.whole(p))) for p in places]
 
 

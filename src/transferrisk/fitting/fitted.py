@@ -19,13 +19,14 @@ from sklearn.pipeline import make_pipeline
 from ..auditing.columns import ColumnReport, column_effects, column_groups, missing_features
 from ..auditing.samples import join_sets
 from ..auditing.shift import Shift, decompose_shift
+from ..auditing.without import settle_indicators
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import find_set, set_name
 from ..data.checks import review_vectors
 from ..data.environments import concatenate, retyped
-from ..data.schema import Schema
+from ..data.schema import Declared, Schema
 from ..data.sets.embeddings import find_columns
-from ..data.sets.tables import read_table
+from ..data.sets.tables import ask_about_columns, read_table
 from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
 from ..files import existing_file, expand_home
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
@@ -73,6 +74,7 @@ class Source:
     columns      of a file of vectors: the columns or the array that hold them
     frame        of a table, its columns; None: there is no table
     schema       of a table, how all its rows were encoded
+    declared     of a table, what is said about its columns
     """
 
     name: str
@@ -83,6 +85,7 @@ class Source:
     columns: tuple[str, ...] = ()
     frame: pd.DataFrame | None = None
     schema: Schema | None = None
+    declared: Declared | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -189,13 +192,12 @@ class Fitted:
     @cached_property
     def columns(self) -> ColumnReport | None:
         """What does not transfer of a table's columns, those included that were dropped for it; None: not a table."""
-        schema, frame, samples = self.source.schema, self.source.frame, self.source.samples
-        if schema is None or frame is None:
+        source, frame, samples = self.source, self.source.frame, self.source.samples
+        if frame is None:
             return None
-        inputs = samples.inputs[:]
-        if self.plan.drop_unstable:
-            schema = Schema.infer(frame, self.source.label, self.source.environment)
-            inputs = schema.encode(frame).features
+        kinds = {} if source.declared is None else source.declared.kinds
+        schema = Schema.infer(frame, source.label, source.environment, Declared(kinds))  # with all indicators
+        inputs = schema.encode(frame).features
         groups, missing = column_groups(schema), missing_features(schema)
         if not groups:
             return None
@@ -246,9 +248,13 @@ def read_source(given: str, options: Options, drop_small: bool = False) -> Sourc
         if small:  # before anything is inferred from the rows
             kept = ~np.isin(table.environments, [names.index(one) for one in small])
             table = table.select(torch.from_numpy(np.flatnonzero(kept)))
-        samples = table.data.only([one for one in names if one not in small]) if small else table.data
+        schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
+        samples = table.encode(schema)
+        if small:
+            samples = samples.only([one for one in names if one not in small])
+        ask_about_columns(table)
         review_vectors(samples, table.file, table.positions)
-        return Source(name, "table", samples, table.label, table.environment, frame=table.frame, schema=table.schema)
+        return Source(name, "table", samples, table.label, table.environment, (), table.frame, schema, table.declared)
     data = load_data(name, options)
     if isinstance(data, Splits):
         warn(f"{name}: its training environments are used, and its test environment is not touched", DataWarning)
@@ -434,7 +440,12 @@ def _compare(
             candidates = {
                 name: make_pipeline(
                     TableEncoder(
-                        Path(folder, "table"), source.label, source.environment, form_of(name), plan.drop_unstable
+                        Path(folder, "table"),
+                        source.label,
+                        source.environment,
+                        form_of(name),
+                        plan.drop_unstable,
+                        source.declared,
                     ),
                     one,
                     memory=f"{folder}/cache",
@@ -462,7 +473,7 @@ def _digests(candidates: Mapping[str, Any], source: Source, samples: Environment
     shared = joblib.hash(
         (
             *(versions(), sklearn.__version__, device_of(plan.device).type, source.kind),
-            *(rows, source.label, source.environment, plan.drop_unstable),
+            *(rows, source.label, source.environment, source.declared, plan.drop_unstable),
             *(samples.labels.numpy(), samples.environments.numpy(), samples.environment_names, samples.class_names),
         )
     )

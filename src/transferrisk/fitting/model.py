@@ -3,6 +3,7 @@
 It is kept in a folder:
 
     model.safetensors, model.json            the network and how inputs are encoded, see `models.saved`
+    schema.json                              what a table's columns were taken as, to be edited and given back
     comparison.json, card.md, report.html    what was compared, for programs and for people
 
 Predictions are written part by part, with a warning on what is odd about the samples.
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from ..data import Options
 from ..data.schema import Form, Note, Numeric, Schema
-from ..data.values import Scaling
+from ..data.values import Scaling, standardised
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
 from ..models import Classifier, evaluation_mode, features_of
@@ -44,13 +45,15 @@ from .stream import ROWS, beginning, path_of, read_parts
 if TYPE_CHECKING:
     import pandas as pd
 
-CARD, COMPARISON, REPORT = "card.md", "comparison.json", "report.html"
-FILES = (WEIGHTS, DESCRIPTION, CARD, COMPARISON, REPORT)
+CARD, COMPARISON, REPORT, SCHEMA = "card.md", "comparison.json", "report.html", "schema.json"
+FILES = (WEIGHTS, DESCRIPTION, SCHEMA, CARD, COMPARISON, REPORT)
 PREDICTION, SET = "prediction", "prediction_set"
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
 ALL = "all rows"
 FEW = 20  # rows; of no more than these, most may lie a little outside by chance
 MOST_LINES = 5  # columns that have a line each; more share one
+HARDLY = 0.01  # share of zeroes that a column may have had, so that many are worth a remark
+FEWEST_ZEROS = 5  # rows
 
 Write = Callable[["pd.DataFrame", bool], None]
 """Takes a part of the predictions, and whether it is the first"""
@@ -338,14 +341,16 @@ def predict_file(
 
 
 class _Outside:
-    """Counts of numbers outside of all that were trained on, as those of a column in other units are.
+    """Counts of numbers outside of all that were trained on, as those of a column in other units are, and of zeroes.
 
     A number is outside where it is less than the least or more than the largest of the training rows, and far outside
-    where it is so by more than these two are apart. The counts do not grow with the rows.
+    where it is so by more than these two are apart. Zeroes count where there were hardly any in the training rows, as
+    those that mean missing. The counts do not grow with the rows.
     """
 
     def __init__(self, model: Model) -> None:
         self.columns: list[tuple[str, Scaling]] = []
+        self.before: list[float] = []  # share of zeroes in training
         self.places: list[int] = []  # of their features
         ranges, start = [np.empty((0, 2), np.float32)], 0
         schema = model.schema
@@ -355,13 +360,17 @@ class _Outside:
                 low, high = column.scaling.low, column.scaling.high
                 if low is not None and high is not None:
                     self.columns.append((column.name, column.scaling))
+                    self.before.append(1.0 if column.zeros is None else column.zeros)
                     self.places.append(start)
                     ranges.append(column.scaling.apply(np.array([low, high]), column.name)[None])
             start += width
         self.low, self.high = np.concatenate(ranges).T  # (c,) each, standardised as features are
         self.rows = 0
-        self.outside, self.far = np.zeros((2, len(self.columns)), np.int64)
+        self.outside, self.far, self.zeros = np.zeros((3, len(self.columns)), np.int64)
         self.least, self.largest = self.low.copy(), self.high.copy()
+        with np.errstate(over="ignore"):
+            zeros = [standardised(np.zeros(1), one.mean, one.scale) for _, one in self.columns]
+            self.zero = np.concatenate([np.empty(0), *zeros]).astype(np.float32)
 
     def add(self, inputs: Tensor) -> None:
         """Count the features (n, d) of a part."""
@@ -372,13 +381,26 @@ class _Outside:
         self.rows += len(given)
         self.outside += (beyond > 0).sum(0)
         self.far += (beyond > self.high - self.low).sum(0)
+        self.zeros += (given == self.zero).sum(0)
         self.least = np.fmin(self.least, np.fmin.reduce(given))
         self.largest = np.fmax(self.largest, np.fmax.reduce(given))
 
     def notes(self) -> list[str]:
-        """Remarks on columns with numbers far outside, or with most of them outside."""
+        """Remarks on columns that are 0 all of a sudden, with numbers far outside, or with most of them outside."""
+        zero = (self.zeros > max(self.rows / 2, FEWEST_ZEROS - 1)) & (np.array(self.before) <= HARDLY)
+        lines = [
+            f"column {self.columns[i][0]!r} is 0 in {self.zeros[i]} of {self.rows} rows, and was so in "
+            f"{f'{100 * self.before[i]:.1g} %' if self.before[i] else 'none'} of those trained on"
+            for i in np.flatnonzero(zero)
+        ]
+        if len(lines) > MOST_LINES:
+            names = listed(repr(self.columns[i][0]) for i in np.flatnonzero(zero))
+            lines = [f"columns {names} are 0 in most rows, and hardly ever were in those trained on"]
+        return [f"{line}: does 0 mean missing? Then leave such cells empty" for line in lines] + self._outside(~zero)
+
+    def _outside(self, asked: NDArray[np.bool_]) -> list[str]:
         most = (self.outside > self.rows / 2) & (self.rows > FEW)
-        told = np.flatnonzero((self.far > 0) | most)
+        told = np.flatnonzero(((self.far > 0) | most) & asked)
         if len(told) > MOST_LINES:
             rows = int(np.where(self.far > 0, self.far, self.outside)[told].max())
             names = listed(repr(self.columns[i][0]) for i in told)

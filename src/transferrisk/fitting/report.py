@@ -31,7 +31,7 @@ from .candidates import BASELINES, named
 from .compare import METRICS, Comparison, Curve, guesses
 from .fitted import Fitted, Plan, Source
 from .metrics import Calibration, confusion, decide_held_out
-from .model import CARD, COMPARISON, FILES, REPORT
+from .model import CARD, COMPARISON, FILES, REPORT, SCHEMA
 from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
 
 Z = 1.96  # of a 95 % interval
@@ -73,6 +73,8 @@ def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool 
     with new_folders(place.parent), hidden_folder(place if there else place.parent, place.name) as hidden:
         save_model(hidden, fitted.model)
         write_atomically(hidden / COMPARISON, dumps(content, indent=2) + "\n")
+        if fitted.source.schema is not None:
+            write_atomically(hidden / SCHEMA, dumps(fitted.source.schema.declaration(), indent=2) + "\n")
         write_atomically(hidden / CARD, model_card(fitted, command))
         write_page(hidden / REPORT, fit_page(fitted, command))
         if there:
@@ -96,7 +98,8 @@ def _move_in(new: Path, place: Path) -> None:
             if (place / name).exists():
                 (place / name).rename(old / name)
         for name in (*others, WEIGHTS):
-            (new / name).rename(place / name)
+            if (new / name).exists():
+                (new / name).rename(place / name)
     except BaseException:
         for name in (*others, WEIGHTS):
             if not (new / name).exists():

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -73,6 +73,7 @@ class TrainSpec(Settings):
     oracle            train on data like the test environment's
     size, skip_bad    of images, as `data.Options` has them; label ... path likewise of the user's own files
     content           a digest of the user's own files, by which a run on others is another run; set by `resolve`
+    categorical ...   what is said about a table's columns, as `data.Options` has it; None: nothing
     weights_content   the same of a file of weights, or of the model in `init`
     settings          of the algorithm, where they are not its defaults
     training          fields of `TrainConfig` that differ from the data set's protocol, all but `augment`
@@ -100,6 +101,11 @@ class TrainSpec(Settings):
     environment: str | None = None
     features: str | None = None
     path: str | None = None
+    categorical: str | tuple[str, ...] | None = None
+    numeric: str | tuple[str, ...] | None = None
+    drop: str | tuple[str, ...] | None = None
+    schema: str | None = None
+    missing_indicators: Literal["auto", "always", "never"] | None = None
     content: str | None = None
     weights_content: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -145,7 +151,7 @@ class TrainSpec(Settings):
             first_bias=biases[0] if two else None,
             bias=biases[1] if two else None,
             biases=None if two else biases or None,
-            content=self.content or files_digest(self.data),
+            content=self.content or files_digest(self.data, self.schema),
             weights_content=self.weights_content or weights_digest(self.weights, self.init),
         )
         return resolved._with_protocol(own, None if facts is None else facts.shape)
@@ -193,6 +199,11 @@ class TrainSpec(Settings):
             environment=self.environment,
             features=self.features,
             path=self.path,
+            categorical=self.categorical,
+            numeric=self.numeric,
+            drop=self.drop,
+            schema=self.schema,
+            missing_indicators=self.missing_indicators or "auto",
             progress=progress,
         )
         if self.hold_out is None:
@@ -295,11 +306,14 @@ def facts_of(data: str, size: int | None = None) -> Facts | None:
     return replace(facts, shape=(facts.shape[0], size, size)) if size and len(facts.shape) == 3 else facts
 
 
-def files_digest(data: str) -> str | None:
+def files_digest(data: str, schema: str | None = None) -> str | None:
     """A digest of the user's files behind a name such as table:visits.csv; None where there are none.
 
-    A folder counts by the names and sizes of the files in it. A file that is missing is an error.
+    A folder counts by the names and sizes of the files in it. A file that is missing is an error. The file that says
+    what the columns are counts too.
     """
+    if schema is not None:
+        return f"{files_digest(data)}-{_file_digest(existing_file(schema))}"
     base, colon, argument = data.partition(":")
     if not colon or not argument:
         return None

@@ -12,7 +12,7 @@ import gzip
 import re
 import warnings
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import DataWarning, InputError, cause_of, counted, listed, warn
@@ -28,7 +29,7 @@ from ...files import existing_file, expand_home
 from ..catalogue import PARQUET, SEPARATORS, Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
 from ..environments import EnvironmentSet
-from ..schema import Schema
+from ..schema import Declared, Kind, Numeric, Schema, read_declared
 from ..values import Codes, as_numbers, classes_of, is_blank, kind_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # separator -> its name
 LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
+FEW_CODES, ROWS_PER_CODE = range(3, 11), 10  # whole numbers that may be codes: so many different ones, in so many rows
+OFTEN, RARELY = 0.2, 0.01  # shares of rows with a zero that may mean missing: in some environments, and in the others
+FEWEST_ZEROS = 5  # rows
+MOST_LINES = 3  # columns with such zeroes that have a line each; more share one
 INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index without one
 
 
@@ -45,6 +50,7 @@ class Table:
 
     frame      columns of features, the label's and the environment's
     positions  the rows' positions in the file, None where all are used
+    declared   what is said about the columns
     """
 
     file: Path | str
@@ -56,6 +62,7 @@ class Table:
     class_names: tuple[str, ...]
     environment_names: tuple[str, ...]
     positions: Codes | None
+    declared: Declared
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,14 +71,18 @@ class Table:
     def schema(self) -> Schema:
         """The encoding that these rows, and no others, suggest."""
         try:
-            return Schema.infer(self.frame, self.label, self.environment)
+            return Schema.infer(self.frame, self.label, self.environment, self.declared)
         except InputError as error:
             raise InputError(f"{self.file}: {error}") from None
 
     @cached_property
     def data(self) -> EnvironmentSet:
         """The rows, encoded by their own schema."""
-        features = self.schema.encode(self.frame).features
+        return self.encode(self.schema)
+
+    def encode(self, schema: Schema) -> EnvironmentSet:
+        """Return the rows, encoded by a schema."""
+        features = schema.encode(self.frame).features
         labels, environments = torch.from_numpy(self.labels), torch.from_numpy(self.environments)
         return EnvironmentSet(features, labels, environments, self.environment_names, self.class_names)
 
@@ -91,38 +102,97 @@ class Table:
 
 def read_table(file: Path | str, options: Options) -> Table:
     """Read the table in a file, without encoding it."""
-    label, environment, features = _columns(file, options)
-    frame = read_frame(file, [*features, label, environment], texts=(label, environment))
+    header = read_header(file)
+    label, environment, features = _columns(file, header, options)
+    declared = _declared(file, header, features, options)
+    texts = {name for name, kind in declared.kinds.items() if kind in ("categorical", "date")}
+    frame = read_frame(file, [*features, label, environment], texts={label, environment, *texts})
     problems = {}
     for name in (label, environment):
         problems[f"column {name!r} is empty; NA, NaN, null and None count as empty too"] = is_blank(frame[name])
     for name in features:
-        if kind_of(frame[name]) == "numeric":
-            problems[f"column {name!r} is infinite"] = np.isinf(as_numbers(frame[name], name))
+        if declared.kinds.get(name, kind_of(frame[name])) == "numeric":
+            try:
+                problems[f"column {name!r} is infinite"] = np.isinf(as_numbers(frame[name], name))
+            except InputError as error:  # of a column that is said to hold numbers
+                raise InputError(f"{file}: {error}") from None
     rows = usable_rows(problems, file, options.skip_bad)
     if rows is not None:
         frame = frame.iloc[rows]
     labels, class_names = classes_of(frame[label], label, file, "label")
     environments, environment_names = classes_of(frame[environment], environment, file, "environment")
-    return Table(file, frame, label, environment, labels, environments, class_names, environment_names, rows)
+    names = class_names, environment_names
+    return Table(file, frame, label, environment, labels, environments, *names, rows, declared)
 
 
 def load_table(file: str, options: Options) -> EnvironmentSet:
     return review_table(read_table(expand_home(file), options))
 
 
-def review_table(table: Table) -> EnvironmentSet:
-    """Return the encoded rows, after warnings about columns that are not used or are worth a look."""
-    for what, found in (("columns not used", table.schema.dropped), ("columns to look at", table.schema.remarks)):
+def review_table(table: Table, schema: Schema | None = None) -> EnvironmentSet:
+    """Return the rows, encoded by the schema, after warnings about columns that are not used or are worth a look.
+
+    schema  None: the table's own
+    """
+    schema = schema or table.schema
+    asked = {name for name, kind in table.declared.kinds.items() if kind == "drop"}
+    unused = {name: why for name, why in schema.dropped.items() if name not in asked}
+    for what, found in (("columns not used", unused), ("columns to look at", schema.remarks)):
         if found:
             names = listed(f"{name!r} ({why})" for name, why in found.items())
             warn(f"{table.file}: {what}: {names}", DataWarning)
-    return review_vectors(table.data, table.file, table.positions)
+    ask_about_columns(table)
+    return review_vectors(table.encode(schema), table.file, table.positions)
 
 
-def _columns(file: Path | str, options: Options) -> tuple[str, str, list[str]]:
+def ask_about_columns(table: Table) -> None:
+    """Warn about numbers that may be codes of categories, and about zeroes that may mean that a value is missing."""
+    codes: dict[str, str] = {}
+    zeros: dict[str, str] = {}
+    for column in table.schema.columns:
+        if not isinstance(column, Numeric):
+            continue
+        values = as_numbers(table.frame[column.name], column.name)
+        given = ~np.isnan(values)
+        different = np.unique(values[given])
+        whole = len(different) in FEW_CODES and bool((different % 1 == 0).all())
+        if whole and given.sum() >= ROWS_PER_CODE * len(different) and column.name not in table.declared.kinds:
+            codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
+        if different[0] == 0 and len(different) > 2 and (told := _told_zeros(table, values == 0, given)):
+            zeros[column.name] = told
+    if codes:
+        names = listed(map(repr, codes))
+        which = ",".join(codes) if len(codes) == 1 else "COLUMNS"
+        ranges = listed(dict.fromkeys(codes.values()))
+        found = f"column {names} has" if len(codes) == 1 else f"columns {names} have few values,"
+        warn(
+            f"{table.file}: {found} the whole numbers {ranges}: --categorical {which} takes them as codes, --numeric "
+            f"{which} keeps them as numbers without this remark",
+            DataWarning,
+        )
+    lines = [f"column {name!r} is 0 in {told}" for name, told in zeros.items()]
+    if len(lines) > MOST_LINES:
+        lines = [f"columns {listed(map(repr, zeros))} are 0 in many rows of some environments and hardly in the others"]
+    for line in lines:
+        warn(f"{table.file}: {line}: does 0 mean missing? Then leave such cells empty", DataWarning)
+
+
+def _told_zeros(table: Table, zero: NDArray[np.bool_], given: NDArray[np.bool_]) -> str:
+    """Say where the zeroes of a column are, if they are frequent in some environments and rare in all others."""
+    counts, rows = (
+        np.bincount(table.environments[mask], minlength=len(table.environment_names)) for mask in (zero, given)
+    )
+    there = counts >= np.maximum(OFTEN * rows, FEWEST_ZEROS)
+    others = ~there & (rows > 0)
+    if not there.any() or not others.any() or (counts[others] > RARELY * rows[others]).any():
+        return ""
+    places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(there)]
+    rest = counts[others].sum()
+    return f"{listed(places, 3)} and {f'{rest} of {rows[others].sum()} rows' if rest else 'nowhere'} else"
+
+
+def _columns(file: Path | str, header: Sequence[str], options: Options) -> tuple[str, str, list[str]]:
     """Return the names of label, environment and features, all of which the file has."""
-    header = read_header(file)
     there = f"{file} has the columns {listed(map(repr, header), 30)}"
     if len(header) < 3:
         raise InputError(
@@ -140,7 +210,7 @@ def _columns(file: Path | str, options: Options) -> tuple[str, str, list[str]]:
         features.remove(label)
         features.remove(environment)
         return label, environment, features
-    features = [options.features] if options.features in header else list(map(str.strip, options.features.split(",")))
+    features = _names_in(options.features, header)
     for name in features:
         require_name(name, header, file, "column", "features")
         if name in (label, environment) or features.count(name) > 1:
@@ -148,6 +218,36 @@ def _columns(file: Path | str, options: Options) -> tuple[str, str, list[str]]:
                 f"{file}: column {name!r} is named twice: a column is a feature, the label or the environment"
             )
     return label, environment, features
+
+
+def _names_in(given: str | Sequence[str] | None, header: Sequence[str]) -> list[str]:
+    """The columns that an option names: commas separate them in a text, unless that is the name of a column."""
+    if not isinstance(given, str):
+        return list(given or ())
+    return [given] if given in header else list(map(str.strip, given.split(",")))
+
+
+def _declared(file: Path | str, header: Sequence[str], features: Sequence[str], options: Options) -> Declared:
+    """What the options say about the columns. A file may name the label, which is then not a feature all the same."""
+    said = Declared() if options.schema is None else read_declared(options.schema)
+    for name in (*said.kinds, *said.indicators):
+        require_name(name, header, file, "column", "schema")
+    kinds: dict[str, Kind] = {}
+    asked: Mapping[Kind, Any] = {
+        "categorical": options.categorical, "numeric": options.numeric, "drop": options.drop
+    }  # fmt: skip
+    for kind, given in asked.items():
+        for name in _names_in(given, header):
+            require_name(name, header, file, "column", kind)
+            if name in kinds:
+                raise InputError(
+                    f"{file}: column {name!r} is named twice, with --{kinds[name]} and --{kind}: name it once"
+                )
+            if name not in features:
+                raise InputError(f"{file}: column {name!r} must be a feature for --{kind}, got one that is not used")
+            kinds[name] = kind
+    kinds = {name: kind for name, kind in {**said.kinds, **kinds}.items() if name in features}
+    return Declared(kinds, said.indicators, options.missing_indicators)
 
 
 # ---- files
@@ -367,5 +467,5 @@ register_own_files(
     "table",
     "your table, CSV, TSV or Parquet: a row a sample, columns for label and environment",
     load_table,
-    takes="label environment features",
+    takes="label environment features categorical numeric drop schema missing_indicators",
 )
