@@ -135,6 +135,32 @@ def test_another_separator_is_told(trm, visits, command):
     assert "its separators are semicolons; save it with commas" in err
 
 
+def test_columns_as_they_are_said_to_be(trm, visits, tmp_path):
+    visits.assign(grade=np.arange(150) % 4).to_csv("graded.csv", index=False)
+    quick = ("--epochs", "1", "--device", "cpu", "--no-compare", "--algorithm", "linear", "--json")
+    code, out, err = trm("fit", "graded.csv", *NAMED, "--output", "m", *quick)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "column 'grade' has the whole numbers 0 to 3: --categorical grade takes them as codes" in err
+    said = ("--categorical", "grade,ward", "--drop", "unit,dose")
+    code, out, err = trm("fit", "graded.csv", *NAMED, "--output", "m", *quick, *said, "--force")
+    taken = {"age": "numeric", "ward": "categorical", "grade": "categorical", "dose": "not used", "unit": "not used"}
+    assert (code, err) == (0, "")
+    assert {entry["column"]: entry["taken_as"] for entry in json.loads(out)["features"]} == taken
+    code, out, err = trm("fit", "graded.csv", *NAMED, "--output", "m2", *quick, "--schema", "m/schema.json")
+    assert (code, err) == (0, "")
+    assert {entry["column"]: entry["taken_as"] for entry in json.loads(out)["features"]} == taken
+    code, out, err = trm("audit", "graded.csv", *NAMED, "--schema", "m/schema.json", "--bootstrap", "5", "--json")
+    assert (code, err) == (0, "")
+    assert {one["name"] for one in json.loads(out)["columns"]["columns"]} == {"age", "ward", "grade"}
+    run = ("--test-env", "east", "--epochs", "1", "--device", "cpu", "--quiet", "--output")
+    code, _, err = trm("train", "--data", "table:graded.csv", *NAMED, "--schema", "m/schema.json", *run, "run")
+    assert (code, err) == (0, "")
+    assert json.loads((tmp_path / "run" / "model.json").read_text())["input_shape"] == [7]  # age, 2 wards, 4 grades
+    for wrong in (("--schema", "m/model.json"), ("--missing-indicators", "some"), ("--numeric", "ward")):
+        code, _, err = trm("audit", "graded.csv", *NAMED, *wrong)
+        assert (code, err.count("\n")) == (2, 1)
+
+
 def test_json_and_an_algorithm_of_ones_own(trm, visits):
     code, out, err = trm(
         "fit", "visits.csv", *NAMED, "--output", "m", *QUICK, "--no-compare", "--algorithm", "vrex", "--json"

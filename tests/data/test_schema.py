@@ -20,7 +20,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from table_files import MIXED, encoded, schema_of
 
 from transferrisk.data import values as module
-from transferrisk.data.schema import Boolean, Categorical, Date, Note, Numeric, Schema
+from transferrisk.data.schema import Boolean, Categorical, Date, Declared, Note, Numeric, Schema, read_declared
 from transferrisk.data.values import Standardise, as_codes, as_name, moments
 from transferrisk.errors import InputError
 
@@ -415,3 +415,102 @@ def test_standardise(size):
     other.load_state_dict(standardise.state_dict())
     assert torch.equal(other(torch.from_numpy(rows)), standardise(torch.from_numpy(rows)))
     assert Standardise.fit(rows)(torch.from_numpy(rows)).dtype == torch.float32
+
+
+def declared_schema(columns, kinds=None, **said):
+    frame = pd.DataFrame(columns)
+    return Schema.infer(frame.assign(y=0, site=0), "y", "site", Declared(kinds or {}, **said)), frame
+
+
+def test_declared_kinds_go_before_what_values_suggest():
+    random = np.random.default_rng(0)
+    columns = {
+        "code": random.integers(1, 5, 60),
+        "text": random.integers(0, 900, 60).astype(str),
+        "row": np.arange(60),
+        "flag": random.integers(0, 2, 60).astype(str),
+        "day": [f"2020-01-{i % 28 + 1:02}" for i in range(60)],
+        "gone": random.normal(size=60),
+    }
+    kinds = {"code": "categorical", "text": "numeric", "row": "numeric", "flag": "boolean", "day": "categorical"}
+    schema, frame = declared_schema(columns, {**kinds, "gone": "drop"})
+    assert {column.name: column.kind for column in schema.columns} == kinds
+    assert list(schema.dropped) == ["gone"]
+    assert not schema.remarks
+    features = dict(zip(schema.feature_names, schema.encode(frame).features.numpy().T, strict=True))
+    codes = OneHotEncoder(sparse_output=False).fit_transform(columns["code"][:, None])
+    np.testing.assert_array_equal(np.stack([features[f"code={i}"] for i in range(1, 5)], 1), codes)
+    numbers = StandardScaler().fit_transform(columns["text"].astype(float)[:, None])[:, 0]
+    np.testing.assert_allclose(features["text"], numbers, atol=1e-6)
+    np.testing.assert_array_equal(features["flag"], columns["flag"].astype(float))
+    assert sum(name.startswith("day=") for name in features) == 28
+    assert schema.encode(frame.assign(gone=1)).notes == ()
+
+
+@pytest.mark.parametrize(("kind", "what"), [("numeric", "a number"), ("date", "a date"), ("boolean", "true or false")])
+def test_a_column_that_is_not_what_is_said_is_refused_with_its_row(kind, what):
+    with pytest.raises(InputError, match=rf"column 'x' has 'many' in row 3, which is not {what}"):
+        declared_schema({"x": ["1" if kind != "date" else "2020-01-01"] * 2 + ["many"]}, {"x": kind})
+    with pytest.raises(InputError, match="column 'x' must hold categories, got list values"):
+        declared_schema({"x": [[1], [2]]}, {"x": "categorical"})
+
+
+def test_without_indicators_like_scikit_learn_and_the_same_for_trees():
+    random = np.random.default_rng(1)
+    numbers, letters = random.normal(size=(300, 1)), random.choice(["a", "b", "b", "c"], (300, 1)).astype(object)
+    numbers[random.random(300) < 0.3], letters[random.random(300) < 0.3] = np.nan, np.nan
+    columns = {"x": numbers[:, 0], "c": letters[:, 0], "same": np.where(np.arange(300) % 2, np.nan, 4.0)}
+    schema, frame = declared_schema(columns)
+    bare = schema.without_indicators()
+    assert bare.feature_names == ("x", "c=a", "c=b", "c=c")
+    assert list(bare.dropped) == ["same"]
+    assert declared_schema(columns, others="never")[0] == bare
+    scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit_transform(numbers)
+    filled = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(sparse_output=False))
+    found = bare.encode(frame)
+    assert found.notes == ()
+    np.testing.assert_allclose(found.features, np.hstack([scaled, filled.fit_transform(letters)]), atol=1e-6)
+    whole, fewer = (one.encode(frame, "columns").features for one in (schema, bare))
+    np.testing.assert_array_equal(fewer, whole[:, :2])
+    assert fewer[:, 0].isnan().tolist() == np.isnan(numbers[:, 0]).tolist()
+    assert schema.without_indicators(["x"]).feature_names == ("x", "x (missing)", "c=a", "c=b", "c=c")
+    with pytest.raises(InputError, match=r"no column can be a feature: 'same' \(constant but for missing values\)"):
+        declared_schema({"same": columns["same"]}, others="never")
+
+
+def test_what_a_schema_declares_gives_it_again(tmp_path):
+    columns = {**MIXED, "same": [1] * 4, "n": [1.5, np.nan, 2.0, 3.0]}
+    schema, frame = declared_schema(columns, {"z": "categorical"}, indicators={"n": False})
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema.declaration()))
+    said = read_declared(file)
+    assert said.kinds["z"] == "categorical"
+    assert (said.indicators["n"], said.indicators["x"]) == (False, True)
+    again = Schema.infer(frame.assign(y=0, site=0), "y", "site", said)
+    assert again.columns == schema.columns
+    assert again.dropped.keys() == schema.dropped.keys()
+    edited = {"x": {"missing_indicator": False}, "c": {"kind": "drop"}}
+    file.write_text(json.dumps(schema.declaration() | edited))
+    names = Schema.infer(frame.assign(y=0, site=0), "y", "site", read_declared(file)).feature_names
+    assert names == tuple(one for one in schema.feature_names if one != "x (missing)" and not one.startswith("c="))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "is empty"),
+        ("{", "is not JSON"),
+        ("[1]", "got a list"),
+        ('{"version": 2}', "got 2 for 'version'"),
+        ('{"x": {"kind": "number"}}', "kind of column 'x' must be"),
+        ('{"x": {"kinds": "numeric"}}', "unknown key 'kinds' of column 'x': did you mean 'kind'?"),
+        ('{"x": {"missing_indicator": "no"}}', "missing_indicator of column 'x' must be"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(tmp_path, content, told):
+    (tmp_path / "schema.json").write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_declared(tmp_path / "schema.json")
+    assert told in str(caught.value)
+    assert "schema.json" in str(caught.value)
+    assert "\n" not in str(caught.value)

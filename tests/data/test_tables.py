@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -422,3 +424,91 @@ def test_a_table_is_encoded_once_by_the_schema_of_its_own_rows(tmp_path):
     held_out = part.schema.encode(table.select(torch.tensor([2, 3])).frame).features
     assert held_out.shape == (2, 3)
     assert held_out[1, 1:].tolist() == [0, 0]  # green, which the part does not have
+
+
+def test_declared_columns_are_read_as_they_are_written(tmp_path):
+    frame = frame_of(60, code=np.tile(["01", "1", "2.0"], 20), dose=np.arange(60) % 7, **{"a,b": np.arange(60) % 4})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    asked = replace(ASKED, categorical="code", numeric="a,b", drop=("dose",))
+    schema = read_table(tmp_path / "t.csv", asked).schema
+    code, both = schema.columns[1:]
+    assert (code.kind, set(code.categories)) == ("categorical", {"01", "1", "2"})
+    assert (both.name, both.kind) == ("a,b", "numeric")
+    assert "dose" in schema.dropped
+    later = read_frame(_written(tmp_path / "new.csv", b"x,code\n0,2\n0,01\n0,1.0\n"), texts=("code",))
+    assert schema.encode(later).features[:, 1:4].argmax(1).tolist() == [
+        code.categories.index(one) for one in ("2", "01", "1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"categorical": "ages"}, "has no column 'ages': did you mean 'age'?"),
+        ({"numeric": "age", "drop": "colour,age"}, "'age' is named twice, with --numeric and --drop"),
+        ({"drop": ("colour", "colour")}, "'colour' is named twice"),
+        ({"drop": "site"}, "column 'site' must be a feature for --drop"),
+        ({"numeric": "colour"}, "column 'colour' has 'red' in row 1, which is not a number"),
+        ({"drop": "age,colour"}, "no column can be a feature"),
+        ({"schema": {"colur": {"kind": "drop"}}}, "has no column 'colur': did you mean 'colour'?"),
+    ],
+)
+def test_what_is_said_about_columns_has_to_be_so(tmp_path, asked, told):
+    if "schema" in asked:
+        asked = {"schema": _written(tmp_path / "schema.json", json.dumps(asked["schema"]).encode())}
+    assert told in refused(write(tmp_path), replace(ASKED, **asked))
+
+
+def test_a_file_says_what_columns_are_and_options_go_before_it(tmp_path):
+    path = write(tmp_path)
+    file = _written(tmp_path / "schema.json", b'{"age": {"kind": "categorical"}, "colour": {"kind": "drop"}, "y": {}}')
+    by_option = replace(ASKED, schema=file, numeric="age", categorical="colour")
+    for asked, kinds in ((replace(ASKED, schema=file), ["categorical"]), (by_option, ["numeric", "categorical"])):
+        assert [column.kind for column in read_table(path, asked).schema.columns] == kinds
+    with pytest.raises(InputError, match="does not take schema"):
+        load_data("npz:x.npz", Options(schema=file))
+
+
+def remarks_on(path, asked=ASKED):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load_data(f"table:{path}", asked)
+    return [str(one.message) for one in caught]
+
+
+def test_few_whole_numbers_are_asked_about_in_one_line(tmp_path):
+    random = np.random.default_rng(0)
+    columns = {
+        "grade": random.integers(1, 5, 60),
+        "stage": random.integers(0, 3, 60),
+        "half": random.integers(0, 4, 60) / 2,
+    }
+    columns |= {"flag": random.integers(0, 2, 60), "age": random.integers(20, 60, 60)}
+    path = tmp_path / "t.csv"
+    frame_of(60, **columns).to_csv(path, index=False)
+    (line,) = remarks_on(path)
+    assert all(part in line for part in ("'grade'", "'stage'", "1 to 4", "0 to 2", "--categorical", "--numeric"))
+    assert not any(repr(name) in line for name in ("half", "flag", "age"))
+    (line,) = remarks_on(path, replace(ASKED, numeric="grade"))
+    assert "--categorical stage takes them as codes" in line
+    assert remarks_on(path, replace(ASKED, numeric="grade", categorical="stage")) == []
+    frame_of(60, **columns).iloc[:35].to_csv(path, index=False)  # too few rows for four codes
+    (line,) = remarks_on(path)
+    assert "grade" not in line
+
+
+def test_zeroes_of_some_sites_alone_are_asked_about(tmp_path):
+    random, site = np.random.default_rng(0), np.repeat(["a", "b", "c", "d"], 50)
+    chol, rain = random.normal(250, 30, (2, 200)).round(1)
+    chol[site == "a"], chol[100:120], rain[random.random(200) < 0.4] = 0, 0, 0
+    path = tmp_path / "t.csv"
+    signed = np.where(np.arange(200) < 50, 0, random.normal(size=200))
+    frame_of(200, site=site, chol=chol, rain=rain, signed=signed).to_csv(path, index=False)
+    (line,) = remarks_on(path)
+    assert (
+        "column 'chol' is 0 in 50 of 50 rows at 'a', 20 of 50 rows at 'c' and nowhere else: does 0 mean missing?"
+        in line
+    )
+    chol[150] = 0  # one of fifty in d: neither rare nor frequent
+    frame_of(200, site=site, chol=chol).to_csv(path, index=False)
+    assert remarks_on(path) == []

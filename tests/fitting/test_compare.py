@@ -134,9 +134,9 @@ def test_a_schema_is_inferred_once_for_each_training_part(tmp_path, monkeypatch)
     table(90).to_csv(tmp_path / "small.csv", index=False)
     infer, met = Schema.infer.__func__, Counter()
 
-    def counting(cls, frame, label, environment):
+    def counting(cls, frame, *said):
         met[tuple(frame.index)] += 1
-        return infer(cls, frame, label, environment)
+        return infer(cls, frame, *said)
 
     monkeypatch.setattr(Schema, "infer", classmethod(counting))
     fit(tmp_path / "small.csv", ASKED, Plan(algorithms=("erm", "groupdro"), epochs=1, device="cpu", workers=1))

@@ -37,6 +37,7 @@ FITS = [
     ("--no-compare", "--algorithm", "groupdro", "--skip-bad", "--json"),
     ("--algorithms", "erm", "--folds", "1", "--skip-bad", "--drop-small"),
     ("--algorithms", "erm", "--folds", "1", "--json"),
+    ("--no-compare", "--algorithm", "linear", "--missing-indicators", "never"),
 ]
 AUDITS = [(), ("--json",), ("--raw", "--json"), ("--ridge", "1e-3", "--skip-bad"), ("--skip-bad", "--json")]
 OUTPUTS = [("csv", ()), ("tsv", ("--id",)), ("parquet", ("--id", "--chunk-rows=7")), ("csv.gz", ("--chunk-rows=1",))]
@@ -120,11 +121,13 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 def check_model(model: Path) -> list[str]:
     """All its files can be read; the names of its classes."""
-    assert tree(model) == {"model.safetensors", "model.json", "card.md", "comparison.json", "report.html"}
+    described = strict_json((model / "model.json").read_text())
+    files = {"model.safetensors", "model.json", "card.md", "comparison.json", "report.html"}
+    assert tree(model) == files | ({"schema.json"} if described["about"]["schema"] else set())
     strict_json((model / "comparison.json").read_text())
     assert (model / "card.md").read_text().strip()
     assert "</html>" in (model / "report.html").read_text()
-    classes: list[str] = strict_json((model / "model.json").read_text())["classes"]
+    classes: list[str] = described["classes"]
     return classes
 
 
@@ -161,6 +164,8 @@ def fit_and_predict(file: File, name: str, other: str, how: tuple[str, ...], wan
 
 def audit(file: File, name: str, how: tuple[str, ...]) -> None:
     arguments = ("audit", name, *file.options, "--output", "audit.html", "--folds", "2", "--bootstrap", "5", *how)
+    if Path("model/schema.json").exists():  # what was written can be given back
+        arguments = (*arguments, "--schema", "model/schema.json")
     before = tree(Path())
     fine = judge(run_trm(*arguments), *arguments)
     assert tree(Path()) - before == ({"audit.html"} if fine else set()), arguments
