@@ -139,6 +139,7 @@ def test_small_tables_of_ones_own_need_no_batch_size(trm, tmp_path):
     rows = [f"{site},{i % 2},{i}.{k},{i % 7}" for k, site in enumerate(("a", "b", "c")) for i in range(40)]
     (tmp_path / "own.csv").write_text("\n".join(["site,label,x,y", *rows]) + "\n")
     arguments = ["train", "--data", f"table:{tmp_path / 'own.csv'}", "--environment", "site", "--label", "label"]
+    arguments += ["--numeric", "y"]
     code, _, err = trm(*arguments, "--test-env", "c", "--epochs", "1", "--evaluations", "1", "--output", tmp_path / "o")
     assert code == 0, err
     assert err.splitlines()[0].endswith("batch_size=None (the smallest environment has 32)")

@@ -512,3 +512,8 @@ def test_zeroes_of_some_sites_alone_are_asked_about(tmp_path):
     chol[150] = 0  # one of fifty in d: neither rare nor frequent
     frame_of(200, site=site, chol=chol).to_csv(path, index=False)
     assert remarks_on(path) == []
+
+
+def test_empty_bytes_are_empty_cells(tmp_path):
+    frame_of(40, site=[b"a", b"b", b"a", b""] * 10).to_parquet(tmp_path / "t.parquet")
+    assert "column 'site' is empty" in refused(tmp_path / "t.parquet")
