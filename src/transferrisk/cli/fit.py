@@ -52,7 +52,8 @@ Algorithms = Annotated[
     model_option(
         help="Candidates to compare, separated by commas: majority, linear, boosting (scikit-learn's "
         "trees), lightgbm, and networks: erm (empirical risk), groupdro (worst environment), trm (transfer risk) and "
-        "every other algorithm. Default: those named here that are installed; no trees for vectors and images."
+        "every other algorithm; blend is a weighted average of the others. Default: those named here that are "
+        "installed; no trees for vectors and images."
     ),
 ]
 Algorithm = Annotated[str | None, model_option(help="Candidate to take, whatever the comparison says.")]

@@ -68,8 +68,9 @@ if TYPE_CHECKING:
 VERSION = 2
 Kind = Literal["numeric", "categorical", "boolean", "date", "drop"]
 Indicators = Literal["auto", "always", "never"]
-Form = Literal["features", "columns"]
-"""What rows become: "features" for linear models and networks, "columns" for trees, which take categories whole"""
+Form = Literal["features", "columns", "both"]
+"""What rows become: "features" for linear models and networks, "columns" for trees, which take categories whole;
+"both" side by side for averages of such models"""
 YEAR, WEEK = 365.2425, 7
 MONDAY = 4  # the first one of 1970, in days
 WAVES = {"sin year": (np.sin, YEAR), "cos year": (np.cos, YEAR), "sin week": (np.sin, WEEK), "cos week": (np.cos, WEEK)}
@@ -493,6 +494,11 @@ class Schema:
         """Return the features of a table's rows; notes tell which columns were missing, and which were too many."""
         import pandas as pd
 
+        if form == "both":
+            first, second = self.encode(frame, "features"), self.encode(frame, "columns")
+            places = tuple(len(first.names) + place for place in second.categorical)
+            whole = torch.cat([first.features, second.features], 1)
+            return Encoded(whole, first.names + second.names, first.notes, places)
         given = _columns_by_name(frame)
         nothing = pd.Series([None] * len(frame), dtype=object)
         names = tuple(chain.from_iterable(self.names_by_column(form)))

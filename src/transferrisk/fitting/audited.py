@@ -81,7 +81,7 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
         raise InputError(
             f"{name} must hold inputs of shape {tuple(model.input_shape)}, which {folder} takes, got {shape}"
         )
-    if model.form == "columns" and model.schema is not None and source.frame is not None:
+    if model.form != "features" and model.schema is not None and source.frame is not None:
         by_features = replace(rows, inputs=model.schema.encode(source.frame).features)
     else:
         by_features = rows

@@ -30,6 +30,7 @@ from ..data import EnvironmentSet, filled
 from ..data.schema import Declared, Encoded, Form, Schema
 from ..errors import InputError, choices
 from ..models import build_model, is_registered
+from ..models.blend import BLEND
 from ..sklearn import (
     BoostingClassifier,
     LeafTransferClassifier,
@@ -86,8 +87,10 @@ NAMES = {
     "mldg": "MLDG network",
     "trm-direct": "TRM network without gradient matching",
     "trm": "TRM network",
+    BLEND: "Weighted average",
 }
-"""Candidates as people read them, from the simplest to the one with the most to it; the user's own come last."""
+"""Candidates as people read them, from the simplest to the one with the most to it; the user's own come before the
+average, which is made of others and comes last."""
 NETWORKS = ("erm", "groupdro", "trm")
 
 
@@ -101,12 +104,12 @@ def default_candidates(kind: str, trained_images: bool = False) -> tuple[str, ..
     if trained_images:
         return NETWORKS
     trees = [name for name in BASELINES if form_of(name) == "columns" and (name != "lightgbm" or find_spec("lightgbm"))]
-    return ("majority", "linear", *(trees if kind == "table" else ()), *NETWORKS)
+    return ("majority", "linear", *(trees if kind == "table" else ()), *NETWORKS, BLEND)
 
 
 def check_candidate(name: str) -> None:
-    """Refuse a name that is neither a baseline nor an algorithm."""
-    known = [*BASELINES, *available()]
+    """Refuse a name that is neither a baseline, an algorithm nor the average."""
+    known = [*BASELINES, *available(), BLEND]
     if name not in known:
         raise InputError(f"unknown algorithm {name!r}{choices(name, known)}")
 
@@ -117,11 +120,13 @@ def form_of(name: str) -> Form:
 
 
 def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> dict[str, Any]:
-    """The estimators to compare, by name; what they take of a table is encoded already."""
-    if source.kind == "images" and not plan.frozen and (trees := [name for name in algorithms if name in BASELINES]):
+    """The estimators to compare, by name; what they take of a table is encoded already. The average is not one."""
+    others = [name for name in algorithms if name in BASELINES or name == BLEND]
+    if source.kind == "images" and not plan.frozen and others:
         raise InputError(
-            f"algorithm {trees[0]!r} takes the features of a frozen backbone: add --frozen, or leave it out"
+            f"algorithm {others[0]!r} takes the features of a frozen backbone: add --frozen, or leave it out"
         )
+    algorithms = [name for name in algorithms if name != BLEND]
     networks = [name for name in algorithms if name not in BASELINES]
     made = settings_by_algorithm(networks, plan.settings)
     candidates: dict[str, Any] = dict.fromkeys(algorithms)

@@ -36,8 +36,10 @@ from ..data.environments import VALIDATION, hold_out
 from ..data.values import in_time
 from ..errors import InputError, listed
 from ..files import whole_file
+from ..models.blend import BLEND
 from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
+from .blending import FEWEST, blend_held_out
 from .candidates import NAMES, named
 from .metrics import decide_held_out, row_losses, row_scores
 
@@ -81,6 +83,7 @@ class Comparison:
     probabilities  candidate -> (n, C), the mean over seeds; nan in rows that were not held out
     metric         what `loss` and the columns after it are of
     order          environments in the order of time, where only the later ones were held out; (): in any order
+    members        candidate -> its weight in the average, where there is one; {}: there is none
     """
 
     held: Held
@@ -95,6 +98,7 @@ class Comparison:
     probabilities: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     metric: Metric = "log_loss"
     order: tuple[str, ...] = ()
+    members: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in the types of JSON."""
@@ -115,6 +119,8 @@ class Comparison:
         for name, found in algorithms.items():
             found["accuracy"] = self.accuracy[name].to_dict()
             found["log_loss"] = self.loss[name].to_dict()
+            if name == BLEND:
+                found["weights"] = dict(self.members)
         return {
             "held_out": self.held,
             "metric": self.metric,
@@ -180,6 +186,7 @@ def compare(
     metric: Metric = "log_loss",
     ordered: bool = False,
     kept: Kept | None = None,
+    blend: bool = False,
 ) -> Comparison:
     """Cross-validate estimators, each with every seed as its `random_state`.
 
@@ -190,6 +197,7 @@ def compare(
     on_trained  called with (trainings done, trainings in all)
     ordered     hold out the future only
     kept        where trainings that are done are kept, and those of a comparison that was killed are found
+    blend       whether the average of the candidates is one more, see `blending`; where `can_blend` says so
     """
     y, environments = samples.labels.numpy(), samples.environments.numpy()
     names = np.array(samples.environment_names, dtype=object)
@@ -208,6 +216,9 @@ def compare(
                     curves[name] = part.curve
     with np.errstate(invalid="ignore"):
         probabilities = {name: given / times[:, None] for name, given in found.items()}
+    members: dict[str, float] = {}
+    if blend:
+        probabilities[BLEND], members = blend_held_out(y, probabilities, environments)
     known = np.flatnonzero(times)
     index = environments[known]
     right, losses, scores = (pd.DataFrame(index=index) for _ in range(3))
@@ -241,7 +252,14 @@ def compare(
         probabilities,
         metric,
         order,
+        members,
     )
+
+
+def can_blend(samples: EnvironmentSet, folds: int | None, seed: int, ordered: bool) -> bool:
+    """Tell whether a comparison holds out enough environments to learn the weights of an average from."""
+    held, splits = _split(samples, folds, (seed,), ordered)
+    return held == "environments" and len(splits[seed]) >= FEWEST
 
 
 def _train_all(
@@ -412,6 +430,7 @@ def choose(comparison: Comparison) -> Choice:
         (found["gap"] <= found["gap_error"] + EXACT) & (found["worst_gap"] <= found["worst_error"] + EXACT) & accurate
     ]
     order = [*filter(near.__contains__, NAMES), *near.difference([*NAMES], sort=False)]
+    order.sort(key=lambda name: name == BLEND)
     taken = order[0]
     reached = f"mean {what} of {found['loss'][taken]:.3f} {where}"
     if len(found) == 1:

@@ -132,7 +132,8 @@ def _preprocessing(schema: Schema, form: Form, opset: int, ir_version: int) -> A
     """An onnx.ModelProto from columns to features (n, d)."""
     onnx = require("onnx", "onnx")
     graph = _Graph(onnx, _own_prefix(schema))
-    features = [feature for column in schema.columns for feature in _features(graph, column, form)]
+    forms: tuple[Form, ...] = ("features", "columns") if form == "both" else (form,)
+    features = [name for one in forms for column in schema.columns for name in _features(graph, column, one)]
     stacked = graph.node("Concat", *(graph.node("Unsqueeze", name, graph.whole([1])) for name in features), axis=1)
     graph.node("Cast", stacked, to=onnx.TensorProto.FLOAT, output=f"{graph.prefix}features")
     kinds = onnx.TensorProto

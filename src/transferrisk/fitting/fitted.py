@@ -24,12 +24,13 @@ from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import find_set, set_name
 from ..data.checks import review_vectors
 from ..data.environments import concatenate, retyped
-from ..data.schema import Declared, Schema
+from ..data.schema import Declared, Form, Schema
 from ..data.sets.embeddings import find_columns
 from ..data.sets.tables import ask_about_columns, read_table
 from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
 from ..files import existing_file, expand_home
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
+from ..models.blend import BLEND, Member, blend_on
 from ..models.saved import versions
 from ..models.trees import TREES, sizes_of
 from ..settings import Count, Seed, Settings, as_json
@@ -50,7 +51,7 @@ from .candidates import (
     rows_of,
     stable_schema,
 )
-from .compare import Choice, Comparison, Curve, Kept, Metric, choose, compare, curve_of
+from .compare import Choice, Comparison, Curve, Kept, Metric, can_blend, choose, compare, curve_of
 from .metrics import Calibration, Decision, learn_decision, row_losses
 from .model import Model, Origin
 
@@ -148,6 +149,17 @@ class Plan(Settings):
             raise InputError(f"algorithms must be names, each given once, got {listed(given) or 'none'}")
         if self.ordered and not self.compared:
             raise InputError("ordered (--ordered) is about the comparison, and there is none: leave out --no-compare")
+        if self.algorithm == BLEND and not self.compared:
+            raise InputError(f"algorithm {BLEND!r} takes its weights from the comparison: leave out --no-compare")
+        averaged = {*(given or ()), self.algorithm} - {BLEND, None}
+        if self.averages and given is not None and len(averaged) < 2:
+            names = listed(averaged) or "none"
+            raise InputError(f"algorithms must name two or more candidates for {BLEND!r} to average, got {names}")
+
+    @property
+    def averages(self) -> bool:
+        """Whether the weighted average of the candidates is asked for."""
+        return BLEND in (*(self.algorithms or ()), self.algorithm)
 
 
 @dataclass(frozen=True)
@@ -159,6 +171,7 @@ class Fitted:
     with_all    the same with all columns, where unstable ones were dropped; None: they were not
     decision    what was learned from the predictions for held-out environments
     curve       of the final training, with the config and the algorithm's settings it had; None: no network was trained
+                or, for an average, maybe several
     """
 
     model: Model
@@ -307,6 +320,11 @@ def fit_source(
     if plan.algorithm is not None and plan.algorithm not in names:
         names = (*names, plan.algorithm)
     candidates = make_candidates(source, plan, names)
+    if plan.algorithm == BLEND and not can_blend(source.samples, plan.folds, plan.seed, plan.ordered):
+        raise InputError(
+            f"algorithm {BLEND!r} needs three environments or more that are held out, got fewer in {source.name}: name "
+            "another"
+        )
     samples, backbone, with_all = source.samples, None, None
     if plan.drop_unstable:
         if plan.compared:
@@ -328,11 +346,13 @@ def fit_source(
         choice = Choice(names[0], "the default; nothing was compared")
     else:
         choice = choose(comparison)
-    final, decision = candidates[choice.algorithm], Decision()
-    if choice.algorithm not in BASELINES:
-        final.set_params(watch=(Steps(partial(on_progress, f"{named(choice.algorithm)} on all rows")),))
+    decision = Decision()
+    members = comparison.members if comparison is not None and choice.algorithm == BLEND else {choice.algorithm: 1.0}
     environments = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
-    final.fit(_final_rows(source, X, choice.algorithm), samples.labels.numpy(), environments=environments)
+    for name in members:
+        if name not in BASELINES:
+            candidates[name].set_params(watch=(Steps(partial(on_progress, f"{named(name)} on all rows")),))
+        candidates[name].fit(_final_rows(source, X, name), samples.labels.numpy(), environments=environments)
     if comparison is not None:
         decision = learn_decision(
             samples.labels.numpy(),
@@ -342,7 +362,9 @@ def fit_source(
             plan.metric,
             comparison.held,
         )
-    model = _whole_model(source, plan, choice.algorithm, final, backbone, options, decision)
+    trained = {name: candidates[name] for name in members}
+    model = _whole_model(source, plan, choice.algorithm, trained, members, backbone, options, decision)
+    final = candidates.get(choice.algorithm)  # None: several, for an average
     config, settings = getattr(final, "config_", None), getattr(final, "settings_", {})
     return Fitted(model, source, plan, comparison, choice, decision, curve_of(final), config, settings, with_all)
 
@@ -457,8 +479,9 @@ def _compare(
         try:
             tell = partial(on_progress, said)
             return compare(
-                candidates, X, samples, seeds, plan.folds, workers, tell, plan.metric, ordered=plan.ordered, kept=kept
-            )
+                candidates, X, samples, seeds, plan.folds, workers, tell, plan.metric, ordered=plan.ordered, kept=kept,
+                blend=plan.averages and can_blend(samples, plan.folds, plan.seed, plan.ordered),
+            )  # fmt: skip
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
         finally:
@@ -489,18 +512,26 @@ def _whole_model(
     source: Source,
     plan: Plan,
     algorithm: str,
-    final: Any,
+    trained: Mapping[str, Any],
+    weights: Mapping[str, float],
     backbone: Classifier | None,
     options: Options,
     decision: Decision,
 ) -> Model:
-    """The fitted estimator's network, behind the backbone whose features it takes where there is one.
+    """The fitted estimators' network, behind the backbone whose features it takes where there is one.
 
     Its logits are divided by the temperature that calibrates them.
     """
+    first, final = next(iter(trained.items()))
     samples, network, name, on_top, shape = source.samples, final.model_, str(plan.backbone), "", source.shape
-    sizes = sizes_of(network)
-    if sizes is not None:
+    sizes, form, members = sizes_of(network), form_of(first), None
+    if algorithm == BLEND:
+        members, form, columns = _members(source, trained, weights)
+        if backbone is None:
+            name, shape = "linear", (columns,)
+        base = backbone or build_model(name, network.head.out_features, shape, "none")
+        network, on_top, sizes = blend_on(base, members, [one.model_ for one in trained.values()]), BLEND, None
+    elif sizes is not None:
         name, shape = TREES, (final.n_features_in_,)
     elif not isinstance(final, ImageClassifier):
         on_top = getattr(final, "representation_", "linear")
@@ -528,9 +559,33 @@ def _whole_model(
         "dtype": str(network.head.weight.dtype).removeprefix("torch."),
         "origin": as_json(origin),
         "schema": None if source.schema is None else source.schema.to_dict(),
-        "form": form_of(algorithm),
+        "form": form,
         "sizes": None if sizes is None else as_json(sizes),
+        "members": as_json(members),
         "decision": decision.to_dict(),
     }
     classes = tuple(np.array(samples.class_names, dtype=object)[final.classes_])
     return Model(network, name, shape, classes, samples.environment_names, about, origin, source.schema)
+
+
+def _members(
+    source: Source, trained: Mapping[str, Any], weights: Mapping[str, float]
+) -> tuple[list[Member], Form, int]:
+    """What an average is made of, the form in which it takes rows of a table, and how many columns that has."""
+    schema = source.schema if len(set(map(form_of, trained))) > 1 else None
+    form: Form = "both" if schema is not None else form_of(next(iter(trained)))
+    members = []
+    for name, one in trained.items():
+        sizes = sizes_of(one.model_)
+        members.append(
+            Member(
+                name,
+                weights[name],
+                one.n_features_in_,
+                start=0 if schema is None or form_of(name) == "features" else len(schema.feature_names),
+                on_top=getattr(one, "representation_", "linear") if sizes is None else "",
+                dtype="float64" if one.model_.head.weight.dtype == torch.float64 else "float32",
+                sizes=None if sizes is None else as_json(sizes),
+            )
+        )
+    return members, form, max(member.start + member.width for member in members)

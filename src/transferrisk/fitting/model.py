@@ -166,7 +166,12 @@ def class_probabilities(network: Classifier, batch: Callable[[slice], Tensor], c
 def load_model(folder: Path | str) -> Model:
     """The model in a folder that `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote."""
     header = describe_folder(folder)
-    saved = load_model_folder(folder, build_saved(header))
+    try:
+        network = build_saved(header)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        cause = cause_of(error)
+        raise InputError(f"{Path(folder) / WEIGHTS} does not describe a model ({cause}): fit it again") from None
+    saved = load_model_folder(folder, network)
     _compare_description(Path(folder) / DESCRIPTION, header)
     kind = "images" if len(saved.input_shape) == 3 else "vectors"
     try:
@@ -354,7 +359,8 @@ class _Outside:
         self.places: list[int] = []  # of their features
         ranges, start = [np.empty((0, 2), np.float32)], 0
         schema = model.schema
-        widths = [] if schema is None else list(map(len, schema.names_by_column(model.form)))
+        form: Form = "columns" if model.form == "columns" else "features"  # of both, features come first
+        widths = [] if schema is None else list(map(len, schema.names_by_column(form)))
         for column, width in zip(() if schema is None else schema.columns, widths, strict=True):
             if isinstance(column, Numeric) and column.scaling.scale:
                 low, high = column.scaling.low, column.scaling.high

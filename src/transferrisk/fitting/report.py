@@ -22,11 +22,13 @@ from ..auditing.pooling import pool
 from ..auditing.shift import shift_sections, shift_sentences, shifts_json
 from ..errors import InputError, counted, listed
 from ..files import check_target, hidden_folder, new_folders, write_atomically
+from ..models.blend import BLEND
 from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
 from ..reports.render import markdown, markdown_text
 from ..reports.values import Cell, Entry
 from ..settings import dumps
+from .blending import told_members
 from .candidates import BASELINES, named
 from .compare import METRICS, Comparison, Curve, guesses
 from .fitted import Fitted, Plan, Source
@@ -363,18 +365,24 @@ def how_compared(comparison: Comparison) -> str:
             "No environment could be held out: the accuracies are on a fifth of each environment's rows, of "
             f"environments that were trained on, and say nothing about new ones{seeds}."
         )
-    held_out = len(comparison.accuracy)
+    held_out, average = len(comparison.accuracy), ""
+    if comparison.members:
+        average = (
+            f" {named(BLEND)}: {told_members(comparison.members)}; in each held-out environment it was tested with "
+            "weights that were learned without it."
+        )
     if comparison.order:
         return (
             f"Environments follow each other ({listed(comparison.order)}), and only the future was held out: each of "
             f"{held_out} later ones was tested on with all its rows, after training on the earlier ones alone{seeds}."
+            f"{average}"
         )
     which = "Each environment was held out once"
     if comparison.left_out:
         which = f"{held_out} of {held_out + comparison.left_out} environments, drawn by seed, were held out, each once"
     return (
         f"{which}: trained on the others, accuracy on all its rows, which neither "
-        f"the model nor the encoding had seen{seeds}."
+        f"the model nor the encoding had seen{seeds}.{average}"
     )
 
 
@@ -382,11 +390,13 @@ def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
     """Settings that the final model was trained with, by name."""
     samples, config, plan = fitted.source.samples, fitted.config, fitted.plan
     network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
-    if plan.frozen:
+    if plan.frozen and config is not None:
         width = len(fitted.model.network.featuriser.standardise.mean)  # type: ignore[arg-type]  # an OnFrozen
         network += f", frozen: only {plan.on_top} on its {width} features, standardised, was trained"
     trained = {"Model": named(fitted.choice.algorithm)}
-    if fitted.choice.algorithm in BASELINES:
+    if fitted.comparison is not None and fitted.choice.algorithm == BLEND:
+        trained["Model"] += f": {told_members(fitted.comparison.members)}"
+    if fitted.choice.algorithm in (*BASELINES, BLEND):
         if plan.frozen:
             trained["Features"] = f"of {plan.backbone}, frozen"
     elif config is not None and fitted.curve is not None:

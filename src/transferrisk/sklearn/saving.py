@@ -15,6 +15,7 @@ from ..data.values import Standardise
 from ..errors import InputError
 from ..files import prepare_folder
 from ..models import Classifier, OnFrozen, build_model
+from ..models.blend import BLEND, blend_on, read_members
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
 from ..models.trees import TREES, Sizes, empty_trees
 from ..settings import as_json, checked_fields
@@ -88,7 +89,8 @@ def build_saved(header: Mapping[str, Any]) -> Classifier:
     """The network that the header of a saved model describes, with weights that mean nothing yet.
 
     It is a backbone by its name or, where `on_top` names a network, that network in this `dtype` on the backbone's
-    standardised features. The backbone "linear" gives the rows themselves; "trees" are trees of these `sizes`.
+    standardised features. The backbone "linear" gives the rows themselves; "trees" are trees of these `sizes`, and
+    "blend" on top is the average of these `members`.
     """
     classes, on_top = len(header["classes"]), header["about"].get("on_top")
     if header["backbone"] == TREES:
@@ -96,6 +98,15 @@ def build_saved(header: Mapping[str, Any]) -> Classifier:
     network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
     if not on_top:
         return network
+    if on_top == BLEND:
+        members, networks = read_members(header["about"].get("members"), network.head.in_features), []
+        for member in members:
+            about = {"on_top": member.on_top, "dtype": member.dtype, "sizes": member.sizes}
+            backbone = "linear" if member.sizes is None else TREES
+            networks.append(
+                build_saved({**header, "backbone": backbone, "input_shape": [member.width], "about": about})
+            )
+        return blend_on(network, members, networks)
     dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
     top = build_model(on_top, classes, (width,), "none").to(dtype)
     return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))

@@ -1,0 +1,63 @@
+"""A weighted average of candidates, p(x) = sum_k w_k p_k(x), with weights from predictions in held-out environments.
+
+Conventions, for n rows in E environments, K candidates and C classes:
+    chances   (n, K), the probability that each candidate gives to the class that happened
+    shares    (R, n), how much each row counts in each of R problems, one in sum
+    weights   (R, K), on the simplex
+
+Each environment counts the same. What is averaged in an environment has weights that were learned without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .candidates import named
+from .metrics import Floats, Ints, row_losses
+
+STEPS = 200  # of EM; beyond them, candidates that are alike still trade weight, and little else changes
+LEAST = 0.05  # weight with which a candidate stays in the average
+FEWEST = 3  # environments that are held out, so that weights without one of them come from two
+
+
+def mixture_weights(chances: Floats, shares: Floats) -> NDArray[np.float64]:
+    """Weights with the largest sum_n shares_rn log sum_k w_rk chances_nk, by EM from equal ones.
+
+    The likelihood is concave, and a step sets each weight to the mean responsibility of its candidate.
+    """
+    weights = np.full((len(shares), chances.shape[1]), 1 / chances.shape[1])
+    for _ in range(STEPS):
+        weights *= (shares / (weights @ chances.T)) @ chances
+    return weights
+
+
+def blend_held_out(
+    labels: Ints, probabilities: Mapping[str, Floats], environments: Ints
+) -> tuple[NDArray[np.float64], dict[str, float]]:
+    """The averaged probabilities (n, C), nan in rows that were not held out, and the weights that all rows give.
+
+    Candidates with less than `LEAST` are left out of every average.
+    """
+    given = np.stack([*probabilities.values()])  # (K, n, C)
+    known = np.flatnonzero(np.isfinite(given).all((0, 2)))
+    names, places = np.unique(environments[known], return_inverse=True)
+    chances = np.exp([-row_losses(labels[known], one[known]) for one in given]).T
+    within = np.eye(len(names))[places].T  # (E, n)
+    within /= within.sum(1, keepdims=True)
+    others = 1 - np.eye(len(names))
+    among = np.concatenate([others / others.sum(1, keepdims=True), np.full((1, len(names)), 1 / len(names))])
+    weights = mixture_weights(chances, among @ within)  # without each environment, and with all
+    weights[weights < np.minimum(LEAST, weights.max(1, keepdims=True))] = 0
+    weights /= weights.sum(1, keepdims=True)
+    blended = np.full(given.shape[1:], np.nan)
+    blended[known] = np.einsum("nk,knc->nc", weights[places], given[:, known])
+    return blended, {name: float(weight) for name, weight in zip(probabilities, weights[-1], strict=True) if weight}
+
+
+def told_members(members: Mapping[str, float]) -> str:
+    """What an average is made of, the largest weight first: "0.55 Linear model, 0.45 Gradient boosting"."""
+    ordered = sorted(members, key=lambda name: -members[name])
+    return ", ".join(f"{members[name]:.2f} {named(name)}" for name in ordered)

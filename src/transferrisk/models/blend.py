@@ -1,0 +1,84 @@
+"""A weighted average of classifiers as a network, so that it is kept, exported and calibrated as each of them is.
+
+inputs   (n, k): member m takes the columns start_m to start_m + width_m
+logits   (n, C): log sum_m w_m p_m(x), with w on the simplex and p_m the member's softmax
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..settings import Bound, Count, Positive, Settings, checked_fields, convert
+from .classifier import Classifier, OnFrozen
+
+BLEND = "blend"  # the name of what is on top of the backbone in a saved model
+EXACT = 1e-6  # by which weights may miss one in sum
+
+
+@dataclass(frozen=True)
+class Member(Settings):
+    """What is kept of a member with a saved model.
+
+    name           the candidate, as in `trm fit`
+    start, width   the columns of the inputs that it takes
+    on_top, dtype  its network, as `sklearn.saving.build_saved` takes them
+    sizes          those of its trees; None: it has none
+    """
+
+    name: str
+    weight: Positive
+    width: Count
+    start: Annotated[int, Bound(least=0)] = 0
+    on_top: str = ""
+    dtype: Literal["float32", "float64"] = "float32"
+    sizes: Mapping[str, int] | None = None
+
+
+def read_members(content: Any, columns: int) -> list[Member]:
+    """The members in the description of a saved model whose inputs have so many columns."""
+    members = []
+    for i, given in enumerate(convert("members", content, tuple[dict[str, Any], ...])):
+        with checked_fields(Member, given, f"members[{i}]"):
+            members.append(Member(**given))
+    if abs(sum(member.weight for member in members) - 1) > EXACT:
+        raise InputError(f"the weights of members must sum to 1, got {[member.weight for member in members]}")
+    for member in members:
+        if member.start + member.width > columns:
+            raise InputError(
+                f"member {member.name!r} must take columns among {columns}, got {member.width} from {member.start} on"
+            )
+    return members
+
+
+class Blend(nn.Module):
+    """Inputs (n, k) to the logarithms of the averaged probabilities, (n, C), in float64."""
+
+    weights: Tensor
+
+    def __init__(self, members: Sequence[Member], networks: Sequence[Classifier]) -> None:
+        super().__init__()
+        self.spans = [(member.start, member.start + member.width) for member in members]
+        self.members = nn.ModuleList(networks)
+        weights = torch.tensor([member.weight for member in members], dtype=torch.float64)
+        self.register_buffer("weights", weights, persistent=False)  # the description keeps them
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        pairs = zip(self.members, self.spans, strict=True)
+        logs = [member(inputs[:, start:end]).double().log_softmax(1) for member, (start, end) in pairs]
+        return torch.logsumexp(torch.stack(logs) + self.weights.log()[:, None, None], 0)
+
+
+def blend_on(backbone: Classifier, members: Sequence[Member], networks: Sequence[Classifier]) -> Classifier:
+    """The average of networks on the features of a backbone, behind a head that leaves its logits as they are."""
+    classes = networks[0].head.out_features
+    top = Classifier(Blend(members, networks), classes, classes).requires_grad_(False)
+    top.head.double()
+    top.head.weight.copy_(torch.eye(classes))
+    top.head.bias.zero_()
+    return OnFrozen(backbone, top, nn.Identity()).eval()
