@@ -38,7 +38,7 @@ def test_parameters_reach_scikit_learn():
 
 def test_environments_are_weighted_by_exponentiated_gradient():
     """The weights by the formula, from the losses that the first five and ten of the fitted trees have."""
-    X, y, site = sites([0.95, 0.9, 0.2], 0)
+    X, y, site = sites([0.95, 0.9, 0.5], 0)
     X, y, site = X[200:], y[200:], site[200:]  # environments of unequal size
     found = BoostingClassifier(params=FEW, environments_lr=2.0, random_state=0).fit(X, y, environments=site)
     trees, start = found.model_.featuriser, found.model_.head.bias[1]
@@ -51,6 +51,20 @@ def test_environments_are_weighted_by_exponentiated_gradient():
     weights = np.bincount(site) * np.exp(2.0 * gains)
     np.testing.assert_allclose(found.environment_weights_, weights / weights.sum(), rtol=1e-5)
     assert found.environment_weights_[2] > 0.45  # of 0.4 of the rows
+
+
+@pytest.mark.parametrize("distinct", [9, 5000])
+def test_weights_that_hardly_move_give_the_trees_of_scikit_learn(distinct):
+    """Columns are cut before scikit-learn sees them: with few values at the same places, else at about the same."""
+    X, y, site = sites([0.9, 0.8, 0.7], 2, rows=2000)
+    X = np.round(X * distinct / 8) * 8 / distinct
+    X[::7, 1] = np.nan
+    plain, moved = (
+        BoostingClassifier(params=SMALL_TREES, environments_lr=rate, random_state=0).fit(X, y, environments=site)
+        for rate in (0.0, 1e-12)
+    )
+    off = abs(plain.predict_proba(X) - moved.predict_proba(X))
+    assert (off.max() < 1e-9) if distinct == 9 else (off.mean() < 0.02)
 
 
 def test_weighting_lowers_the_loss_of_the_worst_environment():

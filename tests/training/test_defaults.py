@@ -117,8 +117,10 @@ def test_few_images_are_trained_on_for_as_long_as_a_network_needs(side):
 
 def test_settings_are_suggested_and_those_given_are_taken():
     config = vector_config((900, 900))
-    warm_up = pytest.approx(0.4 * config.epochs)
-    assert settings_for("trm", {}, config, 3, vectors=True) == {"start_epoch": warm_up, "weights": "worst"}
+    warm_up = pytest.approx(0.6 * config.epochs)
+    assert settings_for("trm", {}, config, 3, vectors=True) == {
+        "start_epoch": warm_up, "weights": "worst", "ridge": 1e-2,
+    }  # fmt: skip
     assert settings_for("trm", {}, config, 3, vectors=False) == {"start_epoch": warm_up}
     given = {"start_epoch": 1.0, "ridge": 3.0, "weights": "eg"}
     assert settings_for("trm", given, config, 3, vectors=True) == given

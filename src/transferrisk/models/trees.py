@@ -103,19 +103,20 @@ class TreeEnsemble(nn.Module):
         the value are put down to the columns that are split; so a leaf's shares add up to its value, less the root's.
         """
         reached = self.final_nodes(inputs)
-        counts = torch.bincount(reached.flatten(), minlength=len(self.value)).double()
-        inner = torch.arange(len(self.value))[self.left != torch.arange(len(self.value))].tolist()
-        value = self.value.clone()
-        for node in reversed(inner):  # children come after their parents
-            ends = torch.stack([self.left[node], self.right[node]])
+        left, right, feature, value = (getattr(self, name).numpy() for name in ("left", "right", "feature", "value"))
+        counts = np.bincount(reached.flatten(), minlength=len(value)).astype(np.float64)
+        inner = np.flatnonzero(left != np.arange(len(value)))
+        value = value.copy()
+        for node in inner[::-1]:  # children come after their parents
+            ends = [left[node], right[node]]
             counts[node] = counts[ends].sum()
-            weights = counts[ends] / counts[node] if counts[node] else torch.full((2,), 0.5, dtype=counts.dtype)
-            value[node] = weights @ value[ends]
-        shares = value.new_zeros(len(value), columns, value.shape[1])
+            value[node] = np.average(value[ends], 0, counts[ends] if counts[node] else None)
+        parts = np.zeros((len(value), columns, value.shape[1]))
         for node in inner:
-            for end in (self.left[node], self.right[node]):
-                shares[end] = shares[node]
-                shares[end, self.feature[node]] += value[end] - value[node]
+            for end in (left[node], right[node]):
+                parts[end] = parts[node]
+                parts[end, feature[node]] += value[end] - value[node]
+        shares = torch.from_numpy(parts)
         added = nn.functional.embedding_bag(reached, shares.flatten(1), mode="sum")
         return shares, added.unflatten(1, shares.shape[1:])
 
@@ -174,11 +175,17 @@ def sizes_of(model: Classifier) -> Sizes | None:
     return Sizes(nodes, len(trees.roots), scores, subsets, categories, trees.depth)
 
 
-def from_scikit_learn(fitted: Any, order: Sequence[int], categories: Mapping[int, Sequence[int]]) -> Classifier:
+def from_scikit_learn(
+    fitted: Any,
+    order: Sequence[int],
+    categories: Mapping[int, Sequence[int]],
+    cuts: Mapping[int, NDArray[np.float64]] | None = None,
+) -> Classifier:
     """The trees of a HistGradientBoostingClassifier.
 
     order       column of the inputs -> of each column the trees were grown on
     categories  categorical column of the inputs -> the categories that it had, in order: the trees know their places
+    cuts        column of the inputs -> cuts between its values, where the trees know the number of cuts below a value
     """
     most = 1 + max((place for places in categories.values() for place in places), default=0)
     start = np.asarray(fitted._baseline_prediction, dtype=np.float64).ravel()
@@ -200,8 +207,10 @@ def from_scikit_learn(fitted: Any, order: Sequence[int], categories: Mapping[int
                     chosen = [place for i, place in enumerate(known) if words[i // 32] >> (i % 32) & 1]
                     subset = growing.add_subset(known, chosen)
                 ends = first + named["left"], first + named["right"]
-                missing_left = bool(named["missing_go_to_left"])
-                growing.nodes.append((column, named["num_threshold"], *ends, missing_left, subset, 0.0))
+                missing_left, threshold = bool(named["missing_go_to_left"]), named["num_threshold"]
+                if cuts and column in cuts and np.isfinite(threshold):
+                    threshold = float(cuts[column][int(threshold)])
+                growing.nodes.append((column, threshold, *ends, missing_left, subset, 0.0))
     return growing.classifier(len(fitted.classes_))
 
 

@@ -26,6 +26,7 @@ SMALL_TREES = {"max_iter": 50, "max_leaf_nodes": 8, "l2_regularization": 5.0, "e
 average, and 0.61 by its defaults, which take four times as long."""
 TREES_A_ROUND = 5  # grown between two looks at the environments' losses
 FEWEST_TO_TRANSFER, MOST_TO_TRANSFER = 50, 2000  # rows of an environment, and of all, by which leaves are scaled
+MOST_CUTS = 254  # of a column, as scikit-learn's
 MOST_ENVIRONMENTS = 20  # of which these are, the largest
 SCALE_STEPS, SCALE_LR = 15, 0.3  # of Adam on log s: to exp(-4.5) at the most; twice the steps are not better
 
@@ -100,27 +101,35 @@ class BoostingClassifier(Baseline):
         booster = HistGradientBoostingClassifier(
             categorical_features=range(len(first)) if first else None,
             random_state=self.random_state,
-            warm_start=self.environments_lr > 0,
+            warm_start=self._weighted,
             **self._library_params(),
         )
         counts, most = np.bincount(environments), booster.max_iter
+        # Where rows are weighted, scikit-learn looks for weighted quantiles of columns with many values, for seconds.
+        cuts = {column: _cuts(X[:, column]) for column in order if column not in categories} if self._weighted else {}
+        for column, between in cuts.items():
+            X[:, column] = np.where(np.isnan(X[:, column]), np.nan, np.searchsorted(between, X[:, column]))
         self.environment_weights_ = counts / counts.sum()
         with threadpool_limits(torch.get_num_threads(), "openmp"):
-            for trees in range(TREES_A_ROUND, most, TREES_A_ROUND) if self.environments_lr else ():
+            for trees in range(TREES_A_ROUND, most, TREES_A_ROUND) if self._weighted else ():
                 booster.set_params(max_iter=trees).fit(X[:, order], labels, self._row_weights(environments, counts))
                 chances = booster.predict_proba(X[:, order])[np.arange(len(X)), labels]
                 losses = np.bincount(environments, -np.log(np.maximum(chances, np.finfo(float).tiny))) / counts
                 moved = self.environment_weights_ * np.exp(self.environments_lr * (losses - losses.max()))
                 self.environment_weights_ = moved / moved.sum()
             booster.set_params(max_iter=most).fit(X[:, order], labels, self._row_weights(environments, counts))
-        return from_scikit_learn(booster, order, categories)
+        return from_scikit_learn(booster, order, categories, cuts)
+
+    @property
+    def _weighted(self) -> bool:
+        return self.environments_lr > 0
 
     def _library_params(self) -> dict[str, Any]:
         return dict(self.params or {})
 
     def _row_weights(self, environments: Array, counts: Array) -> Array | None:
         """q_e n / n_e of each row; None where every row counts the same."""
-        if not self.environments_lr:
+        if not self._weighted:
             return None
         return np.asarray((self.environment_weights_ * counts.sum() / counts)[environments])
 
@@ -214,6 +223,14 @@ class LeafTransferClassifier(BoostingClassifier):
             with torch.no_grad():
                 logs.clamp_(max=0)
         return logs.detach().exp()
+
+
+def _cuts(values: Array) -> Array:
+    """Cuts between the values of a column, ascending: halfway between all, or at quantiles where they are many."""
+    given = np.unique(values[~np.isnan(values)])
+    if len(given) > MOST_CUTS + 1:
+        given = np.unique(np.quantile(values[~np.isnan(values)], np.linspace(0, 1, MOST_CUTS + 1), method="nearest"))
+    return np.asarray((given[:-1] + given[1:]) / 2)
 
 
 def _rows_of_the_largest(environments: Tensor) -> Tensor:

@@ -82,15 +82,15 @@ class TransferRiskClassifier(
     algorithm : str, default="trm"
         Any of `transferrisk.algorithms.available()`.
     algorithm_params : dict or None, default=None
-        Settings of the algorithm, such as {"ridge": 1e-2}. Where they are not given, `start_epoch` is 0.4 of the
-        epochs, and TRM's `weights` are "worst".
+        Settings of the algorithm, such as {"ridge": 1e-3}. Where they are not given, `start_epoch` is 0.6 of the
+        epochs, TRM's `weights` are "worst" and its `ridge` is 0.01.
     representation : str, default="auto"
         The network below the predictor: "linear:16" learns A x + b of length 16 of a row x, so that decisions stay
         linear in x and the algorithm decides which directions they may use; "mlp:64" learns relu(A x + b); "linear"
         takes the rows as they are; or the name of any network for vectors, see `transferrisk.models.available()`.
         "auto": "linear:16" up to 500 rows, "mlp:64" beyond.
     max_epochs : int or "auto", default="auto"
-        Passes over as many rows as there are. "auto": 100 where a step sees all rows; otherwise as many as make 300 to
+        Passes over as many rows as there are. "auto": 100 where a step sees all rows; otherwise as many as make 200 to
         1000 steps, by the number of rows.
     batch_size : int, "auto" or None, default="auto"
         Rows of each environment in a step; None: all rows. "auto": all up to 500 rows, otherwise 128 of each
