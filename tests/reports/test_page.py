@@ -17,10 +17,12 @@ from transferrisk.reports import (
     Cell,
     Chapter,
     Curves,
+    Forest,
     Group,
     Heatmap,
     Mark,
     Page,
+    Spread,
     Table,
     Text,
     percent,
@@ -252,3 +254,31 @@ def test_long_tables_show_both_ends_and_files_have_all(capsys):
     assert all(f"row{i}<" in page for i in range(30))
     assert 'data-fold="3"' in page
     assert not Table("Short", ["name"], [["a"]] * 7, fold=3).folded
+
+
+@pytest.mark.parametrize("wide", [30, 62, 72, 200])
+def test_words_and_numbers_are_broken_only_where_a_terminal_is_too_narrow(capsys, monkeypatch, wide):
+    """Nothing is cut off at any width; from 62 letters on, the longest words and numbers fit beside each other."""
+    monkeypatch.setenv("COLUMNS", str(wide))
+    columns = ["Environment", "Most frequent class, %", "Calibration error", "Remark"]
+    print_values(Table("", columns, [["hospital 17", 51.25, 12.5, "a remark of a dozen words or so, to be broken"]]))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= wide
+    assert "".join(sorted("".join(lines).replace("─", "").replace(" ", ""))) == "".join(
+        sorted("".join([*columns, "hospital 17", "51.2", "12.5", "a remark of a dozen words or so, to be broken"])
+               .replace(" ", ""))
+    )  # fmt: skip
+    if wide >= 62:
+        words = set(" ".join(lines).split())
+        assert {"Environment", "frequent", "Calibration", "51.2", "17"} <= words
+
+
+def test_a_forest_of_many_environments_is_not_taller_than_one_of_some():
+    """The values of a hundred lie closer together; each of them is drawn."""
+    heights = []
+    for count in (60, 120):
+        points = {f"site {i}": (0.01 * i, 0.01 * i - 0.2, 0.01 * i + 0.2) for i in range(count)}
+        svg = page_svg(Forest("F", {"x": Spread(points, 0.5, 0.1, (0.0, 1.0))}, "effect"), {})
+        heights.append(float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', svg)[1]))
+        assert len(re.findall(r"<use ", svg)) >= count
+    assert heights[0] == heights[1]

@@ -332,8 +332,9 @@ def _expected(fitted: Fitted, figure: str) -> str:
 def fit_sections(fitted: Fitted) -> list[Section | str]:
     """Sections that a terminal shows of a fit."""
     chosen = f"Chosen: {named(fitted.choice.algorithm)}, {fitted.choice.why}."
+    by_column = fitted.columns.sentences if fitted.columns is not None else ()
     if fitted.comparison is None:
-        return [*verdict(fitted), chosen]
+        return [*verdict(fitted), chosen, *by_column]
     return [
         *verdict(fitted),
         comparison_table(fitted),
@@ -341,7 +342,7 @@ def fit_sections(fitted: Fitted) -> list[Section | str]:
         chosen,
         held_out_table(fitted),
         *(shift_sentences(fitted.shifts) if fitted.shifts else ()),
-        *(fitted.columns.sentences if fitted.columns is not None else ()),
+        *by_column,
     ]
 
 

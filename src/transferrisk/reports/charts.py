@@ -331,7 +331,7 @@ def _draw_forest(figure: FigureBase, forest: Forest) -> str:
         step = _forest_lines(spread.points) / len(points) if points else 1.0
         heights = place + 1.0 + step * np.arange(len(points))
         values, least, most = np.array([point for _, point in points]).reshape(-1, 3).T
-        axes.hlines(heights, least, most, color=SOFT, linewidth=1.5 if named else 1)
+        axes.hlines(heights, least, most, color=SOFT, linewidth=1.5 if named else 1, alpha=None if named else 0.4)
         axes.plot(values, heights, color=SOFT, linestyle="none", marker="s", markersize=5 if named else 2.5)
         if named:
             names.update(zip(heights.tolist(), (_shortened(environment, 24) for environment, _ in points), strict=True))

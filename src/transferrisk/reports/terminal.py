@@ -14,6 +14,7 @@ from datetime import timedelta
 from threading import Event, Thread
 
 from rich import box, table
+from rich.cells import cell_len
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
@@ -30,6 +31,8 @@ from rich.progress import (
 from rich.text import Text as Words
 
 from .values import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit, one_line
+
+_LONG = 16  # letters of a column of text up to which it does not give way
 
 
 def width() -> int:
@@ -50,7 +53,7 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
                     console.print()
             case Table():
                 console.print()
-                console.print(_rich_table(value, starred=not console.is_terminal))
+                console.print(_rich_table(value, not console.is_terminal, console.width))
                 lines = [(value.note if console.is_terminal else value.note.replace("Bold:", "Starred:"), "dim")]
             case Heatmap():
                 rows: list[list[Entry]] = []
@@ -81,7 +84,30 @@ def print_line(text: str, stderr: bool = False) -> None:
     Console(stderr=stderr).print(Words(one_line(text)), soft_wrap=True)
 
 
-def _rich_table(value: Table, starred: bool) -> table.Table:
+def _column_widths(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[bool], available: int
+) -> list[int | None]:
+    """Widths in which no word of a heading, no number and no short name is broken; None where rich is to decide.
+
+    The widest column gives way first.
+    """
+    wanted, least = [], []
+    for place, (name, is_number) in enumerate(zip(map(one_line, columns), numeric, strict=True)):
+        texts = [one_line(row[place].text) + "*" * row[place].bold for row in rows]
+        texts += [one_line(f"{key} {below}") for row in rows for key, below in row[place].below.items()]
+        wanted.append(max(map(cell_len, [name, *texts])))
+        words = [*name.split(), *(texts if is_number or place == 0 else ())]
+        least.append(min(wanted[-1], max(map(cell_len, words), default=0) if is_number else _LONG))
+    room = available - 2 * len(wanted)
+    if sum(wanted) <= room or sum(least) > room:
+        return [None] * len(wanted)
+    while sum(wanted) > room:
+        spare = [wide - low for wide, low in zip(wanted, least, strict=True)]
+        wanted[max(range(len(spare)), key=lambda place: (spare[place] > 0, wanted[place]))] -= 1
+    return [*wanted]
+
+
+def _rich_table(value: Table, starred: bool, available: int) -> table.Table:
     """`starred`: bold cells get a star, since bold cannot be seen in a file."""
     rows, numeric = value.cells()
     printed = table.Table(
@@ -91,9 +117,10 @@ def _rich_table(value: Table, starred: bool) -> table.Table:
         padding=(0, 1, 0, 0),
         show_edge=False,
     )
-    for name, is_number in zip(value.columns, numeric, strict=True):
+    widths = _column_widths(value.columns, rows, numeric, available)
+    for name, is_number, wide in zip(value.columns, numeric, widths, strict=True):
         heading = Words(one_line(name), overflow="fold")
-        printed.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        printed.add_column(heading, justify="right" if is_number else "left", overflow="fold", width=wide)
     for place, row in enumerate(rows):
         if place in value.folded:
             if place == value.folded.start:
