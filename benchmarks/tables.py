@@ -97,7 +97,7 @@ TABLES = {
     "doctor": Table("COUNT/rwm5yr", "docvis > 0", "year", "id docvis hospvis"),
     "happiness": Table("wooldridge/happiness", "happy", "region", "vhappy"),
     "hawks": Table("Stat2Data/Hawks", "Species", "Year", "BandNumber CaptureTime ReleaseTime"),
-    "heart": Table("COUNT/azpro", "procedure", "hospital"),
+    "heart": Table("COUNT/azpro", "procedure", "(10 * hospital).round()", "hospital"),
     "heart-attack": Table("DAAG/monica", "outcome", "yronset"),
     "heating": Table("Ecdat/Heating", "depvar", "region", "idcase"),
     "insurance": Table("AER/HealthInsurance", "insurance", "region"),
@@ -212,6 +212,7 @@ def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str,
     assert fitted.comparison is not None
     comparison, classes = fitted.comparison, list(fitted.model.classes)
     known = known[known["environment"].isin(fitted.source.sizes)]  # those with a few rows were left out
+    assert len(known) == len(fitted.source.samples), name
     future = future[future["label"].isin(classes)]
     codes = np.array([classes.index(label) for label in future["label"]])
     sites = list(comparison.accuracy.index) if comparison.held == "environments" else []
