@@ -16,7 +16,7 @@ from transferrisk.functional import optimal_predictor
 from transferrisk.sklearn import BoostingClassifier, LeafTransferClassifier
 from transferrisk.sklearn.boosting import SMALL_TREES
 
-FEW = {"max_iter": 12, "max_leaf_nodes": 4}
+FEW = {"max_iter": 24, "max_leaf_nodes": 4}
 
 
 def sites(shares, seed, rows=400):
@@ -37,14 +37,14 @@ def test_parameters_reach_scikit_learn():
 
 
 def test_environments_are_weighted_by_exponentiated_gradient():
-    """The weights by the formula, from the losses that the first five and ten of the fitted trees have."""
+    """The weights by the formula, from the losses that the first ten and twenty of the fitted trees have."""
     X, y, site = sites([0.95, 0.9, 0.5], 0)
     X, y, site = X[200:], y[200:], site[200:]  # environments of unequal size
     found = BoostingClassifier(params=FEW, environments_lr=2.0, random_state=0).fit(X, y, environments=site)
     trees, start = found.model_.featuriser, found.model_.head.bias[1]
     leaves = trees.value[trees.final_nodes(torch.from_numpy(X))].squeeze(2)  # (n, T)
     gains = np.zeros(3)
-    for grown in (5, 10):
+    for grown in (10, 20):
         chances = torch.sigmoid(start + leaves[:, :grown].sum(1)).numpy()
         losses = -np.log(np.where(y == 1, chances, 1 - chances))
         gains += [losses[site == e].mean() for e in range(3)]

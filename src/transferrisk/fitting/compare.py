@@ -273,7 +273,7 @@ def _train_all(
 ) -> dict[tuple[int, str, int], Part]:
     """The parts of all trainings, by seed, candidate and place of the split: those that were kept, and the others."""
     y, classes = samples.labels.numpy(), len(samples.class_names)
-    names = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
+    environments = samples.environments.numpy()  # and not their names: joblib takes long to hash an array of objects
     trainings = {
         (seed, name, place): rows
         for seed, folds in splits.items()
@@ -294,7 +294,9 @@ def _train_all(
     processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
     with sklearn.config_context(enable_metadata_routing=True), alone, processes:
         work = (
-            delayed(_train_part)(key, candidates[key[1]], X[key[1]] if isinstance(X, Mapping) else X, y, names, rows)
+            delayed(_train_part)(
+                key, candidates[key[1]], X[key[1]] if isinstance(X, Mapping) else X, y, environments, rows
+            )
             for key, rows in missing.items()
         )
         for key, (labels, chances, curve) in Parallel(n_jobs=workers, return_as="generator_unordered")(work):

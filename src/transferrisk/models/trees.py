@@ -80,15 +80,15 @@ class TreeEnsemble(nn.Module):
         node = self.roots.expand(x.shape[0], -1)  # len() would be a constant in an exported file
         for _ in range(self.depth):
             value = x.gather(1, self.feature[node])
-            missing = value.isnan()
-            subset = self.subset[node]
-            place = torch.where(missing, 0, value).clamp(0, self.subsets.shape[1] - 1).long()
-            way = self.subsets[subset, place]
-            by_subset = subset > 0
-            unknown = by_subset & ((way == UNSEEN) | (value >= self.subsets.shape[1]))
-            lost = missing | unknown
-            # By logic and not by `where`, which runtimes of ONNX do not have for truth values.
-            left = (by_subset & (way == LEFT)) | (~by_subset & (value <= self.threshold[node]))
+            lost, left = value.isnan(), value <= self.threshold[node]
+            if len(self.subsets) > 1:  # some split is by categories
+                subset = self.subset[node]
+                place = torch.where(lost, 0, value).clamp(0, self.subsets.shape[1] - 1).long()
+                way = self.subsets[subset, place]
+                by_subset = subset > 0
+                # By logic and not by `where`, which runtimes of ONNX do not have for truth values.
+                left = (by_subset & (way == LEFT)) | (~by_subset & left)
+                lost = lost | (by_subset & ((way == UNSEEN) | (value >= self.subsets.shape[1])))
             left = (lost & self.missing_left[node]) | (~lost & left)
             node = torch.where(left, self.left[node], self.right[node])
         return node
