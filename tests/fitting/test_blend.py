@@ -17,7 +17,7 @@ from transferrisk.data import EnvironmentSet, Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.audited import read_model_features
-from transferrisk.fitting.blending import blend_held_out, mixture_weights
+from transferrisk.fitting.blending import blend_held_out, mixture_weights, pick_members
 from transferrisk.fitting.compare import choose, compare
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.fitted import fit_source, read_source
@@ -103,6 +103,17 @@ def test_an_environment_is_averaged_with_weights_that_have_not_seen_it():
         again, told = blend_held_out(other, found, environments)
         np.testing.assert_array_equal(again[own], blended[own])
         assert told != members
+
+
+def test_members_are_those_that_lower_the_loss():
+    """Of two that are right in different rows both, of two that are alike one, and none that is worse everywhere."""
+    chances = np.full((400, 4), 0.3)
+    chances[:200, 0] = chances[:200, 1] = chances[200:, 2] = 0.9
+    chances[:, 3] = 0.25
+    members = pick_members(chances, np.full((2, 400), 1 / 400))
+    assert members[:, 2].all()
+    np.testing.assert_array_equal(members.sum(1), 2)
+    assert not members[:, 3].any()
 
 
 def test_what_weighs_little_is_left_out():

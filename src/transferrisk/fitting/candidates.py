@@ -89,9 +89,15 @@ NAMES = {
     "trm": "TRM network",
     BLEND: "Weighted average",
 }
-"""Candidates as people read them, from the simplest to the one with the most to it; the user's own come before the
-average, which is made of others and comes last."""
+"""Candidates as people read them"""
 NETWORKS = ("erm", "groupdro", "trm")
+
+
+def simplicity(name: str) -> int:
+    """How much there is to what a candidate deploys, from 0: a constant, a linear model, trees, a network, several."""
+    if name in BASELINES:
+        return 2 if form_of(name) == "columns" else [*BASELINES].index(name)
+    return 4 if name == BLEND else 3
 
 
 def named(name: str) -> str:

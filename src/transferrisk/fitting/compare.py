@@ -40,7 +40,7 @@ from ..models.blend import BLEND
 from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
 from .blending import FEWEST, blend_held_out
-from .candidates import NAMES, named
+from .candidates import named, simplicity
 from .metrics import decide_held_out, row_losses, row_scores
 
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
@@ -419,8 +419,9 @@ class Choice:
 def choose(comparison: Comparison) -> Choice:
     """Choose the simplest candidate within one standard error of the best, in the mean and in the worst environment.
 
-    A simpler candidate is not taken where that costs half a point of mean accuracy or more. Where no environment could
-    be held out, the choice goes by rows that were, and says that nothing is known about new environments.
+    Of those as simple, such as all networks, it is the one with the lowest loss. A simpler candidate is not taken where
+    that costs half a point of mean accuracy or more. Where no environment could be held out, the choice goes by rows
+    that were, and says that nothing is known about new environments.
     """
     found, what = comparison.summary, METRICS[comparison.metric]
     where = "in environments later than those trained on" if comparison.order else "in environments not trained on"
@@ -431,8 +432,7 @@ def choose(comparison: Comparison) -> Choice:
     near = found.index[
         (found["gap"] <= found["gap_error"] + EXACT) & (found["worst_gap"] <= found["worst_error"] + EXACT) & accurate
     ]
-    order = [*filter(near.__contains__, NAMES), *near.difference([*NAMES], sort=False)]
-    order.sort(key=lambda name: name == BLEND)
+    order = sorted(near, key=lambda name: (simplicity(name), found["loss"][name]))
     taken = order[0]
     reached = f"mean {what} of {found['loss'][taken]:.3f} {where}"
     if len(found) == 1:

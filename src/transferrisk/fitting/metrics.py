@@ -331,13 +331,16 @@ def _that_transfers(losses: Floats, usual: int) -> int | None:
 
     losses  environments x choices
     usual   the choice that is made without looking
+
+    It has to help by more than the standard error of what it brings. On 30 real tables, a temperature for linear models
+    that helped at all on average was worse in 20 where it was then tested, and better in 2.
     """
     count = len(losses)
     if count < 2:
         return None
-    tested = losses[np.arange(count), _without_each(losses)].mean()
+    gains = losses[:, usual] - losses[np.arange(count), _without_each(losses)]
     best = int(losses.mean(0).argmin())
-    return best if best != usual and tested < losses[:, usual].mean() else None
+    return best if best != usual and gains.mean() > gains.std(ddof=1) / count**0.5 else None
 
 
 def _without_each(losses: Floats) -> Ints:

@@ -25,7 +25,8 @@ from .splitter import encode_environments
 
 Array = NDArray[Any]
 RIDGES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
-MOST_FOLDS = 10  # environments that are held out to choose a ridge; more are dealt out to as many groups
+PATIENCE = 2  # ridges in a row that are not better than the best so far, after which weaker ones are not tried
+MOST_FOLDS = 5  # environments that are held out to choose a ridge; more are dealt out to as many groups
 
 
 class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -131,13 +132,15 @@ class LinearClassifier(Baseline):
         weights = torch.stack([(held != k).double() for k in range(K)] + [torch.ones(len(X), dtype=torch.float64)])
         weights /= weights.sum(1, keepdim=True).clamp(min=1)
         gram = (rows.mT @ rows / len(rows)).unsqueeze(0)
-        start, best = rows.new_zeros(K + 1, C, rows.shape[1]), np.inf
+        start, best, since = rows.new_zeros(K + 1, C, rows.shape[1]), np.inf, 0
         targets = one_hot(y, C, rows.dtype)
         for ridge in self.ridges:
             loss = SoftmaxLoss(rows, y, weights, C, ridge, True, gram)
             start = LBFGS().minimise(loss, start).value
             tested = [row_losses(logits_of(start[k], rows[held == k]), targets[held == k]).mean() for k in range(K)]
             if float(torch.stack(tested).mean()) < best:
-                best, chosen, self.ridge_ = float(torch.stack(tested).mean()), start[-1].clone(), ridge
+                best, chosen, self.ridge_, since = float(torch.stack(tested).mean()), start[-1].clone(), ridge, 0
+            elif (since := since + 1) == PATIENCE:
+                break
         chosen[:, -1] *= bias
         return _linear_network(X.shape[1], chosen, standardise)
