@@ -59,17 +59,21 @@ def test_other_libraries_work_with_ours(example, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "predictions"),
-    [("employment", "predictions.parquet"), ("wages", "predictions.csv"), ("claims", "predictions.csv")],
+    ("name", "predictions", "further"),
+    [
+        ("employment", "predictions.parquet", ["--epochs", "2"]),
+        ("wages", "predictions.csv", ["--epochs", "2"]),
+        ("claims", "predictions.csv", ["--algorithms", "linear,trm-leaves"]),
+    ],
 )
-def test_real_tables(example, trm, name, predictions, tmp_path, monkeypatch):
+def test_real_tables(example, trm, name, predictions, further, tmp_path, monkeypatch):
     """On a small part of the table; the commands run in this process."""
     module = example(name)
     if not reachable(module.REQUIREMENT, tmp_path):
         pytest.skip(f"pip cannot download {module.REQUIREMENT}")
     ended = []
     monkeypatch.setattr(example("shared"), "trm", lambda *arguments: ended.append(trm(*arguments)))
-    module.main([str(tmp_path), "--rows", "1500", "--fit", "--epochs", "2"])
+    module.main([str(tmp_path), "--rows", "1500", "--fit", *further])
     assert len(ended) >= 3
     assert not any(code for code, *_ in ended), ended
     for file in ("audit.html", "model/model.safetensors", "model/card.md", predictions):
