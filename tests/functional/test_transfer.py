@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import overlapping_batch, random_batch, relative
 
+from transferrisk import TransferRisk
 from transferrisk.errors import DivergedError, InputError
 from transferrisk.functional import (
     exponentiated_gradient,
@@ -249,3 +252,26 @@ def test_exponentiated_gradient_leaves_the_absent_alone():
     assert new[1] == weights[1]
     torch.testing.assert_close(new.sum(), torch.tensor(1.0))
     assert new[2] > weights[2]
+
+
+@pytest.mark.parametrize("stable", [0.6, 0.75, 0.9, 0.99])
+def test_a_shortcut_in_the_same_direction_lowers_the_transfer_risk_and_a_reversed_one_raises_it(stable):
+    """Populations, as weighted rows: a column agrees with the label in `stable` of the rows, another in a site's share.
+
+    Where the shares are 95 and 85 %, the risk itself prefers to use the second column, however good the first one is.
+    """
+
+    def risk(shares, used):
+        rows = [(e, y, s, c) for e in range(2) for y, s, c in itertools.product((0, 1), repeat=3)]
+        columns = torch.tensor([[2.0 * s - 1, used * (2.0 * c - 1)] for _, _, s, c in rows], dtype=torch.float64)
+        weights = [(stable if s == y else 1 - stable) * (shares[e] if c == y else 1 - shares[e]) for e, y, s, c in rows]
+        site, label = torch.tensor([row[0] for row in rows]), torch.tensor([row[1] for row in rows])
+        criterion = TransferRisk(ridge=1e-6, weights="worst")
+        return float(criterion(columns, label, site, sample_weights=torch.tensor(weights, dtype=torch.float64)).risk)
+
+    entropy = -(stable * np.log(stable) + (1 - stable) * np.log(1 - stable))
+    assert risk((0.95, 0.85), 0) == pytest.approx(entropy, abs=1e-3)
+    assert risk((0.95, 0.85), 1) < risk((0.95, 0.85), 0)
+    assert risk((0.95, 0.3), 1) > risk((0.95, 0.3), 0)
+    if stable == 0.9:
+        assert [risk((0.95, 0.85), used) for used in (1, 0)] == pytest.approx([0.208, 0.325], abs=1e-3)

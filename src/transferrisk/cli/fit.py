@@ -50,10 +50,10 @@ DropUnstable = Annotated[
 Algorithms = Annotated[
     str | None,
     model_option(
-        help="Candidates to compare, separated by commas: majority, linear, boosting (scikit-learn's "
-        "trees), lightgbm, and networks: erm (empirical risk), groupdro (worst environment), trm (transfer risk) and "
-        "every other algorithm; blend is a weighted average of the others. Default: those named here that are "
-        "installed; no trees for vectors and images."
+        help="Candidates to compare, separated by commas: majority, linear; trees: boosting (scikit-learn's), "
+        "lightgbm, boosting-weighted (small, environments weighted), trm-leaves (transfer risk on leaves); networks: "
+        "erm (empirical risk), groupdro (worst environment), trm (transfer risk) and every other algorithm; blend, a "
+        "weighted average of others. Default: those named here that are installed; no trees for vectors and images."
     ),
 ]
 Algorithm = Annotated[str | None, model_option(help="Candidate to take, whatever the comparison says.")]
