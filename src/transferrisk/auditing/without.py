@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _GROUPS = 10  # of environments that are left out in turn
 _TOLERANCE = 1e-8  # of the loss that is minimised; that elsewhere is then known to about 1e-4
-_ROWS = 10_000  # samples that missing-value indicators are judged by
+_ROWS = 3000  # samples that missing-value indicators are judged by
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def fit(self, X: Integers, y: Any = None, environments: Any = None) -> Self:
         rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
         self.schema_ = Schema.infer(rows, self.label, self.environment, declared)
-        self.schema_ = settle_indicators(self.schema_, declared, rows, y, environments)
+        if self.form == "features" or self.drop_unstable:  # trees see that a value is missing in either case
+            self.schema_ = settle_indicators(self.schema_, declared, rows, y, environments)
         if self.drop_unstable:
             self.schema_ = stable_schema(self.schema_, self.schema_.encode(rows).features, y, environments)
         return self

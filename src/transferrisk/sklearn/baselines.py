@@ -136,7 +136,7 @@ class LinearClassifier(Baseline):
         targets = one_hot(y, C, rows.dtype)
         for ridge in self.ridges:
             loss = SoftmaxLoss(rows, y, weights, C, ridge, True, gram)
-            start = LBFGS().minimise(loss, start).value
+            start = LBFGS(1e-8).minimise(loss, start).value
             tested = [row_losses(logits_of(start[k], rows[held == k]), targets[held == k]).mean() for k in range(K)]
             if float(torch.stack(tested).mean()) < best:
                 best, chosen, self.ridge_, since = float(torch.stack(tested).mean()), start[-1].clone(), ridge, 0
