@@ -288,9 +288,8 @@ def _class_differences(
     num_classes: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """T (C, C - 1), the pairs of classes a < b, (P,) each, and (T_a - T_b)(T_a - T_b)^T, (P, (C - 1)^2)."""
-    directions = torch.zeros(num_classes, num_classes - 1, dtype=dtype, device=device)
-    for k in range(1, num_classes):
-        directions[:k, k - 1], directions[k, k - 1] = 1.0, -float(k)
+    row, column = torch.arange(num_classes, device=device).unsqueeze(1), torch.arange(num_classes - 1, device=device)
+    directions = torch.where(row <= column, 1, torch.where(row == column + 1, -row, 0)).to(dtype)
     directions = directions / directions.norm(dim=0)
     a, b = torch.triu_indices(num_classes, num_classes, 1, device=device)
     apart = directions[a] - directions[b]
@@ -336,7 +335,9 @@ class Hessian:
         T^T J_i T = sum over a < b of S_ia S_ib (T_a - T_b)(T_a - T_b)^T is a sum of positive terms, without cancelling.
         """
         S, C = self.probabilities, rhs.shape[1]
-        directions, a, b, squares = _class_differences(C, S.dtype, S.device)
+        # What a CUDA graph computes belongs to the graph, and must not be kept for others.
+        differences = _class_differences if S.device.type == "cpu" else _class_differences.__wrapped__
+        directions, a, b, squares = differences(C, S.dtype, S.device)
         jacobian = ((S[..., a] * S[..., b]) @ squares).unflatten(-1, (C - 1, C - 1))  # (B, n, C - 1, C - 1)
         inside = directions.mT @ rhs
         solved = solve_positive(self._assemble(jacobian), inside.flatten(1)).view_as(inside)
