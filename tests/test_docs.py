@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from transferrisk.experiments.tasks import TASKS
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "results").rglob("README.md"))
@@ -40,9 +42,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
 def test_the_guide_to_plugins_shows_the_example_package(tmp_path):
     """Its fragments are those of the package, which is installed and run by a test of its own; the others run."""
     package = [path.read_text(encoding="utf-8") for path in (ROOT / "examples" / "plugin").rglob("*.py")]
-    for block in blocks(PLUGINS, "python"):
-        if not any(block.strip() in source for source in package):
-            exec(compile(block, str(PLUGINS), "exec"), {"__name__": "__main__"})
+    with TASKS.temporary():
+        for block in blocks(PLUGINS, "python"):
+            if not any(block.strip() in source for source in package):
+                exec(compile(block, str(PLUGINS), "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -105,15 +105,15 @@ def test_an_environment_is_averaged_with_weights_that_have_not_seen_it():
         assert told != members
 
 
-def test_members_are_those_that_lower_the_loss():
-    """Of two that are right in different rows both, of two that are alike one, and none that is worse everywhere."""
-    chances = np.full((400, 4), 0.3)
-    chances[:200, 0] = chances[:200, 1] = chances[200:, 2] = 0.9
-    chances[:, 3] = 0.25
-    members = pick_members(chances, np.full((2, 400), 1 / 400))
-    assert members[:, 2].all()
-    np.testing.assert_array_equal(members.sum(1), 2)
-    assert not members[:, 3].any()
+def test_members_are_the_few_with_the_largest_weights():
+    """Candidate k is right in the rows of a part of its own, the k-th largest; the last one is worse everywhere."""
+    sizes = np.array([130, 110, 90, 70, 50, 30])
+    chances = np.where(np.repeat(np.eye(6), sizes, 0) > 0, 0.9, 0.1)
+    chances = np.concatenate([chances, np.full((480, 1), 0.05)], 1)
+    members = pick_members(chances, np.full((2, 480), 1 / 480))
+    np.testing.assert_array_equal(members, [[True] * 4 + [False] * 3] * 2)
+    few = pick_members(chances[:, [0, 6]], np.full((1, 480), 1 / 480))
+    np.testing.assert_array_equal(few, [[True, False]])
 
 
 def test_what_weighs_little_is_left_out():

@@ -55,7 +55,7 @@ def page(browser, file):
 
 def soon(page, condition):
     """A browser hears of another medium with its next frame."""
-    WebDriverWait(page, 10).until(lambda _: condition())
+    WebDriverWait(page, 60).until(lambda _: condition())
 
 
 def reload_until(page, file, condition):

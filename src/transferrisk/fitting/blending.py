@@ -20,14 +20,11 @@ from .metrics import Floats, Ints, row_losses
 
 STEPS = 200  # of EM; beyond them, candidates that are alike still trade weight, and little else changes
 MOST = 4  # members of an average, each of which is trained again in the end
-WORTH = 1e-3  # of log loss that a further member has to bring
-TRIAL_STEPS, TRIAL_ROWS = 20, 4000  # of EM and for it, by which members are picked
+LEAST = 0.05  # weight among all candidates with which one becomes a member
 FEWEST = 3  # environments that are held out, so that weights without one of them come from two
 
 
-def mixture_weights(
-    chances: Floats, shares: Floats, members: NDArray[np.bool_] | None = None, steps: int = STEPS
-) -> NDArray[np.float64]:
+def mixture_weights(chances: Floats, shares: Floats, members: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
     """Weights with the largest sum_n shares_rn log sum_k w_rk chances_nk, by EM from equal ones.
 
     The likelihood is concave, and a step sets each weight to the mean responsibility of its candidate.
@@ -36,30 +33,16 @@ def mixture_weights(
     """
     among = np.ones((len(shares), chances.shape[1])) if members is None else members.astype(np.float64)
     weights: NDArray[np.float64] = among / among.sum(1, keepdims=True)
-    for _ in range(steps):
+    for _ in range(STEPS):
         weights *= (shares / (weights @ chances.T)) @ chances
     return weights
 
 
 def pick_members(chances: Floats, shares: Floats) -> NDArray[np.bool_]:
-    """Pick candidates to average, (R, K): the best one, then again and again the one that lowers the log loss most.
-
-    It ends with `MOST` of them, or where the next one would not bring `WORTH`.
-    """
-    rows = np.random.default_rng(0).permutation(len(chances))[:TRIAL_ROWS]
-    chances, shares = chances[rows], shares[:, rows] / shares[:, rows].sum(1, keepdims=True)
-    R, K = len(shares), chances.shape[1]
-    members, reached = np.zeros((R, K), bool), np.full(R, np.inf)
-    for _ in range(MOST):
-        losses = np.empty((R, K))
-        for k in range(K):
-            tried = members | (np.arange(K) == k)
-            weights = mixture_weights(chances, shares, tried, TRIAL_STEPS)
-            losses[:, k] = -(shares * np.log(weights @ chances.T)).sum(1)
-        better = losses.min(1) < reached - WORTH
-        members[better, losses.argmin(1)[better]] = True
-        reached = np.where(better, losses.min(1), reached)
-    return members
+    """Pick candidates to average, (R, K): the `MOST` with the largest weights among all, if they have `LEAST`."""
+    weights = mixture_weights(chances, shares)
+    rank = (-weights).argsort(1).argsort(1)
+    return np.asarray((rank < MOST) & (weights >= np.minimum(LEAST, weights.max(1, keepdims=True))))
 
 
 def blend_held_out(

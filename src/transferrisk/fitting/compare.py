@@ -375,8 +375,9 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
 
     Means over environments are those of a random-effects model (`auditing.pooling`): an environment with few rows, in
     which little is known, counts less than one with many. The gap to the best candidate is pooled from the differences
-    of the same rows. The worst environment of a candidate need not be that of the best one; where it is the same, rows
-    are compared in pairs there too.
+    of the same rows; its standard error is that of their mean over these environments, not over all that there may be,
+    which with few of them would let anything simple pass. The worst environment of a candidate need not be that of the
+    best one; where it is the same, rows are compared in pairs there too.
     """
     scores = scores.dropna()
     groups = scores.groupby(level=0)
@@ -388,11 +389,12 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     gaps, paired = apart.mean(), _error_variances(apart.var(ddof=0), rows)
     found = {}
     for name in scores:
-        gap, error = (0.0, 0.0) if name == best else _pooled(gaps[name], paired[name])
+        gap, error = _pooled(gaps[name], paired[name])[0], float(np.sqrt(paired[name].sum()) / len(paired))
         same = worst[name] == worst[best]
         variance = paired[name][worst[name]] if same else own[name][worst[name]] + own[best][worst[best]]
         highest = means[name].max()
         found[name] = (loss[name], highest, gap, error, highest - means[best].max(), float(np.sqrt(variance)))
+    found[best] = (loss[best], means[best].max(), 0.0, 0.0, 0.0, 0.0)
     columns = ["loss", "worst_loss", "gap", "gap_error", "worst_gap", "worst_error"]
     return pd.DataFrame.from_dict(found, "index", columns=columns)
 
