@@ -74,10 +74,10 @@ BASELINES = {
 NAMES = {
     "majority": "Majority class",
     "linear": "Linear model",
-    "boosting-weighted": "Small boosted trees, environments weighted",
+    "boosting-weighted": "Weighted boosting",
     "trm-leaves": "TRM on boosted leaves",
     "boosting": "Gradient boosting",
-    "lightgbm": "Gradient boosting (LightGBM)",
+    "lightgbm": "LightGBM boosting",
     "erm": "ERM network",
     "reweight": "Reweighted network",
     "groupdro": "GroupDRO network",

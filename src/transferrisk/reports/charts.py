@@ -32,7 +32,8 @@ LONG = 20  # letters of a name for which there is no room beside a drawing
 INK, SOFT, GRID, PAPER = "#000000", "#55606c", "#d0d7de", "#ffffff"
 EXTRA = {
     "#d1662b": "#d36e36", "#2f8f5b": "#449a6b", "#b0952c": "#b0952c", "#0f766e": "#4b9892", "#be185d": "#d56996",
-    "#6d4c41": "#a08b84", "#5e8c00": "#6e981a", "#9333ea": "#ae66ef", "#b45309": "#c3753a",
+    "#6d4c41": "#a08b84", "#5e8c00": "#6e981a", "#9333ea": "#ae66ef", "#b45309": "#c3753a", "#1e6fb8": "#5b97cf",
+    "#7a5195": "#a283b7",
 }  # fmt: skip
 """Colours of names that are not methods, on a light page -> on a dark one."""
 DARK = (
