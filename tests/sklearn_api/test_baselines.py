@@ -48,6 +48,29 @@ def test_the_ridge_is_the_best_in_held_out_environments():
     assert LinearClassifier().fit(X[site < 2], y[site < 2], environments=site[site < 2]).ridge_ < 3e-2
 
 
+def test_each_environment_counts_the_same_in_the_choice_of_the_ridge():
+    """Six environments are held out in five groups; the small one that shares a group with a large one has its say."""
+    random = np.random.default_rng(2)
+    site = np.repeat(np.arange(6), [2000, 60, 60, 60, 60, 60])
+    y = random.integers(2, size=len(site))
+    X = np.stack([2 * y - 1 + random.normal(size=len(y)) / 2, random.normal(size=len(y))], 1)
+    X[site == 5, 0] *= -1
+    losses = []
+    for ridge in (1e-1, 1e-3):
+        tested = np.zeros(6)
+        for fold in range(5):
+            train = site % 5 != fold
+            found = LinearClassifier([ridge]).fit(X[train], y[train], environments=site[train])
+            for e in np.unique(site[~train]):
+                chances = found.predict_proba(X[site == e])[np.arange((site == e).sum()), y[site == e]]
+                tested[e] = -np.log(chances).mean()
+        losses.append((tested.mean(), tested[:5].mean()))
+    (strong, without_last), (weak, weak_without_last) = losses
+    assert strong < weak
+    assert without_last > weak_without_last
+    assert LinearClassifier([1e-1, 1e-3]).fit(X, y, environments=site).ridge_ == 1e-1
+
+
 def test_they_are_cross_validated_over_environments(rows):
     X, y, site = rows
     with sklearn.config_context(enable_metadata_routing=True):

@@ -143,3 +143,20 @@ def test_columns_of_a_frame_with_a_categorical_type_are_categories(make):
     assert (found.model_.featuriser.subset > 0).any()
     new = make({"colour": category[make](["violet", "green", "red", "green"]), "x": np.zeros(4)})
     assert found.predict(new)[1:].tolist() == [1, 0, 1]  # by the name of a category, whatever its place in this frame
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_categories_are_found_by_value_whatever_the_type_they_come_in():
+    random = np.random.default_rng(0)
+    size, x = random.choice([10, 20, 30, 40], 500), random.normal(size=500)
+    y = np.isin(size, [10, 30]).astype(int)
+    numbers = pd.DataFrame({"size": size, "x": x})
+    for values in (size, size.astype(str)):
+        frame = numbers.assign(size=pd.Categorical(values))
+        found = BoostingClassifier(random_state=0).fit(frame, y)
+        expected = found.predict_proba(frame)
+        for same in (frame.assign(size=values), frame.assign(size=values.astype(object)), frame.to_numpy()):
+            np.testing.assert_array_equal(found.predict_proba(same), expected)
+    found = BoostingClassifier(random_state=0).fit(numbers, y)
+    with pytest.raises(InputError, match=r"'size' must hold numbers.*got categories"):
+        found.predict(numbers.assign(size=pd.Categorical(size)))

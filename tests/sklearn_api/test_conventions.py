@@ -16,7 +16,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from transferrisk.algorithms import ALGORITHMS, Algorithm, available, register
 from transferrisk.errors import EnvironmentWarning, InputError
-from transferrisk.sklearn import TransferRiskClassifier
+from transferrisk.sklearn import (
+    BoostingClassifier,
+    LeafTransferClassifier,
+    LinearClassifier,
+    MajorityClassifier,
+    TransferRiskClassifier,
+)
 
 X, y, SITE = sites(60, (0.9, 0.3, 0.6))
 
@@ -31,7 +37,15 @@ def short(algorithm="trm", **parameters):
 @pytest.mark.filterwarnings("ignore::transferrisk.errors.EnvironmentWarning")
 @pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
 @parametrize_with_checks(
-    [TransferRiskClassifier(), TransferRiskClassifier("erm", representation="linear:16", standardise=False)]
+    [
+        TransferRiskClassifier(),
+        TransferRiskClassifier("erm", representation="linear:16", standardise=False),
+        MajorityClassifier(),
+        LinearClassifier(),
+        BoostingClassifier(params={"max_iter": 5}),
+        BoostingClassifier(params={"max_iter": 5}, environments_lr=0.5),
+        LeafTransferClassifier(params={"max_iter": 5}),
+    ]
 )
 def test_scikit_learn_s_own_checks(estimator, check):
     check(estimator)
@@ -112,9 +126,12 @@ def test_kinds_of_environments_make_no_difference():
         ([*SITE[:-1], None], f"environments .* row {len(SITE) - 1}"),
     ],
 )
-def test_environments_that_are_refused(environments, message):
+@pytest.mark.parametrize(
+    "classifier", [short(), MajorityClassifier(), LinearClassifier(), BoostingClassifier(), LeafTransferClassifier()]
+)
+def test_environments_that_are_refused(classifier, environments, message):
     with pytest.raises(ValueError, match=message):
-        short().fit(X, y, environments=environments)
+        classifier.fit(X, y, environments=environments)
 
 
 @pytest.mark.parametrize("environments", [None, ["here"] * len(X)])

@@ -54,7 +54,7 @@ Integers = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Candidate:
     """A candidate that is not a network: its estimator for a seed, and the form in which it takes rows of a table."""
 
     make: Callable[[int], Any]
@@ -62,14 +62,14 @@ class Baseline:
 
 
 BASELINES = {
-    "majority": Baseline(lambda seed: MajorityClassifier()),
-    "linear": Baseline(lambda seed: LinearClassifier()),
-    "boosting": Baseline(lambda seed: BoostingClassifier(random_state=seed), "columns"),
-    "lightgbm": Baseline(lambda seed: BoostingClassifier("lightgbm", random_state=seed), "columns"),
-    "boosting-weighted": Baseline(
+    "majority": Candidate(lambda seed: MajorityClassifier()),
+    "linear": Candidate(lambda seed: LinearClassifier()),
+    "boosting": Candidate(lambda seed: BoostingClassifier(random_state=seed), "columns"),
+    "lightgbm": Candidate(lambda seed: BoostingClassifier("lightgbm", random_state=seed), "columns"),
+    "boosting-weighted": Candidate(
         lambda seed: BoostingClassifier(params=SMALL_TREES, environments_lr=0.5, random_state=seed), "columns"
     ),
-    "trm-leaves": Baseline(lambda seed: LeafTransferClassifier(random_state=seed), "columns"),
+    "trm-leaves": Candidate(lambda seed: LeafTransferClassifier(random_state=seed), "columns"),
 }
 NAMES = {
     "majority": "Majority class",

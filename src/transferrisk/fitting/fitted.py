@@ -348,7 +348,7 @@ def fit_source(
         choice = choose(comparison)
     decision = Decision()
     members = comparison.members if comparison is not None and choice.algorithm == BLEND else {choice.algorithm: 1.0}
-    environments = np.array(samples.environment_names, dtype=object)[samples.environments.numpy()]
+    environments = samples.environments.numpy()  # as in the comparison: names would sort in another order
     for name in members:
         if name not in BASELINES:
             candidates[name].set_params(watch=(Steps(partial(on_progress, f"{named(name)} on all rows")),))

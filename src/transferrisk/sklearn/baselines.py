@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_consistent_length
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..data.values import Standardise
@@ -33,18 +35,32 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     """Takes rows X (n, k), labels and environments, and keeps a fitted network as `model_`."""
 
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
+    _takes_gaps: ClassVar[bool] = False  # missing values (nan) and columns of a frame with a categorical type
     model_: Classifier
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._takes_gaps
+        return tags
 
     def fit(self, X: Any, y: Any, environments: Any = None) -> Self:
         """Fit to rows X (n, k), labels y (n,) and the environment of each row (n,)."""
-        X, self._categories = _as_numbers(X, {})
-        X, y = validate_data(self, X, y, dtype=np.float32, ensure_all_finite="allow-nan")
+        self._categories = _categories_of(X) if self._takes_gaps else {}
+        X, y = self._validated(X, y=y)
+        check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y must hold two or more classes, got one class only, {self.classes_.tolist()[0]!r}")
         _, index = encode_environments(["all"] * len(X) if environments is None else environments)
+        check_consistent_length(X, index)
         self.model_ = self._fitted(X, labels, index)
         return self
+
+    def _validated(self, X: Any, **more: Any) -> Any:
+        """Rows as float32, and labels where they are given too; scikit-learn refuses what does not fit."""
+        X = _with_codes(X, self._categories) if self._takes_gaps else X
+        finite = "allow-nan" if self._takes_gaps else True
+        return validate_data(self, X, **more, dtype=np.float32, ensure_all_finite=finite)
 
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
         raise NotImplementedError
@@ -52,30 +68,47 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities (n, C), in the order of `classes_`."""
         check_is_fitted(self)
-        X = _as_numbers(X, self._categories)[0]
-        X = validate_data(self, X, dtype=np.float32, ensure_all_finite="allow-nan", reset=False)
+        rows = torch.from_numpy(np.ascontiguousarray(self._validated(X, reset=False)))
         with torch.no_grad():
-            parts = torch.from_numpy(np.ascontiguousarray(X)).split(1 << 14)
-            return torch.cat([self.model_(part).double().softmax(1) for part in parts]).numpy()
+            return torch.cat([self.model_(chunk).double().softmax(1) for chunk in rows.split(1 << 14)]).numpy()
 
     def predict(self, X: Any) -> Array:
         """The likeliest label, (n,)."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        likeliest = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[likeliest])
 
 
-def _as_numbers(X: Any, known: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
-    """A table with its categories by their codes, and the categories of each such column, by its place.
-
-    Codes are places among the `known` categories of the column, or its own; nan where a value is missing or new.
-    """
+def _categories_of(X: Any) -> dict[int, Any]:
+    """The categories of each column of a frame with a categorical type, by the column's place."""
     X = X.to_pandas() if hasattr(X, "to_pandas") else X  # of polars
     places = [i for i, dtype in enumerate(getattr(X, "dtypes", ())) if str(dtype) == "category"]
-    found = {i: known.get(i, X.iloc[:, i].cat.categories) for i in places}
-    X = X.copy() if places else X
-    for i, categories in found.items():
-        codes = X.iloc[:, i].cat.set_categories(categories).cat.codes.to_numpy(np.float64)
-        X[X.columns[i]] = np.where(codes < 0, np.nan, codes)
-    return X, found
+    return {i: X.iloc[:, i].cat.categories for i in places}
+
+
+def _with_codes(X: Any, categories: Mapping[int, Any]) -> Any:
+    """Rows with the place of a value among the categories of its column; nan where it is missing or not among them.
+
+    Columns that have `categories` may come as any type; others must not come as categories.
+    """
+    import pandas as pd
+
+    X = X.to_pandas() if hasattr(X, "to_pandas") else X
+    numeric = [i for i in _categories_of(X) if i not in categories]
+    if numeric:
+        raise InputError(f"column {X.columns[numeric[0]]!r} must hold numbers, as in fit, got categories")
+    if not categories:
+        return X
+    X = X.copy() if isinstance(X, pd.DataFrame) else np.array(X, dtype=object)
+    if X.ndim != 2 or X.shape[1] <= max(categories):
+        return X  # refused by its shape
+    for i, seen in categories.items():
+        codes = seen.get_indexer(pd.Index(X.iloc[:, i] if isinstance(X, pd.DataFrame) else X[:, i]))
+        codes = np.where(codes < 0, np.nan, codes)
+        if isinstance(X, pd.DataFrame):
+            X.isetitem(i, codes)
+        else:
+            X[:, i] = codes
+    return X
 
 
 def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> Classifier:
@@ -90,6 +123,11 @@ def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> 
 class MajorityClassifier(Baseline):
     """The shares of the classes, whatever the row: what every other classifier has to beat."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
         shares = np.bincount(labels) / len(labels)
         W = torch.zeros(len(shares), X.shape[1] + 1, dtype=torch.float64)
@@ -101,9 +139,9 @@ class MajorityClassifier(Baseline):
 class LinearClassifier(Baseline):
     """Multinomial logistic regression on standardised columns; the ridge has the least loss in held-out environments.
 
-    Each environment is held out once, and each counts the same in the choice; with one environment, a fifth of the rows
-    is held out at a time. The intercept is not penalised: its ridge is a thousandth of the others', a constant column
-    being that much larger.
+    Each environment is held out once, by itself or, where there are more than five, together with others, and each
+    counts the same in the choice; with one environment, a fifth of the rows is held out at a time. The intercept is not
+    penalised: its ridge is a thousandth of the others', a constant column being that much larger.
 
     Parameters
     ----------
@@ -126,8 +164,8 @@ class LinearClassifier(Baseline):
         bias = 1000**0.5
         rows = torch.cat([(rows64 - mean) / scale, rows64.new_full((len(X), 1), bias)], 1)  # (n, d + 1)
         y, C = torch.from_numpy(labels), len(self.classes_)
-        groups = environments if environments.max() > 0 else np.arange(len(X)) % 5
-        held = torch.from_numpy(groups % MOST_FOLDS)
+        groups = torch.from_numpy(environments if environments.max() > 0 else np.arange(len(X)) % MOST_FOLDS)
+        held, counts = groups % MOST_FOLDS, groups.bincount()
         K = int(held.max()) + 1
         weights = torch.stack([(held != k).double() for k in range(K)] + [torch.ones(len(X), dtype=torch.float64)])
         weights /= weights.sum(1, keepdim=True).clamp(min=1)
@@ -137,9 +175,12 @@ class LinearClassifier(Baseline):
         for ridge in self.ridges:
             loss = SoftmaxLoss(rows, y, weights, C, ridge, True, gram)
             start = LBFGS(1e-8).minimise(loss, start).value
-            tested = [row_losses(logits_of(start[k], rows[held == k]), targets[held == k]).mean() for k in range(K)]
-            if float(torch.stack(tested).mean()) < best:
-                best, chosen, self.ridge_, since = float(torch.stack(tested).mean()), start[-1].clone(), ridge, 0
+            losses = rows.new_empty(len(rows))
+            for k in range(K):
+                losses[held == k] = row_losses(logits_of(start[k], rows[held == k]), targets[held == k])
+            tested = float((groups.bincount(losses) / counts).mean())
+            if tested < best:
+                best, chosen, self.ridge_, since = tested, start[-1].clone(), ridge, 0
             elif (since := since + 1) == PATIENCE:
                 break
         chosen[:, -1] *= bias

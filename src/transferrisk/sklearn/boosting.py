@@ -59,6 +59,8 @@ class BoostingClassifier(Baseline):
     environment_weights_ : (E,) the last q, of the environments in sorted order
     """
 
+    _takes_gaps = True
+
     def __init__(
         self,
         library: Literal["scikit-learn", "lightgbm"] = "scikit-learn",
