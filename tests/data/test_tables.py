@@ -18,7 +18,7 @@ from table_files import ASKED, TEXT, frame_of, refused, write
 from transferrisk.data import Options, load_data
 from transferrisk.data.checks import review, twins
 from transferrisk.data.environments import EnvironmentSet
-from transferrisk.data.sets.tables import read_frame, read_table
+from transferrisk.data.sets.tables import read_frame, read_frames, read_table
 from transferrisk.data.values import as_numbers
 from transferrisk.errors import DataWarning, InputError
 
@@ -495,6 +495,30 @@ def test_few_whole_numbers_are_asked_about_in_one_line(tmp_path):
     frame_of(60, **columns).iloc[:35].to_csv(path, index=False)  # too few rows for four codes
     (line,) = remarks_on(path)
     assert "grade" not in line
+
+
+def test_codes_of_some_sites_alone_are_asked_about_where_they_lie_apart(tmp_path):
+    random, site = np.random.default_rng(0), np.repeat(["a", "b", "c", "d"], 50)
+    pressure, score = random.normal(120, 15, 200).round(), random.normal(0, 60, 200).round()
+    pressure[10:20], score[10:40] = -999, -99  # which is among the scores
+    path = tmp_path / "t.csv"
+    frame_of(200, site=site, pressure=pressure, score=score).to_csv(path, index=False)
+    (line,) = remarks_on(path)
+    assert "column 'pressure' is -999 in 10 of 50 rows at 'a' and nowhere else" in line
+
+
+def test_marks_among_numbers_count_as_missing(tmp_path):
+    """In a column of numbers alone, as it is read for a fit and in parts; other columns keep them."""
+    path = tmp_path / "t.csv"
+    marked = frame_of(6, x=["1", "?", "2.5", ".", "", "4"], word=["a", "?", "b", "-", "a", "b"])
+    marked.to_csv(path, index=False)
+    with pytest.warns(DataWarning, match="'x'"):
+        found = read_frame(path)
+    np.testing.assert_array_equal(found["x"], [1, np.nan, 2.5, np.nan, np.nan, 4])
+    assert found["word"].tolist() == ["a", "?", "b", "-", "a", "b"]
+    parts = pd.concat(read_frames(path, 2))
+    np.testing.assert_array_equal(parts["x"].astype(float), found["x"])
+    assert read_frame(path, texts=["x"])["x"].tolist()[1] == "?"
 
 
 def test_zeroes_of_some_sites_alone_are_asked_about(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from dataclasses import replace
 
 import joblib
 import numpy as np
@@ -21,7 +20,7 @@ from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
 from transferrisk.fitting import Comparison, Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
-from transferrisk.fitting.compare import choose, compare, guesses, most_frequent, summarise
+from transferrisk.fitting.compare import choose, compare, most_frequent, summarise
 from transferrisk.fitting.fitted import fit_source, read_source
 from transferrisk.fitting.metrics import decide_held_out
 from transferrisk.fitting.report import fit_page, model_card, wilson
@@ -298,13 +297,6 @@ def test_small_environments_are_named(tmp_path):
         source = read_source(str(tmp_path / "t.csv"), ASKED, drop_small=True)
     assert source.sizes == {"site A": 30, "site B": 30, "site C": 30}
     assert len(source.samples.inputs) == len(source.frame) == 90
-
-
-def test_environments_no_better_than_a_guess_are_named():
-    accuracy = pd.DataFrame({"erm": [0.9, 0.6]}, ["a", "b"])
-    found = Comparison("environments", accuracy, accuracy, accuracy, {}, frequent={"a": 0.7, "b": 0.6})
-    assert guesses(found, "erm") == ["b"]
-    assert guesses(replace(found, frequent={}), "erm") == []
 
 
 def test_the_most_frequent_class_is_that_of_the_rows_trained_on():

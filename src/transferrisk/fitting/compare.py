@@ -455,9 +455,3 @@ def choose(comparison: Comparison) -> Choice:
             "data from a third environment would"
         )
     return Choice(taken, why)
-
-
-def guesses(comparison: Comparison, algorithm: str) -> list[str]:
-    """Environments in which a candidate is not better than always saying the most frequent class of the others."""
-    accuracy = comparison.accuracy[algorithm]
-    return [name for name, guess in comparison.frequent.items() if accuracy[name] <= guess + EXACT]

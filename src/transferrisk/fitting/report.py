@@ -30,7 +30,7 @@ from ..reports.values import Cell, Entry
 from ..settings import dumps
 from .blending import told_members
 from .candidates import BASELINES, named
-from .compare import METRICS, Comparison, Curve, guesses
+from .compare import METRICS, Comparison, Curve
 from .fitted import Fitted, Plan, Source
 from .metrics import Calibration, confusion, decide_held_out
 from .model import CARD, COMPARISON, FILES, REPORT, SCHEMA
@@ -259,18 +259,19 @@ def verdict(fitted: Fitted) -> list[str]:
         )
         return list(filter(None, [unknown, warning]))
     sites = len(seen)
-    accuracy, loss = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
+    (accuracy, lowest), (loss, _) = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
     guess = float(np.mean(list(comparison.frequent.values())))
-    below = guesses(comparison, fitted.choice.algorithm)
+    below = [name for name, one in seen.items() if one.accuracy <= one.majority and one.entropy > 0]
     mean = comparison.summary["mean"][fitted.choice.algorithm]
-    usable = "No" if mean <= guess else "With care" if below or warning else "Yes"
+    useless = mean <= guess or len(below) > sites / 2
+    usable = "No" if useless else "With care" if below or warning or not lowest > guess else "Yes"
     lines = [
         f"Can the model be used in a new environment? {usable}. Expect an accuracy of {accuracy} and a log loss of "
         f"{loss} there, judged by {counted(sites, 'environment')}, each held out once; always saying the most frequent "
         f"class gives {100 * guess:.1f} %."
     ]
     if below:
-        lines.append(f"It is no better than guessing the most frequent class in {listed(map(repr, below), 5)}.")
+        lines.append(f"It is no better than always saying the most frequent class in {listed(map(repr, below), 5)}.")
     if fitted.with_all is not None:
         lines.append(_gained(fitted, fitted.with_all))
     worst = max(seen, key=lambda place: seen[place].log_loss)
@@ -279,7 +280,7 @@ def verdict(fitted: Fitted) -> list[str]:
         f"log loss of {seen[worst].log_loss:.3f}."
     )
     lines.append(warning)
-    lines.append(_next_step(mean <= guess, warning))
+    lines.append(_next_step(useless, warning))
     return list(filter(None, lines))
 
 
@@ -305,15 +306,19 @@ def _gained(fitted: Fitted, with_all: Comparison) -> str:
         return "No column has an effect that differs between environments, so none was dropped."
     now, before = (one.summary.loc[name] for one in (fitted.comparison, with_all))
     return (
-        f"Dropped, since their effect differs between environments: {listed(map(repr, gone))}. Without them the mean "
-        f"{what} in held-out environments is {now['loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all "
-        f"columns it is {before['loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that agree with "
-        "the others cannot show what such a column costs where its effect is reversed."
+        f"Dropped, since their effect differs between environments: {listed(map(repr, gone))}. Each held-out "
+        "environment was tested without the columns that the others alone show to be unstable, which may be fewer: so "
+        f"tested, the mean {what} is {now['loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all columns it "
+        f"is {before['loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that agree with the others "
+        "cannot show what such a column costs where its effect is reversed."
     )
 
 
-def _expected(fitted: Fitted, figure: str) -> str:
-    """The mean over environments of a figure, with the prediction interval for a new one where it is known."""
+def _expected(fitted: Fitted, figure: str) -> tuple[str, float]:
+    """The mean over environments of a figure, with the prediction interval for a new one where it is known.
+
+    The lower end of the interval comes with it; nan where there is none.
+    """
     seen = fitted.decision.seen.values()
     values = np.array([getattr(one, figure) for one in seen])
     rows = np.array([one.rows for one in seen])
@@ -326,7 +331,9 @@ def _expected(fitted: Fitted, figure: str) -> str:
         pooled = pool(values, fitted.loss_variances)
         low, high = max(0.0, pooled.low), pooled.high
         text, ends = f"about {pooled.mean:.3f}", f"{low:.3f} to {high:.3f}"
-    return f"{text} (95 % interval for a new environment: {ends})" if np.isfinite([low, high]).all() else text
+    if not np.isfinite([low, high]).all():
+        return text, float("nan")
+    return f"{text} (95 % interval for a new environment with many rows: {ends})", float(max(0.0, pooled.low))
 
 
 def fit_sections(fitted: Fitted) -> list[Section | str]:

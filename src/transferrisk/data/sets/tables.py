@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # separator -> its name
 LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
 FEW_CODES, ROWS_PER_CODE = range(3, 11), 10  # whole numbers that may be codes: so many different ones, in so many rows
-OFTEN, RARELY = 0.2, 0.01  # shares of rows with a zero that may mean missing: in some environments, and in the others
+OFTEN, RARELY = 0.1, 0.01  # shares of rows with a zero that may mean missing: in some environments, and in the others
 FEWEST_ZEROS = 5  # rows
 MOST_LINES = 3  # columns with such zeroes that have a line each; more share one
+CODES = (-1, -9, -99, -999, -9999, 9, 99, 999, 9999)  # numbers that mean missing where they lie far from all others
+MARKS = ("?", ".", "-", "--", "*", "#")  # that mean missing in a column of numbers
 INDEX = re.compile(r"__index_level_\d+__")  # Parquet's name for an index without one
 
 
@@ -146,9 +148,9 @@ def review_table(table: Table, schema: Schema | None = None) -> EnvironmentSet:
 
 
 def ask_about_columns(table: Table) -> None:
-    """Warn about numbers that may be codes of categories, and about zeroes that may mean that a value is missing."""
+    """Warn about numbers that may be codes of categories, and about zeroes and the like that may mean missing."""
     codes: dict[str, str] = {}
-    zeros: dict[str, str] = {}
+    absent: dict[tuple[str, float], str] = {}
     for column in table.schema.columns:
         if not isinstance(column, Numeric):
             continue
@@ -158,8 +160,9 @@ def ask_about_columns(table: Table) -> None:
         whole = len(different) in FEW_CODES and bool((different % 1 == 0).all())
         if whole and given.sum() >= ROWS_PER_CODE * len(different) and column.name not in table.declared.kinds:
             codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
-        if different[0] == 0 and len(different) > 2 and (told := _told_zeros(table, values == 0, given)):
-            zeros[column.name] = told
+        for value in _apart(different):
+            if told := _told_where(table, values == value, given):
+                absent[column.name, value] = told
     if codes:
         names = listed(map(repr, codes))
         which = ",".join(codes) if len(codes) == 1 else "COLUMNS"
@@ -170,23 +173,41 @@ def ask_about_columns(table: Table) -> None:
             f"{which} keeps them as numbers without this remark",
             DataWarning,
         )
-    lines = [f"column {name!r} is 0 in {told}" for name, told in zeros.items()]
+    lines = [
+        f"column {name!r} is {value:g} in {told}: does {value:g} mean missing?"
+        for (name, value), told in absent.items()
+    ]
     if len(lines) > MOST_LINES:
-        lines = [f"columns {listed(map(repr, zeros))} are 0 in many rows of some environments and hardly in the others"]
+        which = listed(f"{name!r} ({value:g})" for name, value in absent)
+        lines = [
+            f"columns have one value in many rows of some environments and hardly in the others: {which}; does it mean "
+            "missing?"
+        ]
     for line in lines:
-        warn(f"{table.file}: {line}: does 0 mean missing? Then leave such cells empty", DataWarning)
+        warn(f"{table.file}: {line} Then leave such cells empty", DataWarning)
 
 
-def _told_zeros(table: Table, zero: NDArray[np.bool_], given: NDArray[np.bool_]) -> str:
-    """Say where the zeroes of a column are, if they are frequent in some environments and rare in all others."""
+def _apart(different: NDArray[np.float64]) -> list[float]:
+    """Values, of all in ascending order, that may mean missing: 0 below all others, or a code far from them."""
+    if len(different) < 3:
+        return []
+    found = [0.0] if different[0] == 0 else []
+    for value, others in ((different[0], different[1:]), (different[-1], different[:-1])):
+        if value in CODES and np.abs(others - value).min() > others[-1] - others[0]:
+            found.append(float(value))
+    return found
+
+
+def _told_where(table: Table, there: NDArray[np.bool_], given: NDArray[np.bool_]) -> str:
+    """Say in which environments a value of a column is, if it is frequent in some and rare in all others."""
     counts, rows = (
-        np.bincount(table.environments[mask], minlength=len(table.environment_names)) for mask in (zero, given)
+        np.bincount(table.environments[mask], minlength=len(table.environment_names)) for mask in (there, given)
     )
-    there = counts >= np.maximum(OFTEN * rows, FEWEST_ZEROS)
-    others = ~there & (rows > 0)
-    if not there.any() or not others.any() or (counts[others] > RARELY * rows[others]).any():
+    often = counts >= np.maximum(OFTEN * rows, FEWEST_ZEROS)
+    others = ~often & (rows > 0)
+    if not often.any() or not others.any() or (counts[others] > RARELY * rows[others]).any():
         return ""
-    places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(there)]
+    places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
     rest = counts[others].sum()
     return f"{listed(places, 3)} and {f'{rest} of {rows[others].sum()} rows' if rest else 'nowhere'} else"
 
@@ -280,7 +301,26 @@ def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Co
         frame = frame[chosen]
     if not len(frame):
         raise InputError(f"{path} has columns and no rows: write it again with data")
-    return frame
+    unmarked = _unmarked(frame, texts)
+    if unmarked:
+        warn(f"{path}: {listed(map(repr, MARKS))} count as missing in {listed(map(repr, unmarked))}", DataWarning)
+    return frame.assign(**unmarked)
+
+
+def _unmarked(frame: pd.DataFrame, texts: Collection[str]) -> dict[str, pd.Series]:
+    """Columns of numbers in which some cells hold one of `MARKS`, with these cells missing."""
+    import pandas as pd
+
+    found = {}
+    for name in frame.columns:
+        if name in texts or pd.api.types.is_numeric_dtype(frame[name].dtype):
+            continue
+        marked = frame[name].isin(MARKS)
+        if marked.any():
+            numbers = pd.to_numeric(frame[name].mask(marked), errors="coerce")
+            if (numbers.isna() == (frame[name].isna() | marked)).all():
+                found[name] = numbers
+    return found
 
 
 def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Iterator[pd.DataFrame]:
@@ -295,7 +335,7 @@ def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Ite
     )
     for frame in frames:
         rows += len(frame)
-        yield frame[names]
+        yield frame[names].assign(**_unmarked(frame[names], texts))
     if not rows:
         raise InputError(f"{path} has columns and no rows: write it again with data")
 
