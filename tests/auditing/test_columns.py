@@ -7,17 +7,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from transferrisk.auditing.columns import (
-    SPREAD,
-    column_effects,
-    column_groups,
-    column_sections,
-    missing_features,
-    unstable,
-)
+from transferrisk.auditing.columns import SPREAD, column_effects, column_sections, unstable
+from transferrisk.auditing.samples import column_groups, missing_features
 from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
 from transferrisk.reports import Page, render_page
@@ -183,6 +178,30 @@ def test_many_samples_are_thinned():
     for name in ("age", "scanner"):
         gap = np.abs(whole[name].effects.value - part[name].effects.value)
         assert (gap < 2 * (part[name].effects.high - part[name].effects.value)).all()
+
+
+class LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
+    """Watches the operations of torch for the largest memory, in bytes, of a tensor that comes out."""
+
+    size = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        found = operation(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(one, torch.Tensor):
+                self.size = max(self.size, one.untyped_storage().nbytes())
+        return found
+
+
+def test_memory_does_not_grow_with_the_number_of_columns():
+    rng = np.random.default_rng(0)
+    X, y, e = rng.normal(size=(20_000, 5)), rng.integers(2, size=20_000), np.repeat(["p", "q"], 10_000)
+    with LargestTensor() as largest:
+        many = column_effects(X, {f"{i}": [i % 5] for i in range(150)}, y, e, refit=False)
+    assert largest.size < 50e6  # bytes; scores of all columns together have 48e6, and their design 72e6 in each half
+    alone = column_effects(X[:, 4:], {"4": [0]}, y, e, refit=False)
+    for name in ("4", "149"):
+        np.testing.assert_allclose(many[name].effects.value, alone["4"].effects.value, rtol=1e-6)
 
 
 def test_groups_follow_a_schema():

@@ -12,7 +12,8 @@ from rows import ASKED, table
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from transferrisk.data.schema import Declared
+from transferrisk.auditing.indicators import settle_indicators
+from transferrisk.data.schema import Declared, Schema
 from transferrisk.errors import DataWarning
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder
@@ -57,6 +58,21 @@ def test_auto_takes_what_logistic_regression_does_better_with(tmp_path, helps):
     assert losses["auto"] == min(losses.values())
     assert found["always"].schema.feature_names == ("x", "dose", "dose (missing)")
     assert found["never"].schema.feature_names == ("x", "dose")
+
+
+@pytest.mark.parametrize(("tells", "least", "most"), [(0.15, 36, 40), (0, 0, 4)])
+def test_indicators_of_pure_noise_are_left_out(tells, least, most):
+    """Values are missing in 0.3 + tells of the rows of one class, and in 0.3 - tells of those of the other."""
+    stay = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        x, z, noise = random.normal(size=(3, 400))
+        y, site = (x + noise > 0).astype(int), random.integers(5, size=400)
+        z[random.random(400) < 0.3 + tells * (2 * y - 1)] = np.nan
+        frame = pd.DataFrame({"x": x, "z": z, "y": y, "site": site})
+        schema = Schema.infer(frame, "y", "site")
+        stay += "z (missing)" in settle_indicators(schema, Declared(), frame, y, site).feature_names
+    assert least <= stay <= most
 
 
 @pytest.mark.parametrize("helps", [True, False])

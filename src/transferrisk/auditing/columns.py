@@ -39,13 +39,8 @@ from ..solvers import threads_set
 from .fits import fit
 from .pooling import Pooled, pool, t_quantile
 from .report import Estimate, Floats
-from .samples import MOST, Samples, arrange_samples, column_groups, missing_features, thin_samples
+from .samples import CHUNK, MOST, Samples, arrange_samples, thin_samples
 from .without import Refitted, refit_without
-
-__all__ = [
-    "ColumnEffect", "ColumnReport", "column_effects", "column_groups", "column_sections", "missing_features",
-    "unstable",
-]  # fmt: skip
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that gives a column its direction
@@ -53,6 +48,7 @@ _BINS = 10  # of a number, to guess the environment by
 _STEPS = 50  # of Newton's method
 _TELLING = 0.25  # of the way from blind to sure guessing: beyond it, a column gives the environment away
 _ROWS = 5_000  # samples that predictors without a column are fitted to and tested on
+_WAY_OUT = "take the effect of this column as rough, or merge its rare categories"
 LEVEL, MATERIAL = 0.01, 0.3
 """A column is unstable where chance explains its differences with less than the one, in deviations above the other.
 
@@ -72,7 +68,7 @@ class ColumnEffect:
     told_by  what gives the environment away where `guess` is a good deal above chance: "values", "categories" or
              "missing values"; "" where it is not
     loss     held-out loss of a predictor without it, less that of one with it, pooled over environments that were
-             left out of fitting; above zero: the column helps in environments that are not known. None: not fitted
+             left out of fitting; above zero: the column helps in new environments. None: not fitted
     risk     the transfer risk without it, less that with it; nan: not fitted
     """
 
@@ -200,9 +196,9 @@ def column_effects(
     """Tell which columns' effects on the label differ between environments.
 
     features    (n, d), finite, as a schema encodes them; they are standardised here
-    groups      column -> its features' indices; `column_groups(schema)` has them
+    groups      column -> its features' indices; `samples.column_groups(schema)` has them
     labels      (n,), environments likewise, as `audit` takes them
-    missing     column -> the one of its features that says where it has no value; `missing_features(schema)` has them
+    missing     column -> the one of its features that says where it has no value; `samples.missing_features` has them
     refit       also fit linear predictors without each column, as `ColumnEffect.loss` and `risk` need
     rows        samples used for that, about, drawn from every environment
 
@@ -215,8 +211,7 @@ def column_effects(
     d = samples.rows.shape[1] - 1
     places = {name: _indices(name, indices, d) for name, indices in groups.items()}
     with torch.no_grad(), threads_set(1):  # the problems are many and small
-        scores = [_score(samples, indices) for indices in places.values()]
-        values, errors = _slopes(samples, scores)
+        values, errors = _slopes(samples, list(places.values()))
         guesses = [_guess(samples, indices) for indices in places.values()]
         told = [
             _told_by(samples, places[name], missing.get(name), guess)
@@ -355,40 +350,56 @@ def _score(samples: Samples, indices: Sequence[int]) -> Tensor:
         for e in range(len(samples.environments)):
             own = samples.span(e)
             weights[:, own] = 1 / (len(samples.environments) * (own.stop - own.start))
-        predictor = fit(SoftmaxLoss(rows, samples.labels, weights, C, _RIDGE, True)).value
+        predictor = fit(SoftmaxLoss(rows, samples.labels, weights, C, _RIDGE, True), way_out=_WAY_OUT).value
         logits = (values @ predictor[0, :, :-1].mT).double()
     scale = (2 / (C - 1) * logits.var(0).sum()).sqrt()
     return logits / scale if scale > 1e-9 else torch.zeros_like(logits)
 
 
-def _slopes(samples: Samples, scores: Sequence[Tensor]) -> tuple[Floats, Floats]:
-    """The effects a_e and their standard errors, (K, E) each; nan where an environment does not tell."""
+def _slopes(samples: Samples, columns: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+    """The effects a_e and their standard errors, (K, E) each; nan where an environment does not tell.
+
+    Columns are worked on together, as many as `CHUNK` numbers of their scores allow.
+    """
     E, C = len(samples.environments), len(samples.classes)
-    values, errors = np.full((2, len(scores), E), np.nan)
-    for e in range(E):
-        own = samples.span(e)
-        s = torch.stack([score[own] for score in scores])  # (K, n, C)
-        there = samples.counts[e].sum(0) > 0
-        varies = ((s - s.mean(1, keepdim=True)).abs().amax((1, 2)) > 1e-6).numpy()
-        if there.sum() < 2 or not varies.any():
-            continue
-        targets = one_hot(samples.labels[own], C, torch.float64)[:, there]
-        values[varies, e], errors[varies, e] = _newton(s[varies][:, :, there], targets)
+    values, errors = np.full((2, len(columns), E), np.nan)
+    step = max(1, CHUNK // (len(samples.labels) * C))
+    for begin in range(0, len(columns), step):
+        scores = torch.stack([_score(samples, indices) for indices in columns[begin : begin + step]])
+        for e in range(E):
+            own = samples.span(e)
+            s = scores[:, own]  # (K, n, C)
+            there = samples.counts[e].sum(0) > 0
+            varies = ((s - s.mean(1, keepdim=True)).abs().amax((1, 2)) > 1e-6).numpy()
+            if there.sum() < 2 or not varies.any():
+                continue
+            targets = one_hot(samples.labels[own], C, torch.float64)[:, there]
+            places = begin + np.flatnonzero(varies)
+            values[places, e], errors[places, e] = _newton(s[varies][:, :, there], targets)
     return values, errors
 
 
 def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
-    """The slope of s (K, n, C) for targets (n, C), and its error: Newton's method on (a, b_1..b_C) with short steps."""
+    """The slope of s (K, n, C) for targets (n, C), and its error: Newton's method on (a, b_1..b_C) with short steps.
+
+    With p the probabilities, and m = sum_c p_c s_c of every sample, the Hessian of the loss has the blocks
+
+        aa  sum p_c (s_c - m)^2,    ab_c  sum p_c (s_c - m),    bb  diag(sum p) - sum p p^T
+    """
     K, n, C = s.shape
     start = torch.cat([torch.zeros(1, dtype=s.dtype), targets.mean(0).log()])
     theta, prior = start.repeat(K, 1), torch.full((1 + C,), 1e-6 * n, dtype=s.dtype)  # the second fixes the sum of b
     prior[0] = SPREAD**-2
-    design = torch.cat([s.unsqueeze(-1), torch.eye(C, dtype=s.dtype).expand(K, n, C, C)], -1)  # (K, n, C, 1 + C)
+    hessian = s.new_empty(K, 1 + C, 1 + C)
     for _ in range(_STEPS):
-        p = torch.softmax((design @ theta[:, None, :, None]).squeeze(-1), -1)
-        gradient = torch.einsum("knc,knci->ki", p - targets, design) + prior * (theta - start)
-        centred = design - torch.einsum("knc,knci->kni", p, design).unsqueeze(2)
-        hessian = torch.einsum("knc,knci,kncj->kij", p, centred, centred) + prior.diag()
+        p = torch.softmax(theta[:, None, :1] * s + theta[:, None, 1:], -1)  # (K, n, C)
+        slope = torch.einsum("knc,knc->k", p - targets, s)
+        gradient = torch.cat([slope[:, None], (p - targets).sum(1)], 1) + prior * (theta - start)
+        centred = s - (p * s).sum(2, keepdim=True)
+        hessian[:, 0, 0] = (p * centred.square()).sum((1, 2))
+        hessian[:, 0, 1:] = hessian[:, 1:, 0] = (p * centred).sum(1)
+        hessian[:, 1:, 1:] = torch.diag_embed(p.sum(1)) - p.mT @ p
+        hessian += prior.diag()
         step = torch.linalg.solve(hessian, gradient)
         theta = theta - step * (2 / step.abs().amax(1, keepdim=True)).clamp(max=1)
         if step.abs().max() < 1e-9:

@@ -35,6 +35,7 @@ _JOINED = 1 << 16  # numbers of rows up to which folds are worked on together, t
 _DRAWN = 1 << 23  # samples that are drawn at once
 _ONE_THREAD = 1 << 22  # numbers of rows up to which threads cost more than they save, on a busy machine ten times more
 _LEFT_OUT = 1 << 20  # weights of rows that are held at once where each environment is left out
+_WAY_OUT = "give a larger one with ridge"
 
 
 def audit(
@@ -84,10 +85,10 @@ def audit(
         own = torch.stack(fitted)  # (E, folds, C, D)
         matrix_seconds = time.perf_counter() - begun
         remarks, judged = _remarks(samples)
-        known = np.isfinite(ridges)  # the judged environments', of all that have one where none is judged
-        chosen = ridges[judged & known] if (judged & known).any() else ridges[known]
+        has_ridge = np.isfinite(ridges)
+        chosen = ridges[judged & has_ridge if (judged & has_ridge).any() else has_ridge]
         shared = float(np.exp(np.log(chosen).mean())) if len(chosen) else GRID[0]
-        pooled = fit(held_out_loss(samples, range(E), shared), own.nanmean(0)).value
+        pooled = fit(held_out_loss(samples, range(E), shared), own.nanmean(0), way_out=_WAY_OUT).value
         tell("auditing", E + 1, E + 3)
         without = fit_without_each(samples, shared, standardise, pooled.nanmean(0))
         tell("auditing", E + 2, E + 3)
@@ -195,7 +196,7 @@ def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: T
                 variance = samples.variances_without(e)
                 shares[i] = torch.where(variance > 0, variance, 1)
         shares[:, -1] = 0
-        found.append(fit(replace(loss, shares=shares), start.expand(len(group), -1, -1)).value)
+        found.append(fit(replace(loss, shares=shares), start.expand(len(group), -1, -1), way_out=_WAY_OUT).value)
     return torch.cat(found)
 
 
@@ -206,10 +207,10 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
     environment whose samples all lie in one fold.
     """
     if ridge is not None:
-        return fit(held_out_loss(samples, [environment], ridge)).value, ridge
+        return fit(held_out_loss(samples, [environment], ridge), way_out=_WAY_OUT).value, ridge
     best, start, chosen = torch.inf, None, None
     for candidate in GRID:
-        start = fit(held_out_loss(samples, [environment], candidate), start).value
+        start = fit(held_out_loss(samples, [environment], candidate), start, way_out=_WAY_OUT).value
         mean = float(scores(samples, start.unsqueeze(0), environment).loss.nanmean())
         if mean < best:
             best, chosen = mean, (start, candidate)
@@ -349,7 +350,8 @@ class _Judge:
             return None, None
         together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last is without another environment
         for i, r in enumerate(others.tolist()):
-            together[i] = fit(held_out_loss(self.samples, [q, r], ridge), (own[q] + own[r]) / 2).value
+            both = held_out_loss(self.samples, [q, r], ridge)
+            together[i] = fit(both, (own[q] + own[r]) / 2, way_out=_WAY_OUT).value
         right = self.means(scores(self.samples, together, p).correct, p)  # (1 + B, R + 1)
         brought = right[:, :-1] - right[:, -1:]
         best = int(brought[0].argmax())

@@ -28,7 +28,7 @@ FoldCount = Annotated[int, Bound(least=2)]
 
 MOST = 100_000  # samples that columns and shifts are judged by; more would not change what is said
 _SMALL = 1_000_000  # numbers; up to here float64 costs nothing, and all digits are exact
-_CHUNK = 1 << 22  # numbers looked at at once
+CHUNK = 1 << 22  # numbers looked at at once
 _ROWS_PER_COLUMN = 4  # rows that second moments are estimated from
 _LARGEST_GRAM = 4096  # columns; above, only the diagonal of second moments is used
 
@@ -94,7 +94,7 @@ class Samples:
         for e in range(len(found)):
             span = self.span(e)
             found[e, 0] = span.stop - span.start
-            for part in self.rows[span].split(max(1, _CHUNK // self.rows.shape[1])):
+            for part in self.rows[span].split(max(1, CHUNK // self.rows.shape[1])):
                 found[e, 1] += part.sum(0, dtype=torch.float64)
                 found[e, 2] += part.double().square().sum(0)
         return found
@@ -115,7 +115,7 @@ class Audited(NamedTuple):
     environments: NDArray[np.object_]
     groups: Mapping[str, Sequence[int]] | None = None  # of a table, the features of each column
     missing: Mapping[str, int] = MappingProxyType({})  # the feature that says where a column has no value
-    whole: Tensor | None = None  # what these two are about: the features with all that say where a value is missing
+    whole: Tensor | None = None  # (n, d') features with every missing-value indicator, which the indices above are of
 
 
 def read_features(
@@ -127,7 +127,7 @@ def read_features(
     """
     from ..data.catalogue import find_set, load_data, set_name
     from ..data.sets.tables import read_table, review_table
-    from .without import settle_indicators
+    from .indicators import settle_indicators
 
     name = set_name(given, options)
     if name.startswith("table:"):
@@ -219,7 +219,7 @@ def arrange_samples(
     n, d = vectors.shape
     rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)
     transform = Standardise.fit(vectors, dtype=rows.dtype) if standardise else torch.nn.Identity()
-    step = max(1, _CHUNK // d)
+    step = max(1, CHUNK // d)
     for begin in range(0, n, step):
         rows[begin : begin + step, :-1] = transform(torch.from_numpy(vectors[order[begin : begin + step]]))
     bounds = (0, *np.cumsum(counts.sum(2)).tolist())
@@ -280,7 +280,7 @@ def _vectors(features: Any) -> NDArray[Any]:
         raise InputError(f"features must be numbers, got others ({error}): encode texts as numbers first") from None
     if array.ndim != 2 or not array.size:
         raise InputError(f"features must have the shape (n, d), a row for each sample, got {array.shape}")
-    step = max(1, _CHUNK // array.shape[1])
+    step = max(1, CHUNK // array.shape[1])
     for start in range(0, len(array), step):
         bad = ~np.isfinite(array[start : start + step]).all(1)
         if bad.any():

@@ -47,6 +47,7 @@ _SEEN = 32  # features that it sees, and their squares
 _SHOWN = 10  # environments of a drawing, and of either end of a table
 _FEW = 20  # samples of an environment below which nothing is said
 _SURE = 2.0  # standard errors
+_WAY_OUT = "take what is said about shifts as rough, or leave out features that nearly repeat others"
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,8 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
     for one in ordered:
         relation = Cell(f"{number(one.relation, 3)} ± {number(one.error, 3)}", one.relation)
         excess = Cell(f"{number(one.excess, 3)} ± {number(one.chance, 3)}", one.excess)
-        parts: list[Entry] = [one.loss, excess, one.inputs, one.labels, relation, one.shared]
-        rows.append([str(one.environment), one.samples, *parts])
+        row: list[Entry] = [str(one.environment), one.samples, one.loss, excess, one.inputs, one.labels]
+        rows.append([*row, relation, one.shared])
     note = (
         "Loss of each environment when it was held out, and what it loses more than the others because its inputs "
         "differ, its label shares differ, or labels depend on inputs in another way (relation), with standard errors. "
@@ -190,8 +191,8 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
 
 def shifts_json(shifts: Sequence[Shift]) -> dict[str, Any]:
     """The parts and the findings in the types of JSON; None where a number is not known."""
-    parts = [asdict(one) | {"environment": str(one.environment), "kind": one.kind} for one in shifts]
-    found: dict[str, Any] = as_json({"environments": parts, "sentences": shift_sentences(shifts)})
+    each = [asdict(one) | {"environment": str(one.environment), "kind": one.kind} for one in shifts]
+    found: dict[str, Any] = as_json({"environments": each, "sentences": shift_sentences(shifts)})
     return found
 
 
@@ -270,6 +271,7 @@ def _membership(
             own = side * (half[chosen] != k)
             weights[k] += 0.5 * own / max(own.sum(), 1e-300)
     problem = SoftmaxLoss(seen[chosen], is_target, torch.from_numpy(weights).to(seen.dtype), 2, _RIDGE, True)
-    logits = torch.einsum("kcd,nd->nkc", fit(problem, tolerance=1e-6).value, seen)[np.arange(len(seen)), half]
+    predictors = fit(problem, tolerance=1e-6, way_out=_WAY_OUT).value
+    logits = torch.einsum("kcd,nd->nkc", predictors, seen)[np.arange(len(seen)), half]
     found: Floats = torch.softmax(logits, -1)[:, 1].double().numpy()
     return found

@@ -7,30 +7,23 @@ are asked for. The number of fits does not grow with that of environments.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from .fits import GRID, fit
 from .pooling import Pooled, pool
 from .report import Floats
-from .samples import Codes, Samples, arrange_samples, thin_samples
+from .samples import Codes, Samples, thin_samples
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ..data.schema import Declared, Schema
-
-_GROUPS = 10  # of environments that are left out in turn
-_TOLERANCE = 1e-8  # of the loss that is minimised; that elsewhere is then known to about 1e-4
-_ROWS = 3000  # samples that missing-value indicators are judged by
+GROUPS = 10  # of environments that are left out in turn
+_TOLERANCE = 1e-8  # of the loss that is minimised; losses in other environments are then right to about 1e-4
+_WAY_OUT = "take what is said about columns as rough, or leave out those that nearly repeat others"
 
 
 @dataclass(frozen=True)
@@ -52,27 +45,27 @@ class Refitted:
 def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int, seed: int) -> Refitted:
     """Fit predictors on all environments but a few, and on single ones; then again without each column, from these.
 
-    Up to `_GROUPS` environments each is left out alone, and each has a predictor of its own. Of more, so many groups
+    Up to `GROUPS` environments each is left out alone, and each has a predictor of its own. Of more, so many groups
     are left out in turn, and so many environments, drawn at random, have their own predictor; all are tested on. The
     ridge is the one with the least loss in environments that a predictor was not fitted on, for both kinds of it.
     """
     drawn = np.random.default_rng(seed).permutation(len(samples.environments))
-    groups, homes = drawn % _GROUPS, np.sort(drawn[:_GROUPS])
+    groups, homes = drawn % GROUPS, np.sort(drawn[:GROUPS])
     each = np.full(len(drawn), -(-rows // len(drawn)))
     each[homes] = -(-rows // len(homes))
     samples = thin_samples(samples, each, seed)
-    best, ridge, others = _held_out(samples, groups)
+    best, ridge, others = choose_ridge(samples, groups, _WAY_OUT)
     least, home_ridge, at_home = np.inf, GRID[0], None
     for candidate in GRID:
         at_home = _fit_homes(samples, homes, candidate, at_home)
         if (risk := _risk(samples, homes, at_home)) < least:
             least, home_ridge, home = risk, candidate, at_home
-    full, losses, risks = _tested(samples, groups, others), [], []
+    full, losses, risks = held_out_losses(samples, groups, others), [], []
     for indices in columns:
         blank = samples.rows.clone()
         blank[:, indices] = 0  # under a ridge the same as without them
         fewer = replace(samples, rows=blank, moments={})
-        again = _tested(fewer, groups, _fit_groups(fewer, groups, ridge, others))
+        again = held_out_losses(fewer, groups, fit_without_groups(fewer, groups, ridge, others, _WAY_OUT))
         change = [after - before for after, before in zip(again, full, strict=True)]
         errors = [float(one.var() / len(one)) if len(one) > 1 else np.nan for one in change]
         losses.append(pool([float(one.mean()) for one in change], errors))
@@ -80,49 +73,23 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
     return Refitted(best, least, ridge, losses, risks)
 
 
-def _held_out(samples: Samples, groups: Codes) -> tuple[float, float, Tensor]:
+def choose_ridge(samples: Samples, groups: Codes, way_out: str) -> tuple[float, float, Tensor]:
     """The least mean loss of predictors in environments they were not fitted on, its ridge, and these predictors."""
     best, ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
-        start = _fit_groups(samples, groups, candidate, start)
-        mean = float(np.nanmean([rows.mean() for rows in _tested(samples, groups, start)]))
+        start = fit_without_groups(samples, groups, candidate, start, way_out)
+        mean = float(np.nanmean([rows.mean() for rows in held_out_losses(samples, groups, start)]))
         if mean < best:
             best, ridge, others = mean, candidate, start
     return best, ridge, others
 
 
-def settle_indicators(
-    schema: Schema, declared: Declared, frame: pd.DataFrame, labels: Any, environments: Any
-) -> Schema:
-    """Return the schema with missing-value indicators only where they help in environments that are not known.
-
-    What is missing may tell the environment, and then what is learnt from it does not transfer. All indicators that
-    nothing is said about stay or go together: they stay where linear predictors with them have less loss in held-out
-    environments of these rows, (n,) labels and environments, than those without. With two environments they go.
-    """
-    if declared.others != "auto":
-        return schema
-    bare = schema
-    with suppress(InputError):  # of nothing else that varies
-        bare = schema.without_indicators([name for name, stays in declared.indicators.items() if stays])
-    several = len(np.unique(np.asarray(environments))) > 2 and len(np.unique(np.asarray(labels))) > 1
-    if bare == schema or not several:
-        return bare
-
-    def held_out_loss(one: Schema) -> float:
-        samples = arrange_samples(one.encode(frame).features, labels, environments, 2, 0, True)
-        groups = np.random.default_rng(0).permutation(len(samples.environments)) % _GROUPS
-        return _held_out(thin_samples(samples, _ROWS, 0), groups)[0]
-
-    return min((bare, schema), key=held_out_loss)
-
-
-def _fit_groups(samples: Samples, groups: Codes, ridge: float, start: Tensor | None) -> Tensor:
-    """The predictors on all environments but those of each group, (G, C, D)."""
+def fit_without_groups(samples: Samples, groups: Codes, ridge: float, start: Tensor | None, way_out: str) -> Tensor:
+    """Fit predictors on all environments but those of each group, (G, C, D); `fits.fit` has the way out."""
     weights = samples.rows.new_ones(int(groups.max()) + 1, len(samples.rows))
     for e, group in enumerate(groups):
         weights[group, samples.span(e)] = 0
-    return _minimum(samples.rows, samples.labels, weights, samples, range(len(groups)), ridge, start)
+    return _minimum(samples.rows, samples.labels, weights, samples, range(len(groups)), ridge, start, way_out)
 
 
 def _fit_homes(samples: Samples, homes: Codes, ridge: float, start: Tensor | None = None) -> Tensor:
@@ -132,7 +99,7 @@ def _fit_homes(samples: Samples, homes: Codes, ridge: float, start: Tensor | Non
         own = samples.span(e)
         rows, labels = samples.rows[own], samples.labels[own]
         before = None if start is None else start[place : place + 1]
-        found.append(_minimum(rows, labels, rows.new_ones(1, len(rows)), samples, [e], ridge, before))
+        found.append(_minimum(rows, labels, rows.new_ones(1, len(rows)), samples, [e], ridge, before, _WAY_OUT))
     return torch.cat(found)
 
 
@@ -144,13 +111,15 @@ def _minimum(
     environments: Sequence[int],
     ridge: float,
     start: Tensor | None,
+    way_out: str,
 ) -> Tensor:
     weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
     gram = samples.gram(environments)
-    return fit(SoftmaxLoss(rows, labels, weights, len(samples.classes), ridge, True, gram), start, _TOLERANCE).value
+    loss = SoftmaxLoss(rows, labels, weights, len(samples.classes), ridge, True, gram)
+    return fit(loss, start, _TOLERANCE, way_out=way_out).value
 
 
-def _tested(samples: Samples, groups: Codes, predictors: Tensor) -> list[Floats]:
+def held_out_losses(samples: Samples, groups: Codes, predictors: Tensor) -> list[Floats]:
     """Losses of each environment's samples by the predictor, of (G, C, D), of the group it is in."""
     found = []
     for e, group in enumerate(groups):

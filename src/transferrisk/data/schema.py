@@ -23,8 +23,8 @@ kind is numeric, categorical, boolean, date or drop; missing_indicator is true o
 them may be left out, and so may columns: what is not said is inferred. Statistics always come from the rows.
 
 Trees take the columns themselves: the index of a category in one feature, and nan where a value is missing or a
-category was not there before; see `Form`. The label and the environment are never features: a
-model is for environments that are not known yet.
+category was not there before; see `Form`. The label and the environment are never features, since a
+model is for new environments.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Declared:
 
     kinds       column -> what it is taken as, whatever its values suggest
     indicators  column -> whether it has a missing-value indicator
-    others      whether other columns have one: "never", "always", or "auto" where `auditing.without.settle_indicators`
+    others      whether other columns have one: "never", "always", or "auto" where `settle_indicators` of auditing
                 finds that they help in held-out environments; a schema that is inferred has them until then
     """
 
@@ -123,7 +123,7 @@ def read_declared(file: Path | str) -> Declared:
 
 @dataclass(frozen=True)
 class Note:
-    """Something in a table that its schema had not seen. Notes with one key, as of parts of a file, can be added.
+    """Something in a table that its schema had not seen. Notes with one key, as of chunks of a file, can be added.
 
     count   number of rows
     values  categories not seen before, or the names of columns
@@ -259,8 +259,12 @@ class Boolean(BaseColumn):
 
 @dataclass(frozen=True)
 class Categorical(BaseColumn):
-    """`categories` are in order; with `other`, all further values count as one more category. `usual` is the most
-    frequent, the first of several."""
+    """A column of texts, or of other values that are taken as such.
+
+    categories  in order
+    other       whether all further values count as one more category
+    usual       the most frequent category; of several that are equally frequent, the first
+    """
 
     kind: ClassVar[str] = "categorical"
     name: str
@@ -406,7 +410,7 @@ def _infer_text(series: pd.Series, name: str, missing: bool, said: bool) -> tupl
     usual = texts[counts.argmax()]
     if len(texts) <= MANY:
         return Categorical(name, texts, False, missing, usual), remark and f"{remark}, and is taken as categories"
-    most = np.sort(np.argsort(-counts, kind="stable")[:KEPT])  # of as frequent ones, the first
+    most = np.sort(np.argsort(-counts, kind="stable")[:KEPT])  # of equally frequent ones, the first
     pooled = f"{len(texts)} categories: all but the {KEPT} most frequent count as one"
     kept = tuple(texts[i] for i in most)
     return Categorical(name, kept, True, missing, usual), f"{remark}{remark and '; '}{pooled}"

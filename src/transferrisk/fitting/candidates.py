@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
 from ..algorithms import available, parse_settings, setting_names
-from ..auditing.columns import column_effects, column_groups, unstable
-from ..auditing.without import settle_indicators
+from ..auditing.columns import column_effects, unstable
+from ..auditing.indicators import settle_indicators
+from ..auditing.samples import column_groups
 from ..data import EnvironmentSet, filled
 from ..data.schema import Declared, Encoded, Form, Schema
 from ..errors import InputError, choices

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
-from ..auditing.columns import ColumnReport, column_effects, column_groups, missing_features
-from ..auditing.samples import join_sets
+from ..auditing.columns import ColumnReport, column_effects
+from ..auditing.indicators import settle_indicators
+from ..auditing.samples import column_groups, join_sets, missing_features
 from ..auditing.shift import Shift, decompose_shift
-from ..auditing.without import settle_indicators
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import find_set, set_name
 from ..data.checks import review_vectors
