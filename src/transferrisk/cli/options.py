@@ -93,7 +93,7 @@ MissingIndicators = Annotated[
     str,
     column_option(
         help="Features that say where a table's values are missing: always, never, or auto, where they help in "
-        "held-out environments. trm train decides nothing: its auto is always."
+        "held-out environments."
     ),
 ]
 PathColumn = Annotated[str | None, column_option("--path", help="Column of a manifest with the paths of images.")]

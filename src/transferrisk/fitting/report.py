@@ -333,7 +333,8 @@ def _expected(fitted: Fitted, figure: str) -> tuple[str, float]:
         text, ends = f"about {pooled.mean:.3f}", f"{low:.3f} to {high:.3f}"
     if not np.isfinite([low, high]).all():
         return text, float("nan")
-    return f"{text} (95 % interval for a new environment with many rows: {ends})", float(max(0.0, pooled.low))
+    what = "95 % interval for a new environment with many rows: " if figure == "accuracy" else ""
+    return f"{text} ({what}{ends})", float(max(0.0, pooled.low))
 
 
 def fit_sections(fitted: Fitted) -> list[Section | str]:
