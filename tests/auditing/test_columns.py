@@ -239,3 +239,12 @@ def test_an_audit_of_a_table_tells_of_its_columns(trm, tmp_path):
     assert "scanner" in (tmp_path / "audit.html").read_text()
     code, out, _ = trm("audit", tmp_path / "table.csv", *named, "--json", tmp_path / "found.json")
     assert json.loads((tmp_path / "found.json").read_text())["columns"]["unstable"] == ["scanner"]
+
+
+def test_a_number_that_names_one_of_forty_environments_is_found():
+    random = np.random.default_rng(0)
+    site = np.repeat(np.arange(40), 30)
+    features = np.stack([1000.0 + site, random.normal(size=1200)], 1)
+    report = column_effects(features, {"code": [0], "x": [1]}, random.integers(2, size=1200), site, refit=False)
+    assert report["code"].guess > 0.9
+    assert report["x"].guess < 0.1

@@ -44,7 +44,7 @@ from .without import Refitted, refit_without
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that gives a column its direction
-_BINS = 10  # of a number, to guess the environment by
+_BINS = 10  # of a number, to guess the environment by; two for each of more than five environments
 _STEPS = 50  # of Newton's method
 _TELLING = 0.25  # of the way from blind to sure guessing: beyond it, a column gives the environment away
 _ROWS = 5_000  # samples that predictors without a column are fitted to and tested on
@@ -426,6 +426,7 @@ def _guess(samples: Samples, indices: Sequence[int]) -> float:
     The likeliest environment of each bin is found on one half of the samples, and tested on the other.
     """
     E, key, has_number = len(samples.environments), np.zeros(len(samples.labels), np.int64), False
+    bins = max(_BINS, 2 * E)
     for i in indices:
         values = samples.rows[:, i].numpy()
         distinct = np.unique(values)
@@ -433,11 +434,11 @@ def _guess(samples: Samples, indices: Sequence[int]) -> float:
             if has_number:
                 continue
             has_number = True
-            edges = np.unique(np.quantile(values, np.linspace(0, 1, _BINS + 1)[1:-1]))
+            edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]))
             code = np.searchsorted(edges, values)
         else:
             code = (values > distinct[0]).astype(np.int64)
-        key = np.unique(key * (_BINS + 2) + code, return_inverse=True)[1]
+        key = np.unique(key * (bins + 2) + code, return_inverse=True)[1]
     place, half = np.empty((2, len(key)), np.int64)
     for e in range(E):
         for k in range(2):

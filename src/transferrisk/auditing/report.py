@@ -287,6 +287,11 @@ def verdict_of(audit: Audit) -> list[str]:
 
 def _expectation(audit: Audit, most: float) -> str:
     right, loss = audit.expected["accuracy"], audit.expected["loss"]
+    if right.k < 3:
+        return (
+            f"What to expect in a new environment cannot be known from {right.k} environments; guessing gets "
+            f"{100 * most:.1f} %. Get labelled samples from a third one."
+        )
     accurate, lost = f"{100 * right.mean:.1f} % right", f"a cross-entropy of {loss.mean:.3f}"
     if np.isfinite(right.low):
         confidence = f"{100 * audit.settings['confidence']:g} %"

@@ -150,7 +150,9 @@ def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
     """The findings in words, two at most: the environment that loses most more than the others, and how many do."""
     losing = sorted((one for one in shifts if one.kind), key=lambda one: -one.excess)
     if not losing:
-        return ("No environment loses more than the others by more than chance, so there is no shift to explain.",)
+        return (
+            "No environment loses more than the others by more than chance, so shifts between them are not told apart.",
+        )
     lines = [losing[0].sentence]
     if losing[1:]:
         counts = Counter(one.kind for one in losing if one.kind in ("inputs", "label shares", "relation")).most_common()
