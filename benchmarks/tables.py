@@ -8,8 +8,8 @@ are read. In the simulated ones a column agrees with the label in most rows of t
 to come. The last environment by name (the largest number) with `FUTURE` rows or more is held back as the future;
 `trm fit` gets the others, each of which it holds out once, up to ten. The three rivals are fitted to the same rows.
 
-held-out  mean over the environments held out, each counted the same. Where the fit calibrates probabilities, those of
-          an environment have the temperature that the other environments' predictions lead to. Rivals are as they come.
+held-out  mean over the environments held out, each counted the same. Probabilities of an environment have the
+          temperature that the other environments' predictions lead to. Rivals are as they come.
 future    the same of the environment held back, by models of all other rows
 cpu       processor time of the whole fit, over that of HistGradientBoosting's trainings with each environment left out
 """
@@ -37,8 +37,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from transferrisk.data import Options
-from transferrisk.fitting import Fitted, Plan, fit
-from transferrisk.fitting.metrics import Calibration, fit_calibration, row_losses
+from transferrisk.fitting import Plan, fit
+from transferrisk.fitting.metrics import row_losses
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from shared import read_rdataset
@@ -198,7 +198,7 @@ def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str,
         "classes": len(classes),
         "chosen": fitted.choice.algorithm,
         "temperature": fitted.decision.temperature,
-        "held_out": averaged(held_out_scores(fitted)) if sites else None,
+        "held_out": averaged({site: vars(fitted.decision.seen[site]) for site in sites}) if sites else None,
         "future": scored(codes, fitted.model.predict_proba(future)),
         "future_rows": len(future),
         "cpu_s": cpu,
@@ -206,22 +206,6 @@ def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str,
         "rivals": rival_scores(known, future, classes, sites),
     }
     return result | verdict(result)
-
-
-def held_out_scores(fitted: Fitted) -> dict[str, Scored]:
-    """By environment, of the chosen candidate; the temperature, where there is one, comes from the others."""
-    assert fitted.comparison is not None
-    samples, chances = fitted.source.samples, fitted.comparison.probabilities[fitted.choice.algorithm]
-    labels, places = samples.labels.numpy(), samples.environments.numpy()
-    tested = np.isfinite(chances).all(1)
-    found = {}
-    for site in fitted.comparison.accuracy.index:
-        here = tested & (places == samples.environment_names.index(site))
-        others, calibration = tested & ~here, Calibration()
-        if fitted.decision.temperature != 1:
-            calibration = fit_calibration(labels[others], chances[others], places[others])
-        found[site] = scored(labels[here], calibration.apply(chances[here]))
-    return found
 
 
 def rival_scores(

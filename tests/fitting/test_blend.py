@@ -105,6 +105,39 @@ def test_an_environment_is_averaged_with_weights_that_have_not_seen_it():
         assert told != members
 
 
+def test_only_earlier_environments_have_a_say_where_they_follow_each_other():
+    labels, environments, found = predictions(3, rows=600)
+    blended, members = blend_held_out(labels, found, environments, ordered=True)
+    np.testing.assert_allclose(blended[environments == 0], sum(one[environments == 0] for one in found.values()) / 3)
+    assert blend_held_out(labels, found, environments)[1] == members  # the final weights are of all
+    for e in range(1, 4):
+        own, earlier = environments == e, environments < e
+        past = {name: one[earlier] for name, one in found.items()}
+        _, weights = blend_held_out(labels[earlier], past, environments[earlier])
+        np.testing.assert_allclose(blended[own], sum(w * found[name][own] for name, w in weights.items()), atol=1e-12)
+
+
+def test_the_future_has_no_say_in_an_ordered_comparison():
+    """Names sort otherwise than their times; labels of the last one are turned."""
+    random = np.random.default_rng(0)
+    names, environments = ("w 10", "w 11", "w 2", "w 8", "w 9"), np.arange(400) % 5
+    x = random.normal(size=(400, 2)).astype("float32")
+    labels = (x[:, 0] + random.logistic(size=400) > 1.5).astype(int)
+    last = environments == 1
+    candidates, found = {"majority": MajorityClassifier(), "linear": LinearClassifier()}, []
+    for y in (labels, np.where(last, 1 - labels, labels)):
+        data = EnvironmentSet(*map(torch.from_numpy, (x, y, environments)), names, ("no", "yes"))
+        found.append(compare(candidates, x, data, metric="f1", ordered=True, blend=True))
+    one, other = found
+    assert list(one.accuracy.index) == ["w 9", "w 10", "w 11"]
+    pd.testing.assert_frame_equal(one.accuracy.loc[["w 9", "w 10"]], other.accuracy.loc[["w 9", "w 10"]])
+    assert one.members != other.members
+    np.testing.assert_array_equal(one.probabilities["blend"], other.probabilities["blend"])
+    first = environments == 4
+    equal = sum(one.probabilities[name][first] for name in candidates) / 2
+    np.testing.assert_allclose(one.probabilities["blend"][first], equal)
+
+
 def test_members_are_the_few_with_the_largest_weights():
     """Candidate k is right in the rows of a part of its own, the k-th largest; the last one is worse everywhere."""
     sizes = np.array([130, 110, 90, 70, 50, 30])

@@ -22,7 +22,7 @@ from transferrisk.fitting import Comparison, Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
 from transferrisk.fitting.compare import choose, compare, most_frequent, summarise
 from transferrisk.fitting.fitted import fit_source, read_source
-from transferrisk.fitting.metrics import decide_held_out
+from transferrisk.fitting.metrics import decide_held_out, fit_calibration
 from transferrisk.fitting.report import fit_page, model_card, wilson
 from transferrisk.sklearn import LeaveOneEnvironmentOut, LinearClassifier, TransferRiskClassifier
 
@@ -257,6 +257,71 @@ def test_trainings_that_are_done_are_used_for_the_same_data_and_settings_alone(t
         assert [line.split(" of ")[0] for line in told] == ([str(found)] if found else []), change
         met.append(len(list(keep.glob("*.npz"))))
     assert met == [3, 3, 6, 9, 12, 15, 15, 18]
+
+
+def test_trainings_of_another_version_of_a_library_are_not_used(tmp_path, monkeypatch):
+    table(60).to_csv(tmp_path / "t.csv", index=False)
+    source, told = read_source(str(tmp_path / "t.csv"), ASKED), []
+    monkeypatch.chdir(tmp_path)
+
+    def kept():
+        told.clear()
+        fit_source(source, Plan(("linear",), device="cpu"), keep=tmp_path / "keep", say=told.append)
+        return [line.split(" of ")[0] for line in told]
+
+    assert kept() == []
+    (tmp_path / "None").write_text("not the weights of a model that has none")
+    assert kept() == ["3"]
+    for library in ("lightgbm", "numpy", "pandas", "scikit_learn", "scipy"):
+        folder = tmp_path / library / f"{library}-99.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: 99\n")
+        monkeypatch.syspath_prepend(folder.parent)
+        assert kept() == [], library
+    assert kept() == ["3"]
+
+
+class FailsInOneRow(LinearClassifier):
+    def predict_proba(self, X):
+        found = super().predict_proba(X)
+        found[len(found) // 2] = np.nan
+        return found
+
+
+@pytest.mark.parametrize("blend", [False, True])
+def test_probabilities_that_are_not_finite_are_refused(blend):
+    x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0))
+    data = EnvironmentSet(x, (x[:, 0] > 0.3).long(), torch.arange(90) % 3, ("a", "b", "c"), ("no", "yes"))
+    with pytest.raises(InputError, match=r"finite.*failing"):
+        compare({"linear": LinearClassifier(), "failing": FailsInOneRow()}, x.numpy(), data, blend=blend)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_is_said_of_a_held_out_environment_is_calibrated_by_the_others(tmp_path, ordered):
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.normal(size=(400, 3)), columns=list("abc")).assign(site=np.arange(400) % 5)
+    frame["outcome"] = frame["a"] + 2 * random.logistic(size=400) > 0
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    fitted = fit(tmp_path / "t.csv", ASKED, Plan(("boosting",), ordered=ordered, device="cpu"))
+    y, site, given = frame["outcome"].to_numpy().astype(int), frame["site"].to_numpy(), fitted.held_out
+    raw = fitted.comparison.probabilities["boosting"]
+    tested = np.isfinite(raw).all(1)
+    calibrated = []
+    for (name, seen), variance in zip(fitted.decision.seen.items(), fitted.loss_variances, strict=True):
+        own = site == int(name)
+        others = tested & (site < int(name) if ordered else ~own)
+        chances = raw[own]
+        if others.any():
+            calibration = fit_calibration(y[others], raw[others], site[others])
+            chances = calibration.apply(chances)
+            calibrated.append(calibration.temperature)
+        np.testing.assert_allclose(given[own], chances)
+        losses = -np.log(chances[np.arange(80), y[own]])
+        np.testing.assert_allclose(fitted.losses[own], losses)
+        assert seen.log_loss == pytest.approx(losses.mean())
+        assert variance == pytest.approx(losses.var() / 80)
+    assert max(calibrated) > 1.5
+    assert (len(calibrated), fitted.decision.temperature in calibrated) == (2 if ordered else 5, False)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "auroc"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import re
 from dataclasses import replace
@@ -110,6 +111,22 @@ def test_a_failure_at_any_move_brings_the_old_model_back(fitted, folder, monkeyp
     with pytest.raises(KeyboardInterrupt):
         save_fit(fitted, folder, "another command", force=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
+
+
+@pytest.mark.parametrize("at", range(10))
+def test_a_model_without_a_schema_takes_none_away_when_it_fails(fitted, folder, monkeypatch, at):
+    vectors = replace(fitted, source=replace(fitted.source, kind="vectors", frame=None, schema=None))
+    test_a_failure_at_any_move_brings_the_old_model_back(vectors, folder, monkeypatch, at)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o700), (0o022, 0o755)])
+def test_a_new_folder_has_the_mode_of_the_umask(fitted, tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        save_fit(fitted, tmp_path / "private")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "private").stat().st_mode & 0o777 == mode
 
 
 def cut(path):

@@ -13,6 +13,7 @@ from transferrisk.errors import InputError
 from transferrisk.fitting.metrics import (
     LEVELS,
     METRICS,
+    OF_CONFUSION,
     Calibration,
     Conformal,
     Decision,
@@ -52,9 +53,11 @@ def test_figures_are_those_of_scikit_learn(classes):
     assert found.auroc == pytest.approx(truth.roc_auc_score(y, score, **more))
     assert found.majority == np.bincount(y).max() / 300
     assert found.entropy == pytest.approx(truth.log_loss(y, np.tile(np.bincount(y) / 300, (300, 1))))
-    assert METRICS["balanced_accuracy"].function(y, p) == pytest.approx(truth.balanced_accuracy_score(y, guess))
+    assert OF_CONFUSION["balanced_accuracy"](confusion(y, guess, classes)) == pytest.approx(
+        truth.balanced_accuracy_score(y, guess)
+    )
     average = "binary" if classes == 2 else "macro"
-    assert METRICS["f1"].function(y, p) == pytest.approx(truth.f1_score(y, guess, average=average))
+    assert OF_CONFUSION["f1"](confusion(y, guess, classes)) == pytest.approx(truth.f1_score(y, guess, average=average))
     matrix = confusion(y, guess, classes)
     assert (matrix == truth.confusion_matrix(y, guess)).all()
     by_class = truth.precision_recall_fscore_support(y, guess)[:3]
@@ -69,7 +72,7 @@ def test_ties_and_classes_that_are_not_there():
     assert figures(y[:0], p[:0]).rows == 0
     three = np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.6, 0.3, 0.1]])
     assert figures(np.array([0, 1, 0]), three).auroc == 1  # the third class does not count
-    assert METRICS["balanced_accuracy"].function(np.array([0, 0]), three[:2]) == 0.5
+    assert OF_CONFUSION["balanced_accuracy"](confusion(np.array([0, 0]), three[:2].argmax(1), 3)) == 0.5
     assert np.isfinite(row_losses(np.array([1]), np.array([[1.0, 0.0]]))).all()
 
 
@@ -132,7 +135,7 @@ def test_scores_of_rows_have_the_mean_and_the_error_of_the_metric(metric, classe
     score, more = (p[:, 1], {}) if classes == 2 else (p, {"multi_class": "ovr"})
     expected = {
         "log_loss": lambda: truth.log_loss(y, p),
-        "brier": lambda: METRICS["brier"].function(y, p),
+        "brier": lambda: figures(y, p).brier,
         "accuracy": lambda: 1 - truth.accuracy_score(y, decided),
         "balanced_accuracy": lambda: 1 - truth.balanced_accuracy_score(y, decided),
         "f1": lambda: 1 - truth.f1_score(y, decided, average=average),
@@ -154,21 +157,53 @@ def test_scores_where_a_metric_is_not_defined():
     assert row_scores(y, p, decide(p), "balanced_accuracy").tolist() == [0] * 5
 
 
-def test_a_held_out_environment_has_no_say_in_its_threshold():
-    y, p = drawn(900, 2)
-    p[:, 1] = p[:, 1] ** 3  # too low, everywhere alike
-    p[:, 0] = 1 - p[:, 1]
-    environments = np.arange(900) % 3
-    decided = decide_held_out(y, p, environments, "balanced_accuracy")
-    assert (decided != decide(p)).any()
-    last = environments == 2
-    alone = fit_threshold(y[~last], p[~last], environments[~last], "balanced_accuracy")
-    assert (decided[last] == decide(p[last], alone)).mean() > 0.98  # their grids differ a little
-    turned = np.where(last, 1 - y, y)
-    assert (
-        decide_held_out(turned, p, environments, "f1")[last] == decide_held_out(y, p, environments, "f1")[last]
-    ).all()
-    assert (decide_held_out(y, p, environments, "log_loss") == decide(p)).all()
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1"])
+def test_a_held_out_environment_has_no_say_in_its_threshold(metric, ordered):
+    environments, differ = np.arange(240) % 4, 0
+    for seed in range(20):
+        y, p = drawn(240, 2, seed)
+        p[:, 1] = p[:, 1] ** 1.5  # too low, everywhere alike
+        p[:, 0] = 1 - p[:, 1]
+        decided = decide_held_out(y, p, environments, metric, ordered)
+        for e in range(4):
+            own, others = environments == e, environments < e if ordered else environments != e
+            alone = fit_threshold(y[others], p[others], environments[others], metric)
+            np.testing.assert_array_equal(decided[own], decide(p[own], alone))
+            turned = np.where(others, y, 1 - y)
+            np.testing.assert_array_equal(decide_held_out(turned, p, environments, metric, ordered)[own], decided[own])
+            calibrated = Calibration(2.0).apply(p)
+            again = decide_held_out(y, calibrated, environments, metric, ordered)
+            assert (again == decided).mean() > 0.98  # the order of rows is the same, and where one half is
+            differ += alone is not None
+        assert (decide_held_out(y, p, environments, "log_loss", ordered) == decide(p)).all()
+    assert 0 < differ < 80
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_held_out_environment_has_no_say_in_its_figures(ordered):
+    """The same by fits to the other environments alone; their sharpness differs, so temperatures do."""
+    environments, differ = np.arange(160) % 4, 0
+    for seed in range(15):
+        y, p = drawn(160, 3, seed)
+        p = np.concatenate([Calibration(1 / (1.5 + e)).apply(p[environments == e]) for e in range(4)])
+        y, places = np.concatenate([y[environments == e] for e in range(4)]), np.repeat(np.arange(4), 40)
+        decision = learn_decision(y, p, places, "abcd", ordered=ordered)
+        assert decision.temperature == fit_calibration(y, p, places).temperature
+        for e, name in enumerate("abcd"):
+            own, others = places == e, places < e if ordered else places != e
+            if not others.any():
+                assert (decision.temperatures[name], name in decision.conformal.seen) == (1, False)
+                continue
+            calibration = fit_calibration(y[others], p[others], places[others])
+            chances = calibration.apply(p[own])
+            assert decision.temperatures[name] == pytest.approx(calibration.temperature)
+            assert decision.seen[name].log_loss == pytest.approx(truth.log_loss(y[own], chances, labels=range(3)))
+            sets = fit_conformal(y[others], calibration.apply(p[others]), places[others]).sets(chances, 0.8)
+            covered = sets[np.arange(40), y[own]].mean()
+            assert decision.conformal.expected(0.8)[name] == pytest.approx(covered, abs=1e-4)
+            differ += calibration.temperature != decision.temperature
+    assert differ > 15
 
 
 def test_sets_reach_their_coverage_in_new_environments():
@@ -197,13 +232,12 @@ def test_sets_grow_with_coverage_and_hold_the_likeliest():
     sizes = [conformal.sets(p, level).sum(1) for level in (0.5, 0.8, 0.905, 0.99)]
     assert all((small <= large).all() for small, large in itertools.pairwise(sizes))
     assert conformal.sets(p, 0.5)[np.arange(900), p.argmax(1)].all()
-    # What was seen is by the other environments' quantiles.
     alone = fit_conformal(
         y[np.arange(900) % 3 > 0], p[np.arange(900) % 3 > 0], np.arange(900)[np.arange(900) % 3 > 0] % 3
     )
     first = np.arange(900) % 3 == 0
     seen = alone.sets(p[first], 0.9)[np.arange(300), y[first]].mean()
-    assert conformal.expected(0.9)["0"] == pytest.approx(seen, abs=1e-3)
+    assert alone.coverage(y[first], p[first])[np.flatnonzero(LEVELS == 0.9)[0]] == pytest.approx(seen, abs=1e-4)
     few = fit_conformal(y[:4], p[:4], np.zeros(4, int))
     assert few.sets(p, 0.9).all()  # four rows cannot say what nine of ten are like
     for coverage in (0.4, 1.0, float("nan")):

@@ -5,7 +5,8 @@ Conventions, for n rows in E environments, K candidates and C classes:
     shares    (R, n), how much each row counts in each of R problems, one in sum
     weights   (R, K), on the simplex
 
-Each environment counts the same. What is averaged in an environment has weights that were learned without it.
+Each environment counts the same. What is averaged in an environment has weights that were learned without it and,
+where environments follow each other in time, from earlier ones alone.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .candidates import named
-from .metrics import Floats, Ints, row_losses
+from .metrics import Floats, Ints, others_of, row_losses
 
-STEPS = 200  # of EM; beyond them, candidates that are alike still trade weight, and little else changes
+STEPS = 200  # steps of EM: after these, candidates that are alike still trade weight, and little else changes
 MOST = 4  # members of an average, each of which is trained again in the end
 LEAST = 0.05  # weight among all candidates with which one becomes a member
 FEWEST = 3  # environments that are held out, so that weights without one of them come from two
@@ -46,24 +47,27 @@ def pick_members(chances: Floats, shares: Floats) -> NDArray[np.bool_]:
 
 
 def blend_held_out(
-    labels: Ints, probabilities: Mapping[str, Floats], environments: Ints
+    labels: Ints, probabilities: Mapping[str, Floats], environments: Ints, ordered: bool = False
 ) -> tuple[NDArray[np.float64], dict[str, float]]:
     """The averaged probabilities (n, C), nan in rows that were not held out, and the weights that all rows give.
 
-    Every average is of a few candidates, see `pick_members`.
+    Every average is of a few candidates, see `pick_members`. Weights are equal where no environment is earlier.
+
+    ordered  environments follow each other in time, the larger number later
     """
     given = np.stack([*probabilities.values()])  # (K, n, C)
-    known = np.flatnonzero(np.isfinite(given).all((0, 2)))
-    names, places = np.unique(environments[known], return_inverse=True)
-    chances = np.exp([-row_losses(labels[known], one[known]) for one in given]).T
+    tested = np.flatnonzero(np.isfinite(given).all((0, 2)))
+    names, places = np.unique(environments[tested], return_inverse=True)
+    chances = np.exp([-row_losses(labels[tested], one[tested]) for one in given]).T
     within = np.eye(len(names))[places].T  # (E, n)
     within /= within.sum(1, keepdims=True)
-    others = 1 - np.eye(len(names))
-    among = np.concatenate([others / others.sum(1, keepdims=True), np.full((1, len(names)), 1 / len(names))])
-    shares = among @ within  # without each environment, and with all
-    weights = mixture_weights(chances, shares, pick_members(chances, shares))
+    among = np.concatenate([others_of(len(names), ordered), np.ones((1, len(names)), bool)])  # the last: all
+    learned = among.any(1)
+    shares = among[learned] / among[learned].sum(1, keepdims=True) @ within
+    weights = np.full((len(among), len(given)), 1 / len(given))
+    weights[learned] = mixture_weights(chances, shares, pick_members(chances, shares))
     blended = np.full(given.shape[1:], np.nan)
-    blended[known] = np.einsum("nk,knc->nc", weights[places], given[:, known])
+    blended[tested] = np.einsum("nk,knc->nc", weights[places], given[:, tested])
     return blended, {name: float(weight) for name, weight in zip(probabilities, weights[-1], strict=True) if weight}
 
 

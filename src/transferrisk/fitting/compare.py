@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -41,22 +41,11 @@ from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
 from .blending import FEWEST, blend_held_out
 from .candidates import named, simplicity
-from .metrics import decide_held_out, row_losses, row_scores
+from .metrics import METRICS, Held, Metric, decide_held_out, row_losses, row_scores
 
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
 """(steps, losses) of a training"""
-Held = Literal["environments", "rows"]
-Metric = Literal["log_loss", "accuracy", "brier", "balanced_accuracy", "f1", "auroc"]
 
-METRICS = {
-    "log_loss": "log loss",
-    "accuracy": "error rate",
-    "brier": "Brier score",
-    "balanced_accuracy": "balanced error rate",
-    "f1": "1 - F1",
-    "auroc": "1 - AUROC",
-}
-"""What a choice can go by, and what is then as small as possible in held-out environments"""
 EXACT = 1e-9  # difference below which means tie, but for rounding
 POINTS = 100  # of a training curve
 WORTH = 0.005  # of accuracy: a simpler candidate is not taken where it costs more than this
@@ -67,7 +56,7 @@ class Comparison:
     """
     held           what was held out: whole environments, or rows of each
     accuracy       environments tested on x candidates: the share of rows that came out right, over all seeds; where the
-                   metric is about decisions, by the threshold that the other environments give
+                   metric is about decisions, by the threshold that the other environments give, or the earlier ones
     loss           environments x candidates: the mean log loss
     summary        candidates x
                      mean, worst              accuracy over the environments, each counting the same
@@ -199,10 +188,11 @@ def compare(
     kept        where trainings that are done are kept, and those of a comparison that was killed are found
     blend       whether the average of the candidates is one more, see `blending`; where `can_blend` says so
     """
-    y, environments = samples.labels.numpy(), samples.environments.numpy()
-    names = np.array(samples.environment_names, dtype=object)
+    y = samples.labels.numpy()
     held, splits = _split(samples, folds, seeds, ordered)
-    parts = _train_all(candidates, X, samples, splits, workers, on_trained, kept)
+    order = tuple(in_time(samples.environment_names)) if ordered and held == "environments" else ()
+    names, environments = np.array(order or samples.environment_names, dtype=object), numbered_in_time(samples, order)
+    trained = _train_all(candidates, X, samples, splits, workers, on_trained, kept)
     found = {name: np.zeros((len(y), len(samples.class_names))) for name in candidates}
     times = np.zeros(len(y))
     curves: dict[str, Curve] = {}
@@ -210,39 +200,40 @@ def compare(
         times[np.concatenate([test for _, test in folds_of_seed])] += 1
         for name in candidates:
             for place, (_, test) in enumerate(folds_of_seed):
-                part = parts[seed, name, place]
+                part = trained[seed, name, place]
                 found[name][test] += part.probabilities
                 if part.curve is not None and name not in curves:
                     curves[name] = part.curve
     with np.errstate(invalid="ignore"):
         probabilities = {name: given / times[:, None] for name, given in found.items()}
-    members: dict[str, float] = {}
+    tested, members = np.flatnonzero(times), dict[str, float]()
+    if wrong := [named(name) for name, given in probabilities.items() if not np.isfinite(given[tested]).all()]:
+        raise InputError(f"probabilities must be finite, got others from {listed(wrong)}: compare without")
     if blend:
-        probabilities[BLEND], members = blend_held_out(y, probabilities, environments)
-    known = np.flatnonzero(times)
-    index = environments[known]
+        probabilities[BLEND], members = blend_held_out(y, probabilities, environments, bool(order))
+    index = environments[tested]
     right, losses, scores = (pd.DataFrame(index=index) for _ in range(3))
     for name, given in probabilities.items():
-        decided = decide_held_out(y[known], given[known], index, metric)
-        right[name] = (decided == y[known]).astype(float)
-        losses[name] = row_losses(y[known], given[known])
+        labels, chances = y[tested], given[tested]
+        decided = decide_held_out(labels, chances, index, metric, bool(order))
+        right[name] = (decided == labels).astype(float)
+        losses[name] = row_losses(labels, chances)
         scores[name] = 0.0
         for own in (index == place for place in np.unique(index)):
-            scores.loc[own, name] = row_scores(y[known][own], given[known][own], decided[own], metric)
+            scores.loc[own, name] = row_scores(labels[own], chances[own], decided[own], metric)
     if scores.isna().all(axis=None):
         raise InputError(f"metric {metric} needs two classes in an environment that is held out: choose another")
     accuracy, loss = right.groupby(level=0).mean(), losses.groupby(level=0).mean()
     summary = pd.concat([pd.DataFrame({"mean": accuracy.mean(), "worst": accuracy.min()}), summarise(scores)], axis=1)
-    order = tuple(in_time(names)) if ordered and held == "environments" else ()
-    chosen = [name for name in order or names.tolist() if name in names[accuracy.index]]
+    chosen = names[accuracy.index].tolist()
     counts = pd.Series(index).map(dict(enumerate(names))).value_counts()
     frequent = {}
     if held == "environments":
         frequent = {names[environments[test[0]]]: most_frequent(y[train], y[test]) for train, test in splits[seeds[0]]}
     return Comparison(
         held,
-        accuracy.set_axis(names[accuracy.index]).loc[chosen],
-        loss.set_axis(names[loss.index]).loc[chosen],
+        accuracy.set_axis(chosen),
+        loss.set_axis(chosen),
         summary,
         {name: int(counts[name]) for name in chosen},
         tuple(seeds),
@@ -254,6 +245,13 @@ def compare(
         order,
         members,
     )
+
+
+def numbered_in_time(samples: EnvironmentSet, order: Sequence[str]) -> NDArray[np.int64]:
+    """Number of each row's environment, (n,): its place in the order of time, or where that is () among the names."""
+    names = list(order or samples.environment_names)
+    places = np.array([names.index(name) for name in samples.environment_names])
+    return np.asarray(places[samples.environments.numpy()])
 
 
 def can_blend(samples: EnvironmentSet, folds: int | None, seed: int, ordered: bool) -> bool:
@@ -280,15 +278,15 @@ def _train_all(
         for name in candidates
         for place, rows in enumerate(folds)
     }
-    parts: dict[tuple[int, str, int], Part] = {}
+    done: dict[tuple[int, str, int], Part] = {}
     paths = {} if kept is None else {key: kept.path(key[1], key[0], rows) for key, rows in trainings.items()}
     for key, path in paths.items():
         if (part := read_part(path, len(trainings[key][1]), classes)) is not None:
-            parts[key] = part
-    if kept is not None and parts:
-        kept.say(f"{len(parts)} of {len(trainings)} trainings of the comparison were done before and are not repeated")
-    missing = {key: rows for key, rows in trainings.items() if key not in parts}
-    on_trained(len(parts), len(trainings))
+            done[key] = part
+    if kept is not None and done:
+        kept.say(f"{len(done)} of {len(trainings)} trainings of the comparison were done before and are not repeated")
+    missing = {key: rows for key, rows in trainings.items() if key not in done}
+    on_trained(len(done), len(trainings))
     # One thread for each process: numbers then do not depend on how many processes there are.
     alone = threads_set(None if workers == 1 and samples.inputs[:1].dim() == 4 else 1)
     processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
@@ -302,11 +300,11 @@ def _train_all(
         for key, (labels, chances, curve) in Parallel(n_jobs=workers, return_as="generator_unordered")(work):
             whole = np.zeros((len(chances), classes))
             whole[:, labels] = chances
-            parts[key] = Part(whole, curve)
+            done[key] = Part(whole, curve)
             if key in paths:
-                write_part(paths[key], parts[key])
-            on_trained(len(parts), len(trainings))
-    return parts
+                write_part(paths[key], done[key])
+            on_trained(len(done), len(trainings))
+    return done
 
 
 def _train_part(
@@ -337,9 +335,9 @@ def _split(
     y, environments = samples.labels.numpy(), samples.environments.numpy()
     if len(samples.environment_names) > 2:
         splitter = LeaveOneEnvironmentOut(most, ordered=ordered, random_state=seeds[0])
-        named = np.array(samples.environment_names, dtype=object)[environments]
-        parts = splitter.split(y, environments=named if ordered else environments)
-        usable = [(train, test) for train, test in parts if len(np.unique(y[train])) > 1]
+        by_name = np.array(samples.environment_names, dtype=object)[environments]
+        splits = splitter.split(y, environments=by_name if ordered else environments)
+        usable = [(train, test) for train, test in splits if len(np.unique(y[train])) > 1]
         if usable:
             return "environments", dict.fromkeys(seeds, usable)
     drawn = {seed: hold_out(samples, VALIDATION, seed) for seed in seeds}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import joblib
 import numpy as np
-import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
@@ -51,8 +51,8 @@ from .candidates import (
     rows_of,
     stable_schema,
 )
-from .compare import Choice, Comparison, Curve, Kept, Metric, can_blend, choose, compare, curve_of
-from .metrics import Calibration, Decision, learn_decision, row_losses
+from .compare import Choice, Comparison, Curve, Kept, can_blend, choose, compare, curve_of, numbered_in_time
+from .metrics import Calibration, Decision, Metric, learn_decision, row_losses
 from .model import Model, Origin
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in images, trainings or steps"""
 
 FEWEST = 10  # rows of an environment that can be trained or tested on
+LIBRARIES = ("lightgbm", "numpy", "pandas", "scikit-learn", "scipy")  # whose versions predictions depend on
 SMALL = 20_000  # rows below which starting processes costs more than it brings
 
 
@@ -186,14 +187,19 @@ class Fitted:
     with_all: Comparison | None = None
 
     @cached_property
+    def held_out(self) -> NDArray[np.float64]:
+        """Probabilities of each row when it was held out, (n, C), calibrated by the others; nan where it was not."""
+        assert self.comparison is not None
+        samples, found = self.source.samples, self.comparison.probabilities[self.choice.algorithm].copy()
+        for name, temperature in self.decision.temperatures.items():
+            own = samples.environments.numpy() == samples.environment_names.index(name)
+            found[own] = Calibration(temperature).apply(found[own])
+        return found
+
+    @cached_property
     def losses(self) -> NDArray[np.float64]:
         """Log loss of each row, (n,), when it was held out; nan where it was not."""
-        assert self.comparison is not None
-        labels, chances = self.source.samples.labels.numpy(), self.comparison.probabilities[self.choice.algorithm]
-        losses = np.full(len(labels), np.nan)
-        known = np.isfinite(chances).all(1)
-        losses[known] = row_losses(labels[known], Calibration(self.decision.temperature).apply(chances[known]))
-        return losses
+        return row_losses(self.source.samples.labels.numpy(), self.held_out)
 
     @property
     def loss_variances(self) -> NDArray[np.float64]:
@@ -222,11 +228,11 @@ class Fitted:
         """Why environments lose more than others when they are held out; of tables and vectors."""
         if self.comparison is None or self.comparison.held != "environments" or self.source.kind == "images":
             return ()
-        known = np.isfinite(self.losses)
-        held = self.source.samples.select(torch.from_numpy(known))
+        tested = np.isfinite(self.losses)
+        held = self.source.samples.select(torch.from_numpy(tested))
         if len(self.decision.seen) < 2 or len(held.labels.unique()) < 2:
             return ()
-        return decompose_shift(self.losses[known], *join_sets([held], [held.inputs[:]])[:3], seed=self.plan.seed)
+        return decompose_shift(self.losses[tested], *join_sets([held], [held.inputs[:]])[:3], seed=self.plan.seed)
 
 
 def fit(
@@ -357,10 +363,11 @@ def fit_source(
         decision = learn_decision(
             samples.labels.numpy(),
             comparison.probabilities[choice.algorithm],
-            samples.environments.numpy(),
-            samples.environment_names,
+            numbered_in_time(samples, comparison.order),
+            comparison.order or samples.environment_names,
             plan.metric,
             comparison.held,
+            bool(comparison.order),
         )
     trained = {name: candidates[name] for name in members}
     model = _whole_model(source, plan, choice.algorithm, trained, members, backbone, options, decision)
@@ -490,12 +497,13 @@ def _compare(
 
 def _digests(candidates: Mapping[str, Any], source: Source, samples: EnvironmentSet, plan: Plan) -> dict[str, str]:
     """Candidate -> digest of all that its predictions depend on, but for the seed and the rows of a training."""
+    libraries = [found.version for name in LIBRARIES for found in distributions(name=name)]
     rows: Any = source.frame
     if rows is None:
         rows = [joblib.hash(samples.inputs[start : start + 1024].numpy()) for start in range(0, len(samples), 1024)]
     shared = joblib.hash(
         (
-            *(versions(), sklearn.__version__, device_of(plan.device).type, source.kind),
+            *(versions(), libraries, device_of(plan.device).type, source.kind),
             *(rows, source.label, source.environment, source.declared, plan.drop_unstable),
             *(samples.labels.numpy(), samples.environments.numpy(), samples.environment_names, samples.class_names),
         )
@@ -503,7 +511,7 @@ def _digests(candidates: Mapping[str, Any], source: Source, samples: Environment
     found = {}
     for name, candidate in candidates.items():
         given = {key: value for key, value in candidate.get_params().items() if key != "images"}  # their rows count
-        file = Path(str(given.get("weights")))
+        file = Path(given.get("weights") or "")  # "" is the working folder, not a file
         found[name] = joblib.hash((shared, type(candidate), given, file.read_bytes() if file.is_file() else b""))
     return found
 

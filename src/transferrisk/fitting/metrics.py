@@ -9,13 +9,15 @@ Conventions:
 Of two classes, the second is the one that a threshold, F1 and AUROC are about, as in scikit-learn.
 
 What is learned (temperature, threshold) is kept only where it helps in environments it was not learned from: it is
-chosen once without each environment and tested there, and nothing changes unless that is better on average.
+chosen once without each environment and tested there, and nothing changes unless that is better on average. What is
+then said of an environment is with what the others lead to (`others_of`), so that its labels have no say in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,7 +32,17 @@ from ..settings import Positive, Settings, Share, as_json, checked_fields
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 Held = Literal["environments", "rows"]
+Metric = Literal["log_loss", "accuracy", "brier", "balanced_accuracy", "f1", "auroc"]
 
+METRICS = {
+    "log_loss": "log loss",
+    "accuracy": "error rate",
+    "brier": "Brier score",
+    "balanced_accuracy": "balanced error rate",
+    "f1": "1 - F1",
+    "auroc": "1 - AUROC",
+}
+"""What a choice can go by, and what is then as small as possible in held-out environments"""
 TINY = float(np.finfo(np.float64).tiny)
 LEVELS = np.round(np.arange(0.50, 0.995, 0.01), 2)  # coverages that can be asked for
 TEMPERATURES = np.geomspace(0.2, 5, 81)
@@ -101,8 +113,8 @@ def auroc(labels: Ints, probabilities: Floats) -> float:
     """
     classes = range(probabilities.shape[1])
     found = [_auroc(labels == c, probabilities[:, c]) for c in (classes[1:] if len(classes) == 2 else classes)]
-    known = [value for value in found if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
+    defined = [value for value in found if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")
 
 
 def _auroc(positive: NDArray[np.bool_], score: Floats) -> float:
@@ -170,34 +182,8 @@ def _f1(matrix: NDArray[Any]) -> Any:
     return np.nan_to_num(f1[..., 1]) if matrix.shape[-1] == 2 else np.nanmean(f1, -1)
 
 
-@dataclass(frozen=True)
-class Metric:
-    """
-    function         of labels and probabilities
-    of_confusion     the same of a confusion, where the metric is about decisions, which a threshold can change
-    """
-
-    label: str
-    larger_is_better: bool
-    function: Callable[[Ints, Floats], float]
-    of_confusion: Callable[[NDArray[Any]], Any] | None = None
-
-
-def _of_decisions(label: str, of_confusion: Callable[[NDArray[Any]], Any]) -> Metric:
-    def function(labels: Ints, probabilities: Floats) -> float:
-        return float(of_confusion(confusion(labels, decide(probabilities), probabilities.shape[1])))
-
-    return Metric(label, True, function, of_confusion)
-
-
-METRICS = {
-    "log_loss": Metric("Log loss", False, lambda y, p: float(row_losses(y, p).mean())),
-    "accuracy": _of_decisions("Accuracy", _accuracy),
-    "balanced_accuracy": _of_decisions("Balanced accuracy", _balanced),
-    "auroc": Metric("AUROC", True, auroc),
-    "brier": Metric("Brier score", False, brier),
-    "f1": _of_decisions("F1", _f1),
-}
+OF_CONFUSION = {"accuracy": _accuracy, "balanced_accuracy": _balanced, "f1": _f1}
+"""Metrics of decisions, which a threshold can change, as functions of a confusion"""
 
 
 def row_scores(labels: Ints, probabilities: Floats, decided: Ints, metric: str) -> NDArray[np.float64]:
@@ -223,10 +209,10 @@ def row_scores(labels: Ints, probabilities: Floats, decided: Ints, metric: str) 
             found.append(_ratio(2.0 * (mine & said), mine.astype(float) + said))
         else:
             found.append(_ratio((mine & said).astype(float), mine.astype(float)))
-    known = [one for one in found if one is not None]
-    if not known:
+    defined = [one for one in found if one is not None]
+    if not defined:
         return np.full(len(labels), np.nan if metric == "auroc" else 1.0)
-    return np.asarray(1 - np.mean(known, axis=0))
+    return np.asarray(1 - np.mean(defined, axis=0))
 
 
 def _ratio(above: Floats, below: Floats) -> Floats | None:
@@ -272,58 +258,73 @@ class Calibration:
 
 def fit_calibration(labels: Ints, probabilities: Floats, environments: NDArray[Any]) -> Calibration:
     """The temperature with the least log loss, each environment counted the same."""
-    parts = [(labels[rows], _logs(probabilities[rows])) for rows in _groups(environments)]
+    return fit_calibrations(labels, probabilities, environments)[-1]
 
-    def loss(part: tuple[Ints, Floats], temperature: float) -> float:
-        y, logs = part
+
+def fit_calibrations(
+    labels: Ints, probabilities: Floats, environments: NDArray[Any], ordered: bool = False
+) -> list[Calibration]:
+    """For each environment the calibration that the others give, see `others_of`, and last that of all."""
+    groups = [(labels[rows], _logs(probabilities[rows])) for rows in _groups(environments)]
+
+    def loss(group: tuple[Ints, Floats], temperature: float) -> float:
+        y, logs = group
         return float(-log_softmax(logs / temperature, axis=1)[np.arange(len(y)), y].mean())
 
-    table = np.array([[loss(part, t) for t in TEMPERATURES] for part in parts])  # (E, G)
-    place = _that_transfers(table, int(np.abs(TEMPERATURES - 1).argmin()))
-    if place is None:
-        return Calibration()
-    ends = np.log(TEMPERATURES[[max(place - 1, 0), min(place + 1, len(TEMPERATURES) - 1)]])
-    found = minimize_scalar(lambda log: np.mean([loss(part, np.exp(log)) for part in parts]), bounds=tuple(ends))
-    return Calibration(float(np.exp(found.x)))
+    table = np.array([[loss(group, t) for t in TEMPERATURES] for group in groups])  # (E, G)
+    usual, found = int(np.abs(TEMPERATURES - 1).argmin()), []
+    for among in (*others_of(len(groups), ordered), np.ones(len(groups), bool)):
+        place = _that_transfers(table[among], usual)
+        if place is None:
+            found.append(Calibration())
+            continue
+        ends = np.log(TEMPERATURES[[max(place - 1, 0), min(place + 1, len(TEMPERATURES) - 1)]])
+        some = [group for group, one in zip(groups, among, strict=True) if one]
+        best = minimize_scalar(lambda log, some=some: np.mean([loss(g, np.exp(log)) for g in some]), bounds=tuple(ends))
+        found.append(Calibration(float(np.exp(best.x))))
+    return found
+
+
+def others_of(count: int, ordered: bool = False) -> NDArray[np.bool_]:
+    """Tell by which environments something may be learned for each, (E, E): all others, or the earlier ones.
+
+    ordered  environments follow each other in time, the larger number later
+    """
+    return np.tri(count, k=-1, dtype=bool) if ordered else ~np.eye(count, dtype=bool)
 
 
 def fit_threshold(labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str) -> float | None:
     """The threshold for two classes with the best metric, each environment counted the same; None: the usual one."""
-    return _thresholds(labels, probabilities, environments, metric)[0]
-
-
-def decide_held_out(labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str) -> NDArray[np.intp]:
-    """The class decided for, (n,), in each environment by the threshold that the others give; see `fit_threshold`."""
-    decided = decide(probabilities)
-    _, others = _thresholds(labels, probabilities, environments, metric)
-    for rows, threshold in zip(_groups(environments), others, strict=False):
-        decided[rows] = decide(probabilities[rows], threshold)
-    return decided
-
-
-def _thresholds(
-    labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str
-) -> tuple[float | None, list[float]]:
-    """The threshold of all environments, and for each the one of the others; None and [] where none is learned."""
-    of_confusion = METRICS[metric].of_confusion
-    if of_confusion is None or probabilities.shape[1] != 2:
-        return None, []
+    of_confusion = OF_CONFUSION.get(metric)
+    if of_confusion is None or probabilities.shape[1] != 2 or not len(labels):
+        return None
     chance = probabilities[:, 1]
     grid = np.unique([0.5, *np.quantile(chance, np.linspace(0, 1, 201)[1:-1])])
     table = []
     for rows in _groups(environments):
-        above = [
-            len(part) - np.searchsorted(part, grid, side="right") for part in _by_class(labels[rows], chance[rows])
-        ]
+        by_class = [np.sort(chance[rows][labels[rows] == c]) for c in (0, 1)]
+        above = [len(values) - np.searchsorted(values, grid, side="right") for values in by_class]
         counts = np.bincount(labels[rows], minlength=2)
         table.append(1 - of_confusion(np.stack([[counts[c] - above[c], above[c]] for c in (0, 1)]).transpose(2, 0, 1)))
-    losses = np.array(table)
-    place = _that_transfers(losses, int(np.searchsorted(grid, 0.5)))
-    return (None, []) if place is None else (float(grid[place]), grid[_without_each(losses)].tolist())
+    place = _that_transfers(np.array(table), int(np.searchsorted(grid, 0.5)))
+    return None if place is None else float(grid[place])
 
 
-def _by_class(labels: Ints, values: Floats) -> list[Floats]:
-    return [np.sort(values[labels == c]) for c in (0, 1)]
+def decide_held_out(
+    labels: Ints, probabilities: Floats, environments: NDArray[Any], metric: str, ordered: bool = False
+) -> NDArray[np.intp]:
+    """The class decided for, (n,), in each environment by `fit_threshold` of the others, see `others_of`.
+
+    A temperature changes nothing about it, since it keeps the order of probabilities and the place of one half.
+    """
+    decided, groups = decide(probabilities), _groups(environments)
+    if metric not in OF_CONFUSION or probabilities.shape[1] != 2:
+        return decided
+    for own, among in zip(groups, others_of(len(groups), ordered), strict=True):
+        others = np.concatenate([own[:0], *compress(groups, among)])
+        threshold = fit_threshold(labels[others], probabilities[others], environments[others], metric)
+        decided[own] = decide(probabilities[own], threshold)
+    return decided
 
 
 def _that_transfers(losses: Floats, usual: int) -> int | None:
@@ -338,14 +339,9 @@ def _that_transfers(losses: Floats, usual: int) -> int | None:
     count = len(losses)
     if count < 2:
         return None
-    gains = losses[:, usual] - losses[np.arange(count), _without_each(losses)]
+    gains = losses[:, usual] - losses[np.arange(count), (losses.sum(0) - losses).argmin(1)]
     best = int(losses.mean(0).argmin())
     return best if best != usual and gains.mean() > gains.std(ddof=1) / count**0.5 else None
-
-
-def _without_each(losses: Floats) -> Ints:
-    """The best choice for the other environments, (E,)."""
-    return np.asarray((losses.sum(0) - losses).argmin(1))
 
 
 def _groups(environments: NDArray[Any]) -> list[NDArray[np.intp]]:
@@ -368,7 +364,7 @@ class Conformal(Settings):
     with fewer than nine environments the largest is taken, and it is E / (E + 1) of them.
 
     quantiles  one q for each of `LEVELS`
-    seen       environment -> coverage at each of `LEVELS`, with q from the other environments
+    seen       environment -> coverage at each of `LEVELS` when it was held out, with q and temperature from the others
     """
 
     quantiles: tuple[float, ...]
@@ -386,6 +382,12 @@ class Conformal(Settings):
         held[np.arange(len(held)), probabilities.argmax(1)] = True
         return np.asarray(held)
 
+    def coverage(self, labels: Ints, probabilities: Floats) -> tuple[float, ...]:
+        """The share of rows whose set holds the true class, at each of `LEVELS`."""
+        true = probabilities[np.arange(len(labels)), labels, None].astype(np.float64)
+        held = (1 - true <= np.array(self.quantiles)) | (probabilities.argmax(1) == labels)[:, None]
+        return tuple(map(float, held.mean(0).round(4)))
+
     def expected(self, coverage: float = 0.9) -> dict[str, float]:
         """Environment -> the share of rows whose set held the true class when it was held out."""
         return {name: values[_level(coverage)] for name, values in self.seen.items()}
@@ -401,16 +403,8 @@ def _level(coverage: float) -> int:
 def fit_conformal(labels: Ints, probabilities: Floats, environments: NDArray[Any]) -> Conformal:
     """Quantiles from predictions of rows that were not trained on."""
     scores = 1 - probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    sure = probabilities.argmax(1) == labels  # then the true class is in the set, whatever q is
-    groups = _groups(environments)
-    own = np.array([_quantiles(scores[rows], LEVELS) for rows in groups])  # (E, L)
-    seen = {}
-    for e, (name, rows) in enumerate(zip(np.unique(environments).tolist(), groups, strict=True)):
-        if len(groups) > 1:
-            q = _quantiles(np.delete(own, e, 0), MOST)
-            held = (scores[rows, None] <= q) | sure[rows, None]
-            seen[str(name)] = tuple(map(float, held.mean(0).round(4)))
-    return Conformal(tuple(map(float, _quantiles(own, MOST))), seen)
+    own = np.array([_quantiles(scores[rows], LEVELS) for rows in _groups(environments)])  # (E, L)
+    return Conformal(tuple(map(float, _quantiles(own, MOST))))
 
 
 def _quantiles(values: Floats, level: Any) -> Floats:
@@ -428,10 +422,11 @@ class Decision(Settings):
     """What was learned from predictions in held-out environments; kept with a model as `about["decision"]`.
 
     held         what was held out: "environments", or "rows" of environments that were trained on
-    temperature  already in the model's head, whose logits were divided by it
+    temperature  already in the model's head, whose logits were divided by it; that of all environments
     threshold    of two classes, the probability of the second above which it is decided for; None: the likelier one
     metric       what the threshold was chosen for
-    seen         environment -> its figures when it was held out, its accuracy with the threshold of the others
+    seen         environment -> its figures when it was held out, with temperature and threshold of the others
+    temperatures  environment -> that temperature
     """
 
     held: Held = "environments"
@@ -440,6 +435,7 @@ class Decision(Settings):
     metric: str = "log_loss"
     conformal: Conformal | None = None
     seen: Mapping[str, Figures] = field(default_factory=dict)
+    temperatures: Mapping[str, Positive] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The decision in the types of JSON."""
@@ -465,23 +461,30 @@ def learn_decision(
     names: Sequence[str],
     metric: str = "log_loss",
     held: Held = "environments",
+    ordered: bool = False,
 ) -> Decision:
     """Temperature, threshold and sets from the held-out predictions of one candidate.
 
     probabilities  (n, C), nan in rows that were not held out
     environments   (n,), places in `names`
+    ordered        environments follow each other in time, as in `names`: an environment's figures are by earlier ones
     """
-    known = np.isfinite(probabilities).all(1)
-    if not known.any():
+    tested = np.isfinite(probabilities).all(1)
+    if not tested.any():
         return Decision(held)
-    y, chances, places = labels[known], probabilities[known], environments[known]
-    calibration = fit_calibration(y, chances, places)
-    chances = calibration.apply(chances)
+    y, raw, places = labels[tested], probabilities[tested], environments[tested]
+    *without, calibration = fit_calibrations(y, raw, places, ordered)
+    right = decide_held_out(y, raw, places, metric, ordered) == y
+    seen, covered, temperatures, groups = {}, {}, {}, _groups(places)
+    for own, among, others in zip(groups, others_of(len(groups), ordered), without, strict=True):
+        name, chances = names[places[own[0]]], others.apply(raw[own])
+        temperatures[name] = others.temperature
+        seen[name] = replace(figures(y[own], chances), accuracy=float(right[own].mean()))
+        if among.any():
+            rows = np.concatenate([*compress(groups, among)])
+            sets = fit_conformal(y[rows], others.apply(raw[rows]), places[rows])
+            covered[name] = sets.coverage(y[own], chances)
+    chances = calibration.apply(raw)
+    conformal = replace(fit_conformal(y, chances, places), seen=covered)
     threshold = fit_threshold(y, chances, places, metric)
-    named = np.array(names, dtype=object)[places].astype(str)
-    right = decide_held_out(y, chances, places, metric) == y
-    seen = {}
-    for name in np.unique(named):
-        own = named == name
-        seen[str(name)] = replace(figures(y[own], chances[own]), accuracy=float(right[own].mean()))
-    return Decision(held, calibration.temperature, threshold, metric, fit_conformal(y, chances, named), seen)
+    return Decision(held, calibration.temperature, threshold, metric, conformal, seen, temperatures)

@@ -275,7 +275,7 @@ class Predicted:
         if self.coverage is not None:
             expected = self._expected()
             rows: list[list[Entry]] = [
-                [name, *(percent(known.get(name, float("nan"))) for known in (expected, self.covered))]
+                [name, *(percent(shares.get(name, float("nan"))) for shares in (expected, self.covered))]
                 for name in dict.fromkeys([*expected, *self.covered])
             ]
             columns = ["Environment", "When it was held out, %", "In this file, %"]
@@ -420,7 +420,7 @@ class _Outside:
         name, scaling = self.columns[i]
         rows, how = (self.far[i], "far ") if self.far[i] else (self.outside[i], "")
         ends = [(self.least[i], self.low[i]), (self.largest[i], self.high[i])]
-        met = " and ".join(f"{scaling.mean + scaling.scale * float(end):g}" for end, known in ends if end != known)
+        met = " and ".join(f"{scaling.mean + scaling.scale * float(end):g}" for end, trained in ends if end != trained)
         return (
             f"column {name!r} lies {how}outside {scaling.low:g} to {scaling.high:g}, all that was trained on, in "
             f"{rows} of {self.rows} rows, reaching {met}: check its units"

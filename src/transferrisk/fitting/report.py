@@ -30,9 +30,9 @@ from ..reports.values import Cell, Entry
 from ..settings import dumps
 from .blending import told_members
 from .candidates import BASELINES, named
-from .compare import METRICS, Comparison, Curve
+from .compare import Comparison, Curve, numbered_in_time
 from .fitted import Fitted, Plan, Source
-from .metrics import Calibration, confusion, decide_held_out
+from .metrics import METRICS, confusion, decide_held_out
 from .model import CARD, COMPARISON, FILES, REPORT, SCHEMA
 from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
 
@@ -73,17 +73,18 @@ def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool 
     place = Path(os.path.realpath(folder))
     there = place.exists()
     with new_folders(place.parent), hidden_folder(place if there else place.parent, place.name) as hidden:
-        save_model(hidden, fitted.model)
-        write_atomically(hidden / COMPARISON, dumps(content, indent=2) + "\n")
+        new = hidden / "new"
+        new.mkdir()  # with the mode that the umask gives, while the hidden folder is this user's alone
+        save_model(new, fitted.model)
+        write_atomically(new / COMPARISON, dumps(content, indent=2) + "\n")
         if fitted.source.schema is not None:
-            write_atomically(hidden / SCHEMA, dumps(fitted.source.schema.declaration(), indent=2) + "\n")
-        write_atomically(hidden / CARD, model_card(fitted, command))
-        write_page(hidden / REPORT, fit_page(fitted, command))
+            write_atomically(new / SCHEMA, dumps(fitted.source.schema.declaration(), indent=2) + "\n")
+        write_atomically(new / CARD, model_card(fitted, command))
+        write_page(new / REPORT, fit_page(fitted, command))
         if there:
-            _move_in(hidden, place)
+            _move_in(new, place)
         else:
-            os.chmod(hidden, 0o755)
-            hidden.rename(place)
+            new.rename(place)
     shutil.rmtree(kept_beside(place), ignore_errors=True)
 
 
@@ -95,16 +96,17 @@ def _move_in(new: Path, place: Path) -> None:
     old = new / "old"
     old.mkdir()
     others = [name for name in FILES if name != WEIGHTS]
+    arriving = {name for name in FILES if (new / name).exists()}
     try:
         for name in (WEIGHTS, *others):
             if (place / name).exists():
                 (place / name).rename(old / name)
         for name in (*others, WEIGHTS):
-            if (new / name).exists():
+            if name in arriving:
                 (new / name).rename(place / name)
     except BaseException:
         for name in (*others, WEIGHTS):
-            if not (new / name).exists():
+            if name in arriving and not (new / name).exists():
                 (place / name).unlink(missing_ok=True)
             if (old / name).exists():
                 (old / name).rename(place / name)
@@ -207,6 +209,8 @@ def held_out_table(fitted: Fitted) -> Table:
             f"Probabilities are calibrated: logits are divided by {fitted.decision.temperature:.2f}, which was chosen "
             "by the log loss in held-out environments."
         )
+    if any(temperature != 1 for temperature in fitted.decision.temperatures.values()):
+        notes.append(f"Figures of each environment are with the temperature that the {_others(fitted)} give.")
     return replace(found, note=" ".join(filter(None, notes)))
 
 
@@ -218,22 +222,27 @@ def threshold_note(fitted: Fitted) -> str:
     return (
         f"{fitted.model.classes[1]!r} is predicted where its probability is above {decision.threshold:.3f}, which has "
         f"the least {METRICS[decision.metric]} in held-out environments; accuracies there are with the threshold that "
-        "the other environments give."
+        f"the {_others(fitted)} give."
     )
+
+
+def _others(fitted: Fitted) -> str:
+    ordered = fitted.comparison is not None and fitted.comparison.order
+    return "earlier environments" if ordered else "other environments"
 
 
 def held_out_sections(fitted: Fitted) -> list[Section]:
     """What the chosen candidate predicted for rows that were held out: by class, confusion, reliability."""
     assert fitted.comparison is not None
-    samples, raw = fitted.source.samples, fitted.comparison.probabilities[fitted.choice.algorithm]
-    known = np.isfinite(raw).all(1)
-    labels, given = samples.labels.numpy()[known], raw[known]
-    chances = Calibration(fitted.decision.temperature).apply(given)
+    comparison, samples = fitted.comparison, fitted.source.samples
+    raw = comparison.probabilities[fitted.choice.algorithm]
+    tested = np.isfinite(raw).all(1)
+    labels, given, chances = samples.labels.numpy()[tested], raw[tested], fitted.held_out[tested]
     curves = {"as predicted": (labels, chances)}
-    if fitted.decision.temperature != 1:
+    if any(temperature != 1 for temperature in fitted.decision.temperatures.values()):
         curves = {"before calibration": (labels, given), "calibrated": (labels, chances)}
-    places = samples.environments.numpy()[known]
-    decided = decide_held_out(labels, chances, places, fitted.decision.metric)
+    places = numbered_in_time(samples, comparison.order)[tested]
+    decided = decide_held_out(labels, given, places, fitted.decision.metric, bool(comparison.order))
     matrix = confusion(labels, decided, chances.shape[1])
     tables: list[Section] = [class_table(matrix, samples.class_names)]
     if len(samples.class_names) <= MANY:
@@ -376,9 +385,10 @@ def how_compared(comparison: Comparison) -> str:
         )
     held_out, average = len(comparison.accuracy), ""
     if comparison.members:
+        weights = "learned from earlier ones, equal in the first" if comparison.order else "learned without it"
         average = (
             f" {named(BLEND)}: {told_members(comparison.members)}; in each held-out environment it was tested with "
-            "weights that were learned without it."
+            f"weights {weights}."
         )
     if comparison.order:
         return (
