@@ -57,6 +57,30 @@ def test_hessian_product_dense_and_factor_agree_with_autograd(shape, seed):
     torch.testing.assert_close(gram, hessian.factor(hessian.factor_adjoint(u)))
 
 
+@pytest.mark.parametrize("classes", [3, 16, 17, 40])
+def test_a_factored_hessian_inverts_the_product(classes):
+    loss = padded_loss(0, batch=2, n=12, classes=classes, width=2)
+    W, V = random_predictors(loss), random_predictors(loss).flip(0) + 0.3
+    with torch.inference_mode():  # leaves nothing behind that autograd refuses
+        loss.hessian(W).direct(V)
+    hessian = loss.hessian(W)
+    rhs = hessian.product(V).requires_grad_()
+    found = hessian.direct(rhs)
+    torch.testing.assert_close(found, V)
+    (gradient,) = torch.autograd.grad((found * V).sum(), rhs)  # H is symmetric
+    torch.testing.assert_close(gradient, hessian.direct(V))
+
+
+def test_a_factored_hessian_of_many_classes_is_small():
+    """The pairs of 50 classes, each with a matrix of their differences, would take 23 MB."""
+    loss = padded_loss(0, batch=1, n=4, classes=50, width=1)
+    W = random_predictors(loss)
+    hessian = loss.hessian(W)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        hessian.direct(W)
+    assert max(event.cpu_memory_usage for event in profile.events()) < 2e6
+
+
 @given(sizes, st.integers(0, 10**6))
 def test_the_hessian_along_directions_is_the_dense_one_there(shape, seed):
     loss = padded_loss(seed, **shape)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from transferrisk.errors import InputError
-from transferrisk.models.trees import Sizes, empty_trees, sizes_of
-from transferrisk.sklearn import BoostingClassifier
+from transferrisk.fitting.model import load_model
+from transferrisk.models.saved import SavedModel, encode_tensors, read_tensors, save_model
+from transferrisk.models.trees import TREES, Sizes, empty_trees, sizes_of
+from transferrisk.settings import as_json
+from transferrisk.sklearn import BoostingClassifier, LeafTransferClassifier
 
 
 def rows(classes, count=1500):
@@ -54,8 +58,58 @@ def test_arrays_of_these_sizes_take_the_state():
     model = BoostingClassifier(random_state=0).fit(X, y).model_
     other = empty_trees(sizes_of(model), 2)
     other.load_state_dict(model.state_dict())
-    import torch
-
     assert torch.equal(other(torch.from_numpy(new)), model(torch.from_numpy(new)))
     with pytest.raises(InputError, match="nodes"):
         Sizes.of({"nodes": "many", "trees": 1, "scores": 1, "subsets": 1, "categories": 1, "depth": 1})
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_scores_of_many_trees_are_the_sum_over_all_of_them(dense):
+    """More trees than are taken at once, with values of one score each and with values of all."""
+    X, y, new = rows(9)
+    few = {"max_iter": 32, "max_leaf_nodes": 4}
+    site = np.arange(len(X)) % 2
+    classifier = LeafTransferClassifier(params=few) if dense else BoostingClassifier(params=few)
+    trees = classifier.fit(X, y, environments=site).model_.featuriser
+    expected = trees.value[trees.final_nodes(torch.from_numpy(new))].sum(1)
+    assert (trees.value.count_nonzero(1) > 1).any() == dense
+    torch.testing.assert_close(trees(torch.from_numpy(new)), expected)
+
+
+def test_memory_does_not_grow_with_trees_times_classes():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(400, 2)), random.integers(20, size=400)
+    model = BoostingClassifier(params={"max_iter": 30, "max_leaf_nodes": 4}).fit(X, y).model_
+    rows = torch.from_numpy(random.normal(size=(1000, 2)))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        model(rows)
+    assert max(event.cpu_memory_usage for event in profile.events()) < 1e7  # (n, T, S) takes 96 MB
+
+
+FORGED = {
+    "left": lambda state, sizes: state["left"].add_(10**6),
+    "right": lambda state, sizes: state["right"].fill_(-5),
+    "feature": lambda state, sizes: state["feature"].add_(50),
+    "subset": lambda state, sizes: state["subset"].add_(10**6),
+    "roots": lambda state, sizes: state["roots"].sub_(1),
+    "depth": lambda state, sizes: sizes.update(depth=10**9),
+    "subsets": lambda state, sizes: sizes.update(subsets=10**15),
+    "scores": lambda state, sizes: sizes.update(scores=10**15),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_file_is_refused(tmp_path, name):
+    X, y, new = rows(2, 300)
+    network = BoostingClassifier(categorical=[1], random_state=0).fit(X, y).model_
+    about = {"sizes": as_json(sizes_of(network))}
+    save_model(tmp_path, SavedModel(network, TREES, (3,), ("no", "yes"), ("all",), about))
+    found = load_model(tmp_path).network
+    assert torch.equal(found(torch.from_numpy(new)), network(torch.from_numpy(new)))
+    tensors, header = read_tensors(tmp_path / "model.safetensors")
+    state = {key.removeprefix("featuriser."): tensor for key, tensor in tensors.items()}
+    FORGED[name](state, header["about"]["sizes"])
+    (tmp_path / "model.safetensors").write_bytes(encode_tensors(tensors, header))
+    (tmp_path / "model.json").unlink()
+    with pytest.raises(InputError, match=name):
+        load_model(tmp_path)

@@ -283,17 +283,24 @@ class SoftmaxLoss:
         return directions, hessian
 
 
-@lru_cache
+def _class_directions(num_classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """T (C, C - 1), orthonormal columns that are orthogonal to the constant."""
+    row, column = torch.arange(num_classes, device=device).unsqueeze(1), torch.arange(num_classes - 1, device=device)
+    directions = torch.where(row <= column, 1, torch.where(row == column + 1, -row, 0)).to(dtype)
+    unit: Tensor = directions / directions.norm(dim=0)
+    return unit
+
+
+@lru_cache(maxsize=_LARGEST_REFINED)
 def _class_differences(
     num_classes: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """T (C, C - 1), the pairs of classes a < b, (P,) each, and (T_a - T_b)(T_a - T_b)^T, (P, (C - 1)^2)."""
-    row, column = torch.arange(num_classes, device=device).unsqueeze(1), torch.arange(num_classes - 1, device=device)
-    directions = torch.where(row <= column, 1, torch.where(row == column + 1, -row, 0)).to(dtype)
-    directions = directions / directions.norm(dim=0)
-    a, b = torch.triu_indices(num_classes, num_classes, 1, device=device)
-    apart = directions[a] - directions[b]
-    return directions, a, b, (apart.unsqueeze(-1) * apart.unsqueeze(-2)).flatten(1)
+    """T, the pairs of classes a < b, (P,) each, and (T_a - T_b)(T_a - T_b)^T, (P, (C - 1)^2)."""
+    with torch.inference_mode(False):  # a first call may be one of evaluation; training goes on with these
+        directions = _class_directions(num_classes, dtype, device)
+        a, b = torch.triu_indices(num_classes, num_classes, 1, device=device)
+        apart = directions[a] - directions[b]
+        return directions, a, b, (apart.unsqueeze(-1) * apart.unsqueeze(-2)).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -333,12 +340,18 @@ class Hessian:
         H is ridge times the identity on what all classes have in common, so that C - 1 directions T (C, C - 1),
         orthonormal and orthogonal to the constant, are left to factor: of two classes, an eighth of the work.
         T^T J_i T = sum over a < b of S_ia S_ib (T_a - T_b)(T_a - T_b)^T is a sum of positive terms, without cancelling.
+        With many classes the pairs are too many: there it is T^T diag(S_i) T - (T^T S_i)(T^T S_i)^T.
         """
         S, C = self.probabilities, rhs.shape[1]
-        # What a CUDA graph computes belongs to the graph, and must not be kept for others.
-        differences = _class_differences if S.device.type == "cpu" else _class_differences.__wrapped__
-        directions, a, b, squares = differences(C, S.dtype, S.device)
-        jacobian = ((S[..., a] * S[..., b]) @ squares).unflatten(-1, (C - 1, C - 1))  # (B, n, C - 1, C - 1)
+        if C > _LARGEST_REFINED:
+            directions = _class_directions(C, S.dtype, S.device)
+            mean = S @ directions
+            jacobian = directions.mT @ (S.unsqueeze(-1) * directions) - mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        else:
+            # What a CUDA graph computes belongs to the graph, and must not be kept for others.
+            differences = _class_differences if S.device.type == "cpu" else _class_differences.__wrapped__
+            directions, a, b, squares = differences(C, S.dtype, S.device)
+            jacobian = ((S[..., a] * S[..., b]) @ squares).unflatten(-1, (C - 1, C - 1))  # (B, n, C - 1, C - 1)
         inside = directions.mT @ rhs
         solved = solve_positive(self._assemble(jacobian), inside.flatten(1)).view_as(inside)
         return directions @ solved + rhs.mean(1, keepdim=True) / self.ridge

@@ -11,7 +11,7 @@ Conventions, for N nodes of T trees, k columns and S scores (one for two classes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..settings import Count, Seed, Settings, checked_fields
 from .classifier import Classifier
 
 TREES = "trees"  # the backbone's name in a saved model
+TREES_AT_ONCE = 256  # so many numbers of a row at a time, of trees or of their scores
 UNSEEN, RIGHT, LEFT = 0, 1, 2  # where a split sends a category; one that was not seen goes where missing values go
 
 
@@ -59,26 +61,71 @@ class TreeEnsemble(nn.Module):
     value: Tensor
     roots: Tensor
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, columns: int | None = None) -> None:
         super().__init__()
-        self.depth = sizes.depth
-        N, T = sizes.nodes, sizes.trees
-        whole: dict[str, Any] = {"dtype": torch.int64}
-        self.register_buffer("feature", torch.zeros(N, **whole))
-        self.register_buffer("threshold", torch.zeros(N, dtype=torch.float64))
-        self.register_buffer("left", torch.zeros(N, **whole))
-        self.register_buffer("right", torch.zeros(N, **whole))
-        self.register_buffer("missing_left", torch.zeros(N, dtype=torch.bool))
-        self.register_buffer("subset", torch.zeros(N, **whole))  # place in `subsets`; 0: the split is by threshold
-        self.register_buffer("subsets", torch.zeros(sizes.subsets, sizes.categories, **whole))
-        self.register_buffer("value", torch.zeros(N, sizes.scores, dtype=torch.float64))
-        self.register_buffer("roots", torch.zeros(T, **whole))
+        self.sizes, self.columns = sizes, columns
+        self.one_score = False  # whether tree t has values of score t mod S alone
+        kinds = {"missing_left": torch.bool, "threshold": torch.float64, "value": torch.float64}
+        for name in self._shapes():  # empty until a state is loaded: sizes in a file may promise anything
+            self.register_buffer(name, torch.zeros(0, dtype=kinds.get(name, torch.int64)))
 
-    def final_nodes(self, inputs: Tensor) -> Tensor:
-        """The leaf that each row reaches in each tree, (n, T)."""
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        sizes = self.sizes
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+            ("feature", "threshold", "left", "right", "missing_left", "subset"), (sizes.nodes,)
+        )  # subset: place in `subsets`; 0: the split is by threshold
+        return {
+            **shapes,
+            "subsets": (sizes.subsets, sizes.categories),
+            "value": (sizes.nodes, sizes.scores),
+            "roots": (sizes.trees,),
+        }
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Take arrays of the right shapes that are trees: whatever else is in a file is an error of loading it."""
+        errors: list[str] = rest[-1]
+        arrays = {name: state_dict[prefix + name] for name in self._shapes() if prefix + name in state_dict}
+        for name, array in arrays.items():
+            if array.shape != self._shapes()[name]:
+                errors.append(f"{name} must have shape {self._shapes()[name]}, got {tuple(array.shape)}")
+        if errors:
+            return
+        for name, array in arrays.items():
+            own = getattr(self, name)
+            setattr(self, name, torch.empty(array.shape, dtype=own.dtype, device=own.device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if len(arrays) == len(self._shapes()):
+            errors.extend(self._faults())
+            tree = torch.bucketize(torch.arange(self.sizes.nodes, device=self.roots.device), self.roots, right=True) - 1
+            others = nn.functional.one_hot(tree.clamp(min=0) % self.sizes.scores, self.sizes.scores) == 0
+            self.one_score = self.sizes.trees % self.sizes.scores == 0 and not (self.value * others).any()
+
+    def _faults(self) -> Iterator[str]:
+        """What keeps the arrays from being trees in which every row comes to an end."""
+        N, nodes = self.sizes.nodes, torch.arange(self.sizes.nodes, device=self.roots.device)
+        ranges: dict[str, tuple[Tensor | int, int]] = {
+            "left": (nodes, N),  # children come after their parents
+            "right": (nodes, N),
+            "subset": (0, self.sizes.subsets),
+            "roots": (0, N),
+        }
+        if self.columns is not None:
+            ranges["feature"] = 0, self.columns
+        for name, (least, below) in ranges.items():
+            array = getattr(self, name)
+            wrong = (array < least) | (array >= below)
+            if wrong.any():
+                yield f"{name} must lead to a node, column or subset that is there, got {int(array[wrong][0])}"
+        most = int(torch.diff(self.roots, append=self.roots.new_tensor([N])).max()) // 2  # of a tree with two ends each
+        if self.sizes.depth > most:
+            yield f"depth must be at most {most}, half of the largest tree's nodes, got {self.sizes.depth}"
+
+    def final_nodes(self, inputs: Tensor, roots: Tensor | None = None) -> Tensor:
+        """The leaf that each row reaches in each tree, (n, T), or in the trees with these roots."""
         x = inputs.double()
-        node = self.roots.expand(x.shape[0], -1)  # len() would be a constant in an exported file
-        for _ in range(self.depth):
+        # len() would be a constant in an exported file
+        node = (self.roots if roots is None else roots).expand(x.shape[0], -1)
+        for _ in range(self.sizes.depth):
             value = x.gather(1, self.feature[node])
             lost, left = value.isnan(), value <= self.threshold[node]
             if len(self.subsets) > 1:  # some split is by categories
@@ -94,7 +141,17 @@ class TreeEnsemble(nn.Module):
         return node
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.value[self.final_nodes(inputs)].sum(1)
+        """Trees and scores are taken a few at a time: (n, T, S) would be large with many classes."""
+        S, scores = self.sizes.scores, inputs.new_zeros((), dtype=self.value.dtype)
+        few = max(1, TREES_AT_ONCE // S)
+        for roots in self.roots.split(few * S):
+            nodes = self.final_nodes(inputs, roots)
+            if self.one_score:
+                scores = scores + self.value.sum(1)[nodes].unflatten(1, (-1, S)).sum(1)
+                continue
+            for reached in nodes.split(few, 1):
+                scores = scores + self.value[reached].sum(1)
+        return scores
 
     def column_shares(self, inputs: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """What each column has to do with the scores: shares (N, k, S) of nodes, and of inputs (n, k, S).
@@ -111,12 +168,12 @@ class TreeEnsemble(nn.Module):
             ends = [left[node], right[node]]
             counts[node] = counts[ends].sum()
             value[node] = np.average(value[ends], 0, counts[ends] if counts[node] else None)
-        parts = np.zeros((len(value), columns, value.shape[1]))
+        changes = np.zeros((len(value), columns, value.shape[1]))
         for node in inner:
             for end in (left[node], right[node]):
-                parts[end] = parts[node]
-                parts[end, feature[node]] += value[end] - value[node]
-        shares = torch.from_numpy(parts)
+                changes[end] = changes[node]
+                changes[end, feature[node]] += value[end] - value[node]
+        shares = torch.from_numpy(changes)
         added = nn.functional.embedding_bag(reached, shares.flatten(1), mode="sum")
         return shares, added.unflatten(1, shares.shape[1:])
 
@@ -131,9 +188,9 @@ class _Growing:
         self.trees: list[tuple[int, int]] = []  # root, score
         self.depth = 0
 
-    def add_subset(self, known: Sequence[int], chosen: Sequence[int]) -> int:
+    def add_subset(self, seen: Sequence[int], chosen: Sequence[int]) -> int:
         ways = np.full(self.categories, UNSEEN, np.int64)
-        ways[list(known)] = RIGHT
+        ways[list(seen)] = RIGHT
         ways[list(chosen)] = LEFT
         self.subsets.append(ways)
         return len(self.subsets) - 1
@@ -151,15 +208,16 @@ class _Growing:
         state["value"] = state["value"].unsqueeze(1) * nn.functional.one_hot(torch.from_numpy(score), len(self.start))
         state["subsets"] = torch.from_numpy(np.stack(self.subsets))
         state["roots"] = torch.tensor(roots)
-        state = {name: tensor.to(getattr(trees, name).dtype) for name, tensor in state.items()}
         trees.load_state_dict(state)
         model.head.bias[classes - len(self.start) :] = torch.tensor(list(self.start), dtype=torch.float64)
         return model
 
 
-def empty_trees(sizes: Sizes, classes: int) -> Classifier:
-    """An ensemble of these sizes that says nothing yet, to be filled from a file."""
-    model = Classifier(TreeEnsemble(sizes), sizes.scores, classes).double().eval().requires_grad_(False)
+def empty_trees(sizes: Sizes, classes: int, columns: int | None = None) -> Classifier:
+    """An ensemble of these sizes without arrays yet, to load a state, whose splits must be of so many columns."""
+    if sizes.scores not in (1, classes):
+        raise InputError(f"scores must be 1 or {classes}, the number of classes, got {sizes.scores}")
+    model = Classifier(TreeEnsemble(sizes, columns), sizes.scores, classes).double().eval().requires_grad_(False)
     model.head.weight.copy_(torch.eye(classes)[:, classes - sizes.scores :])
     model.head.bias.zero_()
     return model
@@ -167,12 +225,7 @@ def empty_trees(sizes: Sizes, classes: int) -> Classifier:
 
 def sizes_of(model: Classifier) -> Sizes | None:
     """The sizes of a classifier's trees; None where it has none."""
-    trees = model.featuriser
-    if not isinstance(trees, TreeEnsemble):
-        return None
-    subsets, categories = trees.subsets.shape
-    nodes, scores = trees.value.shape
-    return Sizes(nodes, len(trees.roots), scores, subsets, categories, trees.depth)
+    return model.featuriser.sizes if isinstance(model.featuriser, TreeEnsemble) else None
 
 
 def from_scikit_learn(
@@ -202,14 +255,15 @@ def from_scikit_learn(
                     continue
                 column, subset = int(order[named["feature_idx"]]), 0
                 if named["is_categorical"]:
-                    known = categories[column]
+                    seen = categories[column]
                     words = tree.raw_left_cat_bitsets[named["bitset_idx"]].tolist()
-                    chosen = [place for i, place in enumerate(known) if words[i // 32] >> (i % 32) & 1]
-                    subset = growing.add_subset(known, chosen)
+                    chosen = [place for i, place in enumerate(seen) if words[i // 32] >> (i % 32) & 1]
+                    subset = growing.add_subset(seen, chosen)
                 ends = first + named["left"], first + named["right"]
                 missing_left, threshold = bool(named["missing_go_to_left"]), named["num_threshold"]
                 if cuts and column in cuts and np.isfinite(threshold):
-                    threshold = float(cuts[column][int(threshold)])
+                    # At the number of all cuts, every value that is given goes left.
+                    threshold = float(np.append(cuts[column], np.inf)[int(threshold)])
                 growing.nodes.append((column, threshold, *ends, missing_left, subset, 0.0))
     return growing.classifier(len(fitted.classes_))
 

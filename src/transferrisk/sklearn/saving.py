@@ -94,7 +94,8 @@ def build_saved(header: Mapping[str, Any]) -> Classifier:
     """
     classes, on_top = len(header["classes"]), header["about"].get("on_top")
     if header["backbone"] == TREES:
-        return empty_trees(Sizes.of(header["about"].get("sizes")), classes)
+        (columns,) = header["input_shape"]
+        return empty_trees(Sizes.of(header["about"].get("sizes")), classes, int(columns))
     network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
     if not on_top:
         return network
