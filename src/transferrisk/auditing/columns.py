@@ -204,19 +204,20 @@ def column_effects(
 
     Of more than 100 000 samples, about so many are used, of every environment alike.
     """
+    from scipy.special import chdtrc
+
     begun = time.perf_counter()
     refit, rows, seed = convert("refit", refit, bool), convert("rows", rows, Count), convert("seed", seed, Seed)
     confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
     samples = thin_samples(arrange_samples(features, labels, environments, 2, seed, True), MOST, seed)
     d = samples.rows.shape[1] - 1
-    places = {name: _indices(name, indices, d) for name, indices in groups.items()}
+    places: dict[str, list[int]] = {}
+    for name, indices in groups.items():
+        places[name] = list(map(int, indices))
+        if not places[name] or min(places[name]) < 0 or max(places[name]) >= d:
+            raise InputError(f"groups[{name!r}] must be indices of features, 0 to {d - 1}, got {list(indices)}")
     with torch.no_grad(), threads_set(1):  # the problems are many and small
         values, errors = _slopes(samples, list(places.values()))
-        guesses = [_guess(samples, indices) for indices in places.values()]
-        told = [
-            _told_by(samples, places[name], missing.get(name), guess)
-            for name, guess in zip(places, guesses, strict=True)
-        ]
         without = refit_without(samples, list(places.values()), rows, seed) if refit else Refitted.none(places)
     sizes = samples.counts.sum((1, 2))
     half = np.array([t_quantile(confidence, max(1, n - 2)) for n in sizes]) * errors
@@ -224,11 +225,10 @@ def column_effects(
     for k, name in enumerate(places):
         effects = Estimate(values[k], values[k] - half[k], values[k] + half[k])
         pooled = pool(values[k], errors[k] ** 2, confidence)
-        found.append(
-            ColumnEffect(
-                name, effects, pooled, _chance(pooled), guesses[k], told[k], without.losses[k], without.risks[k]
-            )
-        )
+        chance = float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")  # chi-square above Q
+        guess = _guess(samples, places[name])
+        told_by = _told_by(samples, places[name], missing.get(name), guess)
+        found.append(ColumnEffect(name, effects, pooled, chance, guess, told_by, without.losses[k], without.risks[k]))
     found.sort(key=lambda one: (-np.nan_to_num(one.pooled.tau), -np.nan_to_num(abs(one.pooled.mean))))
     return ColumnReport(
         samples.environments, samples.classes, tuple(found), 1 / len(samples.environments), without.held_out,
@@ -261,9 +261,12 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
     columns = ["Column", "Mean effect", "In a new environment", "Tau", "I², %", "Environment guessed, %"]
     columns += ["Loss without", "Risk without"] if fitted else []
     rows: list[list[Entry]] = []
-    for one in worst:
+    marked: list[int] = []
+    for place, one in enumerate(worst):
+        marked += [place] if one.name in dropped else []
         interval = f"{number(one.pooled.low, 2)} to {number(one.pooled.high, 2)}"
-        spread = {"": f"Q {number(one.pooled.q, 1)}, p {_p_value(one.chance)}"}
+        p_value = "< 0.001" if one.chance < 0.001 else number(one.chance, 3)
+        spread = {"": f"Q {number(one.pooled.q, 1)}, p {p_value}"}
         row: list[Entry] = [one.name, one.pooled.mean, interval if np.isfinite(one.pooled.low) else None]
         row += [one.pooled.tau, Cell(number(100 * one.pooled.i2, 0), one.pooled.i2, below=spread)]
         told = {"": f"by its {one.told_by}"} if one.told_by else {}
@@ -281,29 +284,20 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
             f" The loss of a linear predictor in an environment it was not fitted on is {report.held_out:.3f}, and the "
             f"transfer risk {report.transfer_risk:.3f}: the last two columns are their changes without the column."
         )
-    marked = [place for place, one in enumerate(worst) if one.name in dropped]
-    table = Table(
-        f"Columns, least stable first{_shown(worst, report)}", columns, rows, digits=2, emphasised=marked, note=note
-    )
+    title = "Columns, least stable first"
+    title += f": {len(worst)} of {len(report.columns)}" if len(worst) < len(report.columns) else ""
+    table = Table(title, columns, rows, digits=2, emphasised=marked, note=note)
     spreads = {}
     for one in worst:
-        points = zip(map(str, report.environments), one.effects.value, one.effects.low, one.effects.high, strict=True)
+        intervals = np.stack([one.effects.value, one.effects.low, one.effects.high], 1)
         spreads[one.name] = Spread(
-            {name: (float(value), float(low), float(high)) for name, value, low, high in points},
+            dict(zip(map(str, report.environments), map(tuple, intervals.tolist()), strict=True)),
             one.pooled.mean,
             t_quantile(report.confidence, max(1, one.pooled.k - 1)) * one.pooled.error,
             (one.pooled.low, one.pooled.high),
         )
     forest = Forest("Effects on the label in every environment", spreads, "log-odds by one deviation of the column")
     return [Chapter("What does not transfer", [table, forest], report.sentences)]
-
-
-def _shown(worst: Sequence[ColumnEffect], report: ColumnReport) -> str:
-    return f": {len(worst)} of {len(report.columns)}" if len(worst) < len(report.columns) else ""
-
-
-def _p_value(chance: float) -> str:
-    return "< 0.001" if chance < 0.001 else number(chance, 3)
 
 
 def _signed(value: float) -> Cell:
@@ -320,20 +314,6 @@ def _without(found: ColumnEffect) -> str:
 
 def _json_pooled(found: Pooled) -> dict[str, float]:
     return {name: getattr(found, name) for name in ("mean", "error", "tau2", "q", "i2", "low", "high", "k")}
-
-
-def _indices(name: str, indices: Sequence[int], d: int) -> list[int]:
-    found = [int(i) for i in indices]
-    if not found or min(found) < 0 or max(found) >= d:
-        raise InputError(f"groups[{name!r}] must be indices of features, 0 to {d - 1}, got {list(indices)}")
-    return found
-
-
-def _chance(pooled: Pooled) -> float:
-    """Share of draws of chi-square with k - 1 degrees of freedom above Q."""
-    from scipy.special import chdtrc
-
-    return float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")
 
 
 def _score(samples: Samples, indices: Sequence[int]) -> Tensor:

@@ -19,8 +19,10 @@ _CORNER = "fitted on ↓ tested on →"
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     """Return the page of an audit of this data by this command."""
     verdict, sentences = audit.verdict, audit.sentences
-    star = "" if audit.judged.all() else f" {NOT_JUDGED}."
-    shown = _shown(audit)
+    shown, count = _shown(audit), len(audit.environments)
+    which = f" {len(shown)} of {count} environments, those that need most first; --json and to_frame() have all."
+    remark = which if len(shown) < count else ""
+    remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
     names, loss, right = [audit.marked_names[e] for e in shown], audit.loss, audit.accuracy
     block = np.ix_(shown, shown)
     loss, right = loss[block], right[block]
@@ -33,10 +35,10 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     ]  # fmt: skip
     note = (
         "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
-        f"outside of one fold, and tested in the environment in the column, on that fold.{_few(audit)}{star}"
+        f"outside of one fold, and tested in the environment in the column, on that fold.{remark}"
     )
     matrices = Group("Transfer matrices", maps, note)
-    sections: list[Section] = [Text("Findings", sentences), matrices, _bars(audit, star)]
+    sections: list[Section] = [Text("Findings", sentences), matrices, _bars(audit, shown, remark)]
     sections += shift_sections(audit.shifts) if audit.shifts else []
     sections += column_sections(audit.columns) if audit.columns else []
     sections += [_pairs(audit), _environments(audit)]
@@ -96,17 +98,9 @@ def _shown(audit: Audit) -> list[int]:
     return order if len(order) <= 2 * _ENDS else order[:_ENDS] + order[-_ENDS:]
 
 
-def _few(audit: Audit) -> str:
-    """A sentence that says which environments are shown, where it is not all."""
-    shown, count = len(_shown(audit)), len(audit.environments)
-    if shown == count:
-        return ""
-    return f" {shown} of {count} environments, those that need most first; --json and to_frame() have all."
-
-
-def _bars(audit: Audit, star: str) -> Bars:
+def _bars(audit: Audit, shown: list[int], remark: str) -> Bars:
     groups: dict[str, list[Bar]] = {}
-    for p in _shown(audit):
+    for p in shown:
         place = audit.marked_names[p]
         fits = (
             ("fitted there", audit.accuracy[p, p]),
@@ -118,7 +112,7 @@ def _bars(audit: Audit, star: str) -> Bars:
             if np.isfinite(right.value):
                 groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{_few(audit)}{star}"
+    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{remark}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 

@@ -156,15 +156,19 @@ def column_groups(schema: Schema) -> dict[str, list[int]]:
     """The features' indices of each column of a `data.schema.Schema`, in the encoding "features"."""
     groups, place = {}, 0
     for column in schema.columns:
-        groups[column.name] = list(range(place, place + len(column.features)))
+        if column.features:
+            groups[column.name] = list(range(place, place + len(column.features)))
         place += len(column.features)
-    return {name: indices for name, indices in groups.items() if indices}
+    return groups
 
 
 def missing_features(schema: Schema) -> dict[str, int]:
     """The index of the feature that says where a column has no value, by column; see `column_groups`."""
-    groups = column_groups(schema)
-    return {one.name: groups[one.name][-1] for one in schema.columns if one.missing and one.indicator}
+    groups, found = column_groups(schema), {}
+    for column in schema.columns:
+        if column.missing and column.indicator:
+            found[column.name] = groups[column.name][-1]
+    return found
 
 
 def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:

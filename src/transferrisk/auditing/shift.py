@@ -140,7 +140,7 @@ def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0
             place[samples.span(e, k)], half[samples.span(e, k)] = e, k % 2
     found = []
     with torch.no_grad(), threads_set(1):  # the problems are many and small
-        labels, seen = samples.labels.numpy(), _with_squares(_fewer(samples.rows[:, :-1], rows))
+        labels, seen = samples.labels.numpy(), _classifier_features(samples.rows[:, :-1], rows)
         for e, name in enumerate(samples.environments):
             found.append(_shift_of(name, place == e, place, half, loss, labels, seen, rows, seed))
     return tuple(found)
@@ -167,11 +167,19 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
     """The sections of a page: sentences, bars of the parts, and a table; the environments that lose most first."""
     ordered = sorted(shifts, key=lambda one: -np.nan_to_num(one.excess, nan=-np.inf))
     rows: list[list[Entry]] = []
+    bars: dict[str, list[Bar]] = {}
     for one in ordered:
         relation = Cell(f"{number(one.relation, 3)} ± {number(one.error, 3)}", one.relation)
         excess = Cell(f"{number(one.excess, 3)} ± {number(one.chance, 3)}", one.excess)
         row: list[Entry] = [str(one.environment), one.samples, one.loss, excess, one.inputs, one.labels]
         rows.append([*row, relation, one.shared])
+        if one.kind and len(bars) < _SHOWN:
+            reach = _SURE * one.error
+            bars[f"{one.environment}, {number(one.excess, 3)} more than the others"] = [
+                Bar("inputs", one.inputs),
+                Bar("label shares", one.labels),
+                Bar("relation", one.relation, one.relation - reach, one.relation + reach),
+            ]
     note = (
         "Loss of each environment when it was held out, and what it loses more than the others because its inputs "
         "differ, its label shares differ, or labels depend on inputs in another way (relation), with standard errors. "
@@ -179,14 +187,6 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
     )
     columns = ["Environment", "Samples", "Loss", "More than others", "Inputs", "Label shares", "Relation", "Overlap"]
     table = Table("Parts of the loss", columns, rows, digits=3, note=note, fold=_SHOWN)
-    bars = {}
-    for one in [one for one in ordered if one.kind][:_SHOWN]:
-        reach = _SURE * one.error
-        bars[f"{one.environment}, {number(one.excess, 3)} more than the others"] = [
-            Bar("inputs", one.inputs),
-            Bar("label shares", one.labels),
-            Bar("relation", one.relation, one.relation - reach, one.relation + reach),
-        ]
     drawn = [Bars("What they lose more, by kind of shift", bars, unit="loss")] if bars else []
     return [Chapter("Why held-out environments lose more", [*drawn, table], shift_sentences(ordered))]
 
@@ -198,18 +198,15 @@ def shifts_json(shifts: Sequence[Shift]) -> dict[str, Any]:
     return found
 
 
-def _fewer(features: Tensor, rows: int) -> Tensor:
-    """The features, or as many principal components of about so many rows where there are more than `_SEEN`."""
-    if features.shape[1] <= _SEEN:
-        return features
-    some = features[:: max(1, len(features) // rows)].double()
-    directions = torch.linalg.eigh(some.mT @ some)[1][:, -_SEEN:].to(features.dtype)
-    found: Tensor = features @ directions
-    return found / found.std(0).clamp(min=1e-6)
+def _classifier_features(features: Tensor, rows: int) -> Tensor:
+    """The features, the squares of those with more than two values, and the constant.
 
-
-def _with_squares(features: Tensor) -> Tensor:
-    """The features, the squares of those with more than two values, and the constant."""
+    Where there are more than `_SEEN` features, their principal components, of about so many rows, take their place.
+    """
+    if features.shape[1] > _SEEN:
+        some = features[:: max(1, len(features) // rows)].double()
+        features = features @ torch.linalg.eigh(some.mT @ some)[1][:, -_SEEN:].to(features.dtype)
+        features = features / features.std(0).clamp(min=1e-6)
     continuous = [i for i in range(features.shape[1]) if len(features[:, i].unique()) > 2]
     squares = features[:, continuous].clamp(-5, 5).square()
     squares = (squares - squares.mean(0)) / squares.std(0).clamp(min=1e-6)
@@ -234,16 +231,16 @@ def _shift_of(
     source = np.where(target, 0.0, 1 / np.maximum(sizes, 1)[place])  # each other environment counts the same
     (own, own_error), (usual, usual_error) = _mean(loss, target / size), _mean(loss, source)
     excess, chance = own - usual, float(np.hypot(own_error, usual_error))
-    shares = [np.bincount(labels, weights=one, minlength=labels.max() + 1) for one in (target / size, source)]
-    ratio = np.divide(shares[0], shares[1] / shares[1].sum(), out=np.zeros(len(shares[0])), where=shares[1] > 0)
+    here = np.bincount(labels, weights=target / size)  # shares of the classes
+    elsewhere = np.bincount(labels, weights=source / source.sum())
+    ratio = np.divide(here, elsewhere, out=np.zeros(len(here)), where=elsewhere > 0)
     best: Shift | None = None
     for weights in (source, source * ratio[labels]):
         if not weights.any():
             continue
         by_labels = _mean(loss, weights)[0] - usual
         pi = _membership(target, weights, half, seen, rows, seed)
-        there, here = np.where(target, 1 - pi, 0), weights * pi
-        after, before = _mean(loss, there), _mean(loss, here)
+        after, before = _mean(loss, np.where(target, 1 - pi, 0)), _mean(loss, weights * pi)
         relation, error = after[0] - before[0], float(np.hypot(after[1], before[1]))
         shared = float(4 * np.average(pi * (1 - pi), weights=weights / weights.sum() + target / size))
         inputs = excess - by_labels - relation

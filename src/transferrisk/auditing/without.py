@@ -78,7 +78,7 @@ def choose_ridge(samples: Samples, groups: Codes, way_out: str) -> tuple[float, 
     best, ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
         start = fit_without_groups(samples, groups, candidate, start, way_out)
-        mean = float(np.nanmean([rows.mean() for rows in held_out_losses(samples, groups, start)]))
+        mean = float(np.nanmean(list(map(np.mean, held_out_losses(samples, groups, start)))))
         if mean < best:
             best, ridge, others = mean, candidate, start
     return best, ridge, others

@@ -398,7 +398,7 @@ def _infer_text(series: pd.Series, name: str, missing: bool, said: bool) -> tupl
     if len(texts) == 1 and not missing:
         return None, "constant"
     counts = np.bincount(codes[codes >= 0], minlength=len(texts))
-    numeric = np.fromiter((is_number(text) and not said for text in texts), bool)
+    numeric = np.fromiter(map(is_number, texts), bool) & (not said)
     remark = ""
     if numeric.all():
         remark = "numbers written as texts" if len(texts) > MANY else ""
@@ -453,7 +453,7 @@ class Schema:
         if frame.empty:
             raise InputError(f"a table of {len(frame)} rows and {frame.shape[1]} columns has no features: give more")
         columns: list[Column] = []
-        dropped, remarks = {}, {}
+        kept, dropped, remarks = [], {}, {}
         for name, series in _columns_by_name(frame).items():
             if name in (label, environment):
                 continue
@@ -464,7 +464,8 @@ class Schema:
             columns.append(column)
             if remark:
                 remarks[name] = remark
-        kept = [c.name for c in columns if declared.indicators.get(c.name, declared.others != "never")]
+            if declared.indicators.get(name, declared.others != "never"):
+                kept.append(name)
         return cls(tuple(columns), label, environment, dropped, remarks).without_indicators(kept)
 
     def without_indicators(self, kept: Collection[str] = ()) -> Self:
