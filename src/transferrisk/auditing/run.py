@@ -94,15 +94,14 @@ def audit(
         tell("auditing", E + 2, E + 3)
         judge = _Judge(samples, judged, bootstrap, seed, confidence)
 
-        left_out = np.full(len(samples.labels), np.nan)
-
-        def test(e: int) -> Tensor:
+        left_out, means = np.full(len(samples.labels), np.nan), []
+        for e in range(E):
             single = scores(samples, own, e)
             several = scores(samples, torch.stack([pooled, without[e].expand_as(pooled)]), e)
             left_out[samples.order[samples.span(e)]] = several.loss[1].double().numpy()
-            return torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]])
-
-        tested = np.stack([judge.means(test(e), e) for e in range(E)], -1)
+            found = torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]])
+            means.append(judge.means(found, e))
+        tested = np.stack(means, -1)
         loss, right, rest = tested[:, :E], tested[:, E : 2 * E], tested[:, 2 * E :]
         lost = np.diagonal(right, axis1=1, axis2=2) - rest[:, 3]
         unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared, so all hold at once
