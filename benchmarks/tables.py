@@ -129,13 +129,13 @@ def simulate(shares: list[float], stable: float, seed: int, rows: int = 1000) ->
     """Sites with four columns that tell the label by `stable` deviations together, and one that agrees with it in the
     share of the rows given for each site."""
     rng = np.random.default_rng(seed)
-    parts = []
+    sites = []
     for site, share in enumerate(shares):
         y = rng.integers(2, size=rows)
         columns = {f"x{i}": rng.normal(size=rows) + stable * (y - 0.5) for i in range(4)}
         shortcut = np.where(rng.random(rows) < share, y, 1 - y) + 0.3 * rng.normal(size=rows)
-        parts.append(pd.DataFrame({**columns, "shortcut": shortcut, "label": y, "environment": site}))
-    return pd.concat(parts, ignore_index=True)
+        sites.append(pd.DataFrame({**columns, "shortcut": shortcut, "label": y, "environment": site}))
+    return pd.concat(sites, ignore_index=True)
 
 
 def rivals() -> dict[str, Any]:
@@ -168,7 +168,7 @@ def averaged(scores: dict[str, Scored]) -> Scored:
 
 
 def split_future(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The environments that are known, and the one that is held back."""
+    """The rows of all environments but the last, and those of the last, which is held back."""
     counts = frame["environment"].value_counts()
     future = max(counts.index[counts >= FUTURE])
     last = frame["environment"] == future
@@ -176,25 +176,25 @@ def split_future(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """All figures of a table; its known rows are written to a file, as `trm fit` takes them."""
-    known, future = (part.astype({"label": str, "environment": str}) for part in split_future(frame))
-    file = folder / f"{name}-known.csv"
-    known.to_csv(file, index=False)
+    """All figures of a table; its past rows are written to a file, as `trm fit` takes them."""
+    past, future = (part.astype({"label": str, "environment": str}) for part in split_future(frame))
+    file = folder / f"{name}-past.csv"
+    past.to_csv(file, index=False)
     begin = time.process_time()
     plan = Plan(algorithms, drop_small=True, workers=1)
     fitted = fit(file, Options(label="label", environment="environment"), plan)
     cpu = time.process_time() - begin
     assert fitted.comparison is not None
     comparison, classes = fitted.comparison, list(fitted.model.classes)
-    known = known[known["environment"].isin(fitted.source.sizes)]  # those with a few rows were left out
-    assert len(known) == len(fitted.source.samples), name
+    past = past[past["environment"].isin(fitted.source.sizes)]  # those with a few rows were left out
+    assert len(past) == len(fitted.source.samples), name
     future = future[future["label"].isin(classes)]
     codes = np.array([classes.index(label) for label in future["label"]])
     sites = list(comparison.accuracy.index) if comparison.held == "environments" else []
     result = {
         "table": name,
-        "rows": len(known),
-        "environments": known["environment"].nunique(),
+        "rows": len(past),
+        "environments": past["environment"].nunique(),
         "classes": len(classes),
         "chosen": fitted.choice.algorithm,
         "temperature": fitted.decision.temperature,
@@ -203,20 +203,20 @@ def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str,
         "future_rows": len(future),
         "cpu_s": cpu,
         "comparison": comparison.to_dict(),
-        "rivals": rival_scores(known, future, classes, sites),
+        "rivals": rival_scores(past, future, classes, sites),
     }
     return result | verdict(result)
 
 
 def rival_scores(
-    known: pd.DataFrame, future: pd.DataFrame, classes: list[str], sites: list[str]
+    past: pd.DataFrame, future: pd.DataFrame, classes: list[str], sites: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Of each rival: the scores without each of the sites and their mean, the time this took, and the future's."""
-    rows = pd.concat([known, future], ignore_index=True)
+    rows = pd.concat([past, future], ignore_index=True)
     X = rows.drop(columns=["label", "environment"])
     X = X.astype({column: "category" for column in X if not pd.api.types.is_numeric_dtype(X[column])})
     y = np.array([classes.index(label) for label in rows["label"]])
-    ahead, environments = np.arange(len(rows)) >= len(known), rows["environment"].to_numpy()
+    ahead, environments = np.arange(len(rows)) >= len(past), rows["environment"].to_numpy()
 
     def score(estimator: Any, test: NDArray[np.bool_]) -> Scored:
         train = ~test & ~ahead

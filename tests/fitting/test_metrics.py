@@ -21,7 +21,7 @@ from transferrisk.fitting.metrics import (
     decide,
     decide_held_out,
     figures,
-    fit_calibration,
+    fit_calibrations,
     fit_conformal,
     fit_threshold,
     learn_decision,
@@ -92,7 +92,7 @@ def test_calibration_error_in_closed_form():
 def test_temperature_undoes_what_made_logits_too_large(classes):
     y, p = drawn(20_000, classes, sharp=2.5)
     environments = np.arange(len(y)) % 5
-    calibration = fit_calibration(y, p, environments)
+    calibration = fit_calibrations(y, p, environments)[-1]
     assert calibration.temperature == pytest.approx(2.5, rel=0.05)
     t = calibration.temperature
     low, best, high = (row_losses(y, Calibration(x).apply(p)).mean() for x in (t * 0.999, t, t * 1.001))
@@ -103,10 +103,12 @@ def test_temperature_undoes_what_made_logits_too_large(classes):
 
 def test_temperature_stays_where_it_does_not_transfer():
     y, p = drawn(4000, 2)
-    assert fit_calibration(y, p, np.zeros(len(y), int)) == Calibration()  # one environment says nothing of another
+    assert (
+        fit_calibrations(y, p, np.zeros(len(y), int)) == [Calibration()] * 2
+    )  # one environment says nothing of another
     half = np.arange(len(y)) < 2000
     mixed = np.where(half[:, None], Calibration(0.4).apply(p), Calibration(2.5).apply(p))  # one too sure, one too shy
-    assert fit_calibration(y, mixed, half) == Calibration()
+    assert fit_calibrations(y, mixed, half)[-1] == Calibration()
 
 
 def test_threshold_is_the_best_of_all_where_it_transfers():
@@ -189,13 +191,13 @@ def test_a_held_out_environment_has_no_say_in_its_figures(ordered):
         p = np.concatenate([Calibration(1 / (1.5 + e)).apply(p[environments == e]) for e in range(4)])
         y, places = np.concatenate([y[environments == e] for e in range(4)]), np.repeat(np.arange(4), 40)
         decision = learn_decision(y, p, places, "abcd", ordered=ordered)
-        assert decision.temperature == fit_calibration(y, p, places).temperature
+        assert decision.temperature == fit_calibrations(y, p, places)[-1].temperature
         for e, name in enumerate("abcd"):
             own, others = places == e, places < e if ordered else places != e
             if not others.any():
                 assert (decision.temperatures[name], name in decision.conformal.seen) == (1, False)
                 continue
-            calibration = fit_calibration(y[others], p[others], places[others])
+            calibration = fit_calibrations(y[others], p[others], places[others])[-1]
             chances = calibration.apply(p[own])
             assert decision.temperatures[name] == pytest.approx(calibration.temperature)
             assert decision.seen[name].log_loss == pytest.approx(truth.log_loss(y[own], chances, labels=range(3)))

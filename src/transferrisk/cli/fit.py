@@ -53,7 +53,8 @@ Algorithms = Annotated[
         help="Candidates to compare, separated by commas: majority, linear; trees: boosting (scikit-learn's), "
         "lightgbm, boosting-weighted (small, environments weighted), trm-leaves (transfer risk on leaves); networks: "
         "erm (empirical risk), groupdro (worst environment), trm (transfer risk) and every other algorithm; blend, a "
-        "weighted average of others. Default: those named here that are installed; no trees for vectors and images."
+        "weighted average of others. Default: those named here that are installed; no trees for vectors and images; "
+        "networks alone where images train a backbone."
     ),
 ]
 Algorithm = Annotated[str | None, model_option(help="Candidate to take, whatever the comparison says.")]

@@ -256,15 +256,13 @@ class Calibration:
         return np.asarray(softmax(_logs(probabilities) / self.temperature, axis=1))
 
 
-def fit_calibration(labels: Ints, probabilities: Floats, environments: NDArray[Any]) -> Calibration:
-    """The temperature with the least log loss, each environment counted the same."""
-    return fit_calibrations(labels, probabilities, environments)[-1]
-
-
 def fit_calibrations(
     labels: Ints, probabilities: Floats, environments: NDArray[Any], ordered: bool = False
 ) -> list[Calibration]:
-    """For each environment the calibration that the others give, see `others_of`, and last that of all."""
+    """For each environment the temperature that the others give, see `others_of`, and last that of all.
+
+    It has the least log loss, each environment counted the same.
+    """
     groups = [(labels[rows], _logs(probabilities[rows])) for rows in _groups(environments)]
 
     def loss(group: tuple[Ints, Floats], temperature: float) -> float:
@@ -421,11 +419,11 @@ def _quantiles(values: Floats, level: Any) -> Floats:
 class Decision(Settings):
     """What was learned from predictions in held-out environments; kept with a model as `about["decision"]`.
 
-    held         what was held out: "environments", or "rows" of environments that were trained on
-    temperature  already in the model's head, whose logits were divided by it; that of all environments
-    threshold    of two classes, the probability of the second above which it is decided for; None: the likelier one
-    metric       what the threshold was chosen for
-    seen         environment -> its figures when it was held out, with temperature and threshold of the others
+    held          what was held out: "environments", or "rows" of environments that were trained on
+    temperature   already in the model's head, whose logits were divided by it; that of all environments
+    threshold     of two classes, the probability of the second above which it is decided for; None: the likelier one
+    metric        what the threshold was chosen for
+    seen          environment -> its figures when it was held out, with temperature and threshold of the others
     temperatures  environment -> that temperature
     """
 

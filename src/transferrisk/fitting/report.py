@@ -209,7 +209,7 @@ def held_out_table(fitted: Fitted) -> Table:
             f"Probabilities are calibrated: logits are divided by {fitted.decision.temperature:.2f}, which was chosen "
             "by the log loss in held-out environments."
         )
-    if any(temperature != 1 for temperature in fitted.decision.temperatures.values()):
+    if {fitted.decision.temperature, *fitted.decision.temperatures.values()} != {1}:
         notes.append(f"Figures of each environment are with the temperature that the {_others(fitted)} give.")
     return replace(found, note=" ".join(filter(None, notes)))
 
