@@ -32,7 +32,7 @@ def test_a_model_read_again_says_the_same(fitted, folder):
 
 def test_card_and_page_tell_what_was_done(fitted, folder):
     content = (folder / "card.md").read_text()
-    assert "**Chosen: erm**, asked for." in content
+    assert "**Chosen: ERM network**, asked for." in content
     assert "| site A | 134 |" in content
     assert re.search(r"\| version \| not used \| 0 \| constant \|", content)
     assert "`trm fit visits.csv`" in content

@@ -469,9 +469,9 @@ def model_card(fitted: Fitted, command: str = "") -> str:
     expected = "How it does in a new environment was not measured."
     if fitted.comparison is not None and fitted.comparison.held == "environments":
         expected = (
-            "The comparison is what is known about new environments: expect an accuracy between the worst and the best "
-            "of the held-out ones, and less where a new one differs more than they do from each other. Where the "
-            "algorithm was chosen by these numbers, its own are a little too good."
+            "What to expect of a new environment comes from the held-out ones: expect less where a new one differs more "
+            "than they do from each other. Where a candidate was chosen by these numbers, its own are a little too "
+            "good."
         )
     calibrated = "Probabilities were not calibrated."
     if fitted.decision.temperature != 1:
@@ -484,6 +484,7 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         f"# Model of {markdown_text(source.label)}",
         f"Fitted on {date.today().isoformat()} by transferrisk {__version__}"
         + (f" with `{command}`." if command else "."),
+        *map(markdown_text, verdict(fitted)),
         "## Data",
         f"{markdown_text(source.name)}: {len(samples)} rows, {len(samples.environment_names)} environments (column "
         f"{markdown_text(source.environment)}), classes {classes}.",
@@ -493,10 +494,9 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         markdown(Table("", COLUMNS, columns_of(source))).strip("\n"),
         "## Comparison",
         compared,
-        f"**Chosen: {fitted.choice.algorithm}**, {markdown_text(fitted.choice.why)}.",
+        f"**Chosen: {named(fitted.choice.algorithm)}**, {markdown_text(fitted.choice.why)}.",
         "## Settings",
         "\n".join(settings),
-        "The model of the last step is kept; nothing was selected by its accuracy on the way.",
         "## Intended use and limits",
         f"For telling {classes} apart in places like the environments above, also new ones. {expected} "
         f"{calibrated} It was not examined for fairness between groups other than the "
