@@ -469,7 +469,7 @@ def model_card(fitted: Fitted, command: str = "") -> str:
     expected = "How it does in a new environment was not measured."
     if fitted.comparison is not None and fitted.comparison.held == "environments":
         expected = (
-            "What to expect of a new environment comes from the held-out ones: expect less where a new one differs more "
+            "What to expect of a new environment comes from held-out ones: expect less where a new one differs more "
             "than they do from each other. Where a candidate was chosen by these numbers, its own are a little too "
             "good."
         )
