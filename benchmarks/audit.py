@@ -56,8 +56,8 @@ def ours(data: tuple[Any, ...], held: NDArray[np.int64], ridge: float) -> dict[s
     with torch.no_grad():
         losses = [held_out_loss(samples, [e], ridge) for e in range(E)]
         fits = [fit(loss, way_out="give a larger ridge") for loss in losses]
-        tested = scores(samples, torch.stack([f.value for f in fits]).unsqueeze(1).expand(-1, E, -1, -1, -1))
-        matrix = torch.stack([tested.loss[:, samples.span(e)].double().mean(1) for e in range(E)], 1)
+        predictors = torch.stack([f.value for f in fits])  # (E, folds, C, D)
+        matrix = torch.stack([scores(samples, predictors, e).loss.double().mean(1) for e in range(E)], 1)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - busy
         objectives = torch.stack([loss.evaluate(f.value)[0] for loss, f in zip(losses, fits, strict=True)]).numpy()
     return {"seconds": seconds, "cpu": cpu, "objectives": objectives, "matrix": matrix.numpy(),
