@@ -33,7 +33,7 @@ def test_scikit_learn(classes):
     X, y, new = rows(classes)
     expected = HistGradientBoostingClassifier(categorical_features=[1], random_state=0).fit(X.astype(float), y)
     found = BoostingClassifier(categorical=[1], random_state=0).fit(X, y)
-    np.testing.assert_allclose(found.predict_proba(new), expected.predict_proba(new.astype(float)), atol=1e-6)
+    np.testing.assert_allclose(found.predict_proba(new), expected.predict_proba(new.astype(float)), atol=1e-12)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

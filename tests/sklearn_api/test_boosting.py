@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -160,3 +162,98 @@ def test_categories_are_found_by_value_whatever_the_type_they_come_in():
     found = BoostingClassifier(random_state=0).fit(numbers, y)
     with pytest.raises(InputError, match=r"'size' must hold numbers.*got categories"):
         found.predict(numbers.assign(size=pd.Categorical(size)))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"boosting_type": "rf", "bagging_freq": 1, "bagging_fraction": 0.5},
+        {"linear_tree": True},
+        {"sigmoid": 2.0},
+        {"zero_as_missing": True},
+        {"objective": "multiclassova"},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_parameters_of_lightgbm_that_give_another_model_are_refused(params):
+    pytest.importorskip("lightgbm", reason="comes with the extra boosting")
+    X, y, _ = sites([0.9, 0.6], 0)
+    y = y + (X[:, 1] > 1) if "objective" in params else y
+    with pytest.raises(InputError, match="params must"):
+        BoostingClassifier("lightgbm", params={"n_estimators": 5, **params}, random_state=0).fit(X, y)
+
+
+def test_an_index_below_zero_is_a_missing_value():
+    X, y, _ = sites([0.9, 0.6], 0)
+    X[:, 0] = np.random.default_rng(0).integers(-1, 3, len(X))
+    y = (X[:, 0] == -1) ^ (X[:, 1] > 2)
+    expected, gaps = X.copy(), np.where(X == -1, np.nan, X)
+    for library in ("scikit-learn", *(["lightgbm"] if find_spec("lightgbm") else [])):
+        below, missing = (
+            BoostingClassifier(library, categorical=[0], random_state=0).fit(rows, y).predict_proba(rows)
+            for rows in (X, gaps)
+        )
+        np.testing.assert_array_equal(below, missing)
+        assert ((below[:, 1] > 0.5) == y).mean() > 0.98
+    np.testing.assert_array_equal(X, expected)  # the caller's
+
+
+@pytest.mark.parametrize("value", [1.5, 1e9])
+def test_an_index_that_cannot_be_one_is_refused(value):
+    X, y, _ = sites([0.9, 0.6], 0)
+    X[:, 0] = np.arange(len(X)) % 3
+    found = BoostingClassifier(categorical=[0], params=FEW, random_state=0).fit(X, y)
+    new = X[:2].copy()
+    new[:, 0] = 99
+    expected = found.predict_proba(new)
+    X[0, 0] = value
+    with pytest.raises(InputError, match=f"column 0 .*got {value:g}".replace("+", "[+]")):
+        BoostingClassifier(categorical=[0]).fit(X, y)
+    with pytest.raises(InputError, match=r"categorical .*got 3"):
+        BoostingClassifier(categorical=[3]).fit(X, y)
+    new[:, 0] = 1e9  # one that was not there, like any other
+    np.testing.assert_array_equal(found.predict_proba(new), expected)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"library": "xgboost"}, "library .*got 'xgboost'"),
+        ({"params": {"max_itre": 1}}, "params .*got 'max_itre'.*'max_iter'"),
+        ({"params": ["max_iter"]}, "params .*got"),
+        ({"params": {"warm_start": False}}, "params .*got 'warm_start'"),
+        ({"params": {"monotonic_cst": [1, 0, 0]}, "categorical": [1]}, "params .*got 'monotonic_cst'"),
+    ],
+)
+def test_bad_parameters_are_told_in_one_line(parameters, message):
+    X, y, _ = sites([0.9, 0.6], 0)
+    X[:, 1] = y
+    with pytest.raises(InputError, match=message) as error:
+        BoostingClassifier(**parameters).fit(X, y)
+    assert "\n" not in str(error.value)
+
+
+def test_a_seed_among_the_parameters_is_that_of_the_library():
+    X, y, _ = sites([0.9, 0.6], 0)
+    drawn = FEW | {"max_features": 0.4}
+    expected = BoostingClassifier(params=drawn, random_state=3).fit(X, y).predict_proba(X)
+    found = BoostingClassifier(params=drawn | {"random_state": 3}, random_state=0).fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_weighted_trees_split_off_missing_values_with_few_bins():
+    """Above the largest cut nothing is left but missing values."""
+    random = np.random.default_rng(0)
+    x = np.minimum(random.integers(0, 60, 2000), 30).astype(float)
+    x[random.random(2000) < 0.3] = np.nan
+    y, site = np.isnan(x).astype(int), random.integers(0, 3, 2000)
+    found = BoostingClassifier(environments_lr=0.5, params={"max_bins": 4}).fit(x[:, None], y, environments=site)
+    np.testing.assert_array_equal(found.predict(x[:, None]), y)
+
+
+@pytest.mark.parametrize("make", [BoostingClassifier, LeafTransferClassifier])
+def test_columns_without_any_value_leave_the_shares_of_the_classes(make):
+    y, site = np.arange(300) % 3 == 0, np.arange(300) % 2
+    X = np.full((300, 2), np.nan)
+    found = make(categorical=[0, 1], random_state=0).fit(X, y, environments=site)
+    np.testing.assert_allclose(found.predict_proba(X[:1]), [[2 / 3, 1 / 3]], atol=0.01)

@@ -202,7 +202,7 @@ class _Growing:
         trees = model.featuriser
         columns: list[Any] = [list(column) for column in zip(*self.nodes, strict=True)]
         names = ("feature", "threshold", "left", "right", "missing_left", "subset", "value")
-        state = {name: torch.tensor(column) for name, column in zip(names, columns, strict=True)}
+        state = {name: torch.from_numpy(np.array(column)) for name, column in zip(names, columns, strict=True)}
         roots, scores = zip(*self.trees, strict=True)
         score = np.repeat(scores, np.diff([*roots, len(self.nodes)]))  # of each node; its tree's nodes follow the root
         state["value"] = state["value"].unsqueeze(1) * nn.functional.one_hot(torch.from_numpy(score), len(self.start))
