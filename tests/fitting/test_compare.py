@@ -48,6 +48,8 @@ def rows(*means, noise=0.5, count=400, seed=0):
         ({"trm": rows(0.4, 0.5, 0.4), "boosting": rows(0.4, 0.5, 0.4, seed=1), "erm": rows(0.7, 0.7, 0.7)}, "boosting"),
         ({"own": rows(0.4, 0.5, 0.4), "linear": rows(0.4, 0.5, 0.4)}, "linear"),
         ({"linear": rows(0.45, 0.5, 0.4), "trm": rows(0.4, 0.5, 0.45)}, "linear"),
+        ({"linear": rows(0.4009, 0.5009, 0.4009), "trm": rows(0.4, 0.5, 0.4)}, "linear"),
+        ({"linear": rows(0.402, 0.502, 0.402), "trm": rows(0.4, 0.5, 0.4)}, "trm"),
     ],
 )
 def test_the_simplest_within_the_standard_error_of_the_best_is_taken(losses, taken):

@@ -46,8 +46,8 @@ from .metrics import METRICS, Held, Metric, decide_held_out, row_losses, row_sco
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
 """(steps, losses) of a training"""
 
-EXACT = 1e-9  # difference below which means tie, but for rounding
 POINTS = 100  # of a training curve
+NEAR = 0.001  # of the metric: what is no further from the best counts as good, however sure the difference is
 WORTH = 0.005  # of accuracy: a simpler candidate is not taken where it costs more than this
 
 
@@ -430,7 +430,9 @@ def choose(comparison: Comparison) -> Choice:
     best = found["loss"].idxmin()
     accurate = found["mean"] >= found["mean"][best] - WORTH
     near = found.index[
-        (found["gap"] <= found["gap_error"] + EXACT) & (found["worst_gap"] <= found["worst_error"] + EXACT) & accurate
+        (found["gap"] <= found["gap_error"].clip(NEAR))
+        & (found["worst_gap"] <= found["worst_error"].clip(NEAR))
+        & accurate
     ]
     order = sorted(near, key=lambda name: (simplicity(name), found["loss"][name]))
     taken = order[0]
