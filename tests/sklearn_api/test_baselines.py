@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_validate
 
+from transferrisk.data import Options
 from transferrisk.errors import InputError
+from transferrisk.fitting import Plan, fit
 from transferrisk.sklearn import BoostingClassifier, LeaveOneEnvironmentOut, LinearClassifier, MajorityClassifier
 
 
@@ -69,6 +72,25 @@ def test_each_environment_counts_the_same_in_the_choice_of_the_ridge():
     assert strong < weak
     assert without_last > weak_without_last
     assert LinearClassifier([1e-1, 1e-3]).fit(X, y, environments=site).ridge_ == 1e-1
+
+
+def test_a_fitted_table_chooses_the_ridge_by_the_order_of_its_environments(tmp_path):
+    """Sites 1 and 10, which differ from the others, are held out together: the first and the sixth, not by text."""
+    random = np.random.default_rng(102)
+    site, y = np.repeat(np.arange(6), 80), random.integers(2, size=480)
+    means = np.stack([np.array([-0.2, 1, 1, 1, 1, -0.2])[site], np.ones(480)], 1) * (2 * y - 1)[:, None]
+    X = (means + random.normal(size=(480, 2))).astype(np.float32)
+    frame = pd.DataFrame(X, columns=["a", "b"]).assign(site=np.array([1, 2, 3, 4, 5, 10])[site], y=y)
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    asked = Options(label="y", environment="site")
+    found = fit(tmp_path / "table.csv", asked, Plan(algorithms=("linear",), workers=1)).model
+    expected, by_text = (
+        LinearClassifier().fit(X, y, environments=order).model_.head.weight
+        for order in (site, frame["site"].astype(str))
+    )
+    weight = found.network.head.weight  # divided by a temperature
+    torch.testing.assert_close(weight / weight.norm(), expected / expected.norm(), atol=1e-5, rtol=0)
+    assert (weight / weight.norm() - by_text / by_text.norm()).abs().max() > 1e-3
 
 
 def test_they_are_cross_validated_over_environments(rows):
