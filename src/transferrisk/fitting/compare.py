@@ -442,13 +442,11 @@ def choose(comparison: Comparison) -> Choice:
     elif taken == best:
         why = f"lowest {reached}"
         if others := [named(name) for name in order[1:]]:
-            why += f"; {listed(others)} came within the standard error and would not be simpler"
+            why += f"; {listed(others)} {'is' if len(others) == 1 else 'are'} as good within the error, but not simpler"
     else:
         gap, error = found.loc[taken, ["gap", "gap_error"]]
-        why = (
-            f"{reached}; {named(best)} has {found['loss'][best]:.3f}, a difference of {gap:.3f} with a standard error "
-            f"of {error:.3f}, so the simpler one is taken"
-        )
+        apart = f"a difference of {gap:.3f} with a standard error of {error:.3f}" if gap > NEAR else "hardly less"
+        why = f"{reached}; {named(best)} has {found['loss'][best]:.3f}, {apart}, so the simpler one is taken"
     if comparison.held == "rows":
         why += (
             "; with so few environments none could be held out, so nothing here says how the model does in a new one: "
