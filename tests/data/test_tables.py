@@ -507,6 +507,18 @@ def test_codes_of_some_sites_alone_are_asked_about_where_they_lie_apart(tmp_path
     assert "column 'pressure' is -999 in 10 of 50 rows at 'a' and nowhere else" in line
 
 
+def test_texts_of_a_parquet_file_that_are_not_utf8_are_refused(tmp_path):
+    """As a damaged file has them: the rest of it can be read."""
+    offsets = pa.py_buffer(np.arange(7, dtype=np.int32).tobytes())
+    broken = pa.Array.from_buffers(pa.string(), 6, [None, offsets, pa.py_buffer(b"ab\xffabc")])
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"y": list("aabbab"), "site": list("nnssnn"), "x": broken}), path)
+    with pytest.raises(InputError, match=r"t\.parquet"):
+        read_frame(path)
+    with pytest.raises(InputError, match=r"t\.parquet"):
+        list(read_frames(path, 2))
+
+
 def test_marks_among_numbers_count_as_missing(tmp_path):
     """In a column of numbers alone, as it is read for a fit and in parts; other columns keep them."""
     path = tmp_path / "t.csv"

@@ -366,7 +366,9 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Any:
     """A pyarrow.Table of these columns."""
     file = open_parquet(path)
     with _clear_errors(path):
-        return file.read(columns=list(columns)).select(list(columns))
+        table = file.read(columns=list(columns)).select(list(columns))
+        table.validate(full=True)  # texts that are not UTF-8 would be noticed much later
+        return table
 
 
 def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any]:
@@ -377,6 +379,8 @@ def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any
     while True:
         with _clear_errors(path):
             batch = next(batches, None)
+            if batch is not None:
+                batch.validate(full=True)
         if batch is None:
             return
         yield pa.Table.from_batches([batch]).select(list(columns))
