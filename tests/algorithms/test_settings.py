@@ -66,7 +66,7 @@ def test_zero(name, key, zero_is_allowed):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("irm", {"penalty": "both"}, "penalty must be one of 'scale', 'predictor', got 'both'"),
+        ("irm", {"penalty": "both"}, "penalty must be one of 'halves', 'scale', 'predictor', got 'both'"),
         ("mldg", {"order": 3}, "order must be one of 1, 2, got 3"),
         ("mldg", {"order": True}, "order must be one of 1, 2, got True"),
         ("trm", {"weights": 1}, "weights must be one of 'eg', 'worst', 'uniform', got 1"),

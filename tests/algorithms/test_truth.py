@@ -78,11 +78,111 @@ def test_irm_predictor_penalty_is_autograds_squared_gradient(out):
 
 
 def test_irm_objective(out):
-    algorithm = create("irm", Setting(4, 3), penalty_weight=2.5)
     risk = sum(risks_by_loop(out).values()) / 3
     penalty = irm_penalty(out.logits, out.labels, out.environments, 4).sum() / 3
-    torch.testing.assert_close(algorithm.objective(out, True)["loss"], risk + 2.5 * penalty)
-    torch.testing.assert_close(algorithm.objective(out, False)["loss"], risk)
+    for weight in (0.5, 2.5):  # divided by a weight above 1, which keeps the gradient's length
+        algorithm = create("irm", Setting(4, 3), penalty_weight=weight, penalty="scale")
+        expected = (risk + weight * penalty) / max(1, weight)
+        torch.testing.assert_close(algorithm.objective(out, True)["loss"], expected)
+        torch.testing.assert_close(algorithm.objective(out, False)["loss"], risk)
+
+
+def test_irm_on_halves_multiplies_the_slopes_of_every_other_sample(out):
+    expected = torch.zeros(4, dtype=torch.float64)
+    for e in (0, 1, 3):
+        slopes = []
+        for half in (0, 1):
+            members = (out.environments == e).nonzero().flatten()[half::2]
+            scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+            risk = F.cross_entropy(scale * out.logits[members], out.labels[members])
+            slopes.append(torch.autograd.grad(risk, scale, retain_graph=True)[0])
+        expected[e] = slopes[0] * slopes[1]
+    penalty = irm_penalty(out.logits, out.labels, out.environments, 4, halves=True)
+    torch.testing.assert_close(penalty, expected)
+    loss = create("irm", Setting(4, 3), penalty_weight=1.0).objective(out, True)["loss"]
+    torch.testing.assert_close(loss, sum(risks_by_loop(out).values()) / 3 + expected.sum() / 3)
+
+
+def test_trm_adds_the_weighted_transfer_risk_to_the_empirical_risk(out):
+    """Of the worst mixture of environments, whose weights are GroupDRO's, or of all samples."""
+    transfer = TransferRisk(1e-2, num_classes=3, environments=4).double()
+    risk = transfer(out.features, out.labels, out.environments).risk
+    robust = create("groupdro", Setting(4, 3), weights_lr=0.3).double().objective(out, True)["loss"]
+    settings = {"ridge": 1e-2, "start_epoch": 0.0, "empirical_lr": 0.3}
+    for empirical, expected in (("eg", robust), ("mean", out.empirical_risk)):
+        algorithm = create("trm", Setting(4, 3), transfer_weight=3.0, empirical=empirical, **settings).double()
+        loss = algorithm.objective(out, True)["loss"]
+        torch.testing.assert_close(loss, expected + 3 * risk)
+        (gradient,) = torch.autograd.grad(loss, out.features, retain_graph=True)
+        (truth,) = torch.autograd.grad(expected + 3 * risk, out.features, retain_graph=True)
+        torch.testing.assert_close(gradient, truth, rtol=1e-6, atol=1e-9)
+
+
+def test_a_scale_free_ridge_takes_no_notice_of_the_scale_of_features_or_the_size_of_batches(out):
+    def transfer_risk(factor, copies=1):
+        settings = {"ridge": 1e-2, "start_epoch": 0.0, "scale_free": True}
+        algorithm = create("trm", Setting(3, 3), **settings).double()
+        features = factor * out.features.repeat(copies, 1)
+        index = out.environments.clamp(max=2).repeat(copies)
+        labels = out.labels.repeat(copies)
+        return Pass(features, out.model.head(features), labels, index, out.model), algorithm
+
+    one, algorithm = transfer_risk(1.0)
+    first = algorithm.objective(one, True)["transfer_risk"]
+    scaled, algorithm = transfer_risk(100.0)
+    torch.testing.assert_close(algorithm.objective(scaled, True)["transfer_risk"], first, rtol=1e-6, atol=0)
+    twice, algorithm = transfer_risk(1.0, copies=2)
+    ridge = 1e-2 * float(one.features.detach().square().mean()) * 128 / (len(twice.labels) / 3)
+    factor = (1e-2 / ridge) ** 0.5  # features times this with the ridge as it is: the bias's ridge is not scaled
+    plain = TransferRisk(1e-2, num_classes=3, environments=3).double()
+    expected = plain(factor * twice.features, twice.labels, twice.environments).risk
+    torch.testing.assert_close(algorithm.objective(twice, True)["transfer_risk"], expected, rtol=1e-6, atol=0)
+
+
+def test_the_transfer_risk_counts_once_the_empirical_risk_has_fallen(out):
+    algorithm = create("trm", Setting(4, 3), start_risk=0.5, empirical="mean").double()
+    guess = Pass(out.features, 0 * out.logits, out.labels, out.environments, out.model)
+    for _ in range(50):  # the risk of a guess: log 3 in every step
+        logs = algorithm.objective(guess, algorithm.plan(None, 0.0))
+        torch.testing.assert_close(logs["loss"], guess.empirical_risk)
+    right = 50.0 * F.one_hot(out.labels, 3)
+    learnt = Pass(out.features, right, out.labels, out.environments, out.model)
+    counted = []
+    for _ in range(30):
+        logs = algorithm.objective(learnt, algorithm.plan(None, 0.0))
+        counted.append(bool(logs["loss"].detach() > learnt.empirical_risk + 0.5 * logs["transfer_risk"].detach()))
+    assert counted.index(True) == 13  # the first power of 0.95 that is at most a half is the 14th
+    assert all(counted[13:])
+    assert bool(algorithm.objective(guess, True)["loss"].detach() > guess.empirical_risk.detach())  # and stays on
+    assert "started" in algorithm.state_dict()
+
+
+def test_fish_moves_running_statistics_as_far_as_weights():
+    torch.manual_seed(0)
+    model = Classifier(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), 3, 2)
+    batch = Batch(torch.randn(10, 2) + 3, torch.randint(2, (10,)), torch.arange(10) % 2)
+    running = model.featuriser[1].running_mean
+    ends = []
+    for meta_lr in (1.0, 0.25):
+        running.zero_()
+        torch.manual_seed(1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        create("fish", Setting(2, 2), meta_lr=meta_lr).step(model, batch, optimiser, epoch=0.0)
+        ends.append(running.clone())
+    torch.testing.assert_close(ends[1], 0.25 * ends[0])
+
+
+def test_mldg_takes_the_rate_of_the_optimiser_for_the_inner_step():
+    ends = []
+    for inner_lr in (None, 0.2):
+        torch.manual_seed(0)
+        model = Classifier(nn.Linear(2, 3), 3, 2)
+        batch = Batch(torch.randn(10, 2), torch.randint(2, (10,)), torch.arange(10) % 2)
+        create("mldg", Setting(2, 2), inner_lr=inner_lr, order=2).step(
+            model, batch, torch.optim.SGD(model.parameters(), lr=0.2), epoch=0.0
+        )
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(ends[0], ends[1])
 
 
 def test_vrex_is_the_variance_of_the_risks(out):
@@ -166,7 +266,7 @@ def test_erm_is_the_pooled_mean(out):
 
 @pytest.mark.parametrize(("name", "matching"), [("trm", 1.0), ("trm-direct", 0.0)])
 def test_trm_is_erm_plus_transfer_risk(out, name, matching):
-    algorithm = create(name, Setting(4, 3), ridge=1e-2)
+    algorithm = create(name, Setting(4, 3), ridge=1e-2, empirical="mean", start_epoch=0.0)
     logs = algorithm.objective(out, True)
     reference = TransferRisk(1e-2, matching, num_classes=3, environments=4)
     transfer = reference(out.features, out.labels, out.environments)
@@ -202,7 +302,7 @@ def test_mldg_gradient_of_quadratics(order):
     inner = A @ x - a
     outer = B @ (x - 0.1 * inner) - b
     through = outer - 0.1 * A @ outer if order == 2 else outer
-    torch.testing.assert_close(gradient["theta"], inner + 0.7 * through)
+    torch.testing.assert_close(gradient["theta"], (inner + 0.7 * through) / 1.7)
 
 
 def test_mldg_without_curvature():
@@ -213,7 +313,7 @@ def test_mldg_without_curvature():
         gradient, _, _ = meta_gradient(
             lambda p: c @ p["theta"], lambda p: p["theta"] @ B @ p["theta"] / 2, parameters, 0.1, 0.7, order
         )
-        torch.testing.assert_close(gradient["theta"], c + 0.7 * B @ (theta - 0.1 * c))
+        torch.testing.assert_close(gradient["theta"], (c + 0.7 * B @ (theta - 0.1 * c)) / 1.7)
 
 
 def test_mldg_second_order_agrees_with_finite_differences():
@@ -235,7 +335,7 @@ def test_mldg_second_order_agrees_with_finite_differences():
         moved = {k: (p.detach() + shift * direction[k]).requires_grad_() for k, p in parameters.items()}
         inner = torch.autograd.grad(train(moved), list(moved.values()))
         stepped = {k: p - 0.3 * g for (k, p), g in zip(moved.items(), inner, strict=True)}
-        return (train(moved) + 0.5 * test(stepped)).item()
+        return (train(moved) + 0.5 * test(stepped)).item() / 1.5
 
     direction = {k: torch.randn_like(p) for k, p in parameters.items()}
     numeric = (objective(1e-5) - objective(-1e-5)) / 2e-5

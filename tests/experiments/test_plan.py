@@ -16,13 +16,23 @@ from transferrisk.experiments.tasks import PlannedRun, plan_run
 
 def test_figure_four_has_every_bias_method_point_and_seed():
     made = plan.make_plan(load_recipe("cmnist"))
-    points = 1 + 25 + 25 + 3 + 4 + 4 + 4 + 1 + 1
+    points = 1 + 25 + 25 + 3 + 4 + 4 + 4 + 4 + 1 + 1
     assert len(made.cells) == 2 * 5 * 10 * points
     trm = [cell for cell in made.cells if cell.columns["method"] == "TRM" and cell.columns["seed"] == 3]
     assert {cell.run.settings["settings"]["gradient_matching"] for cell in trm} == {1e-3, 1e-2, 1e-1, 1.0}
     assert {cell.run.settings["bias"] for cell in trm} == {0.85, 0.875, 0.9, 0.925, 0.95}
     (oracle,) = {cell.run.settings["oracle"] for cell in made.cells if cell.columns["method"] == "Oracle"}
     assert oracle is True
+
+
+def test_a_grid_may_hold_the_rate_and_has_at_most_twenty_points():
+    made = plan.make_plan(load_recipe("cmnist-tuning"), seeds=1)
+    robust = [cell for cell in made.cells if cell.columns["method"] == "GroupDRO"]
+    assert {cell.run.settings["training"]["lr"] for cell in robust} == {0.05, 0.1, 0.2, 0.4, 0.8}
+    assert {cell.run.settings["settings"]["weights_lr"] for cell in robust} == {0.01, 0.1, 1.0}
+    points = {(cell.columns["method"], cell.columns["point"]) for cell in made.cells}
+    for method in made.recipe.methods:
+        assert 5 <= sum(name == method for name, _ in points) <= 20
 
 
 def test_an_oracle_is_trained_once_for_every_bias():

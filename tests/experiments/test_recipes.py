@@ -112,7 +112,7 @@ def test_a_recipe_says_only_what_differs(tmp_path):
 def test_the_small_version_and_that_without_grids_have_names_of_their_own():
     assert load_recipe("cmnist", fast=True).name == "cmnist-fast"
     plain = load_recipe("cmnist", defaults=True)
-    assert (plain.name, len(plan.make_plan(plain).cells)) == ("cmnist-defaults", 2 * 5 * 10 * 9)
+    assert (plain.name, len(plan.make_plan(plain).cells)) == ("cmnist-defaults", 2 * 5 * 10 * 10)
     assert load_recipe("cmnist", fast=True, defaults=True).name == "cmnist-defaults-fast"
     with pytest.raises(InputError, match="has no grids"):
         load_recipe("irm-vs-trm", defaults=True)

@@ -119,11 +119,11 @@ def test_settings_are_suggested_and_those_given_are_taken():
     config = vector_config((900, 900))
     warm_up = pytest.approx(0.6 * config.epochs)
     assert settings_for("trm", {}, config, 3, vectors=True) == {
-        "start_epoch": warm_up, "weights": "worst", "ridge": 1e-2,
+        "start_epoch": warm_up, "weights": "worst", "ridge": 1e-2, "empirical": "mean",
     }  # fmt: skip
     assert settings_for("trm", {}, config, 3, vectors=False) == {"start_epoch": warm_up}
     given = {"start_epoch": 1.0, "ridge": 3.0, "weights": "eg"}
-    assert settings_for("trm", given, config, 3, vectors=True) == given
+    assert settings_for("trm", given, config, 3, vectors=True) == given | {"empirical": "mean"}
     assert settings_for("trm", {}, config, 20, vectors=True)["query"] == "random"
     assert settings_for("trm-direct", {}, config, 3, vectors=True, head=100)["solver"] == "dense"
     assert settings_for("vrex", {}, config, 20, vectors=True, head=100) == {"start_epoch": warm_up}

@@ -3,8 +3,8 @@
 Each step walks through the environments of the batch in random order, one step of the optimiser on each, and
 then moves the parameters a part of the way: theta <- theta_start + meta_lr (theta_end - theta_start). With plain SGD,
 on average over the orders and to second order in its rate a, this descends the summed risks minus a/2 times the sum,
-over pairs of environments, of the inner products of their gradients. The optimiser's momentum and batch norm's running
-statistics are those of the inner steps.
+over pairs of environments, of the inner products of their gradients. Batch norm's running statistics go the same
+part of the way, so that they belong to the weights; the optimiser's momentum is that of the inner steps.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Fish(Algorithm[FishConfig]):
         return tuple(present[i] for i in torch.randperm(len(present)))
 
     def act(self, plan: tuple[int, ...], model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
-        parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-        before = [p.detach().clone() for p in parameters]
+        moving: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        moving += [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        before = [tensor.detach().clone() for tensor in moving]
         losses = []
         for environment in plan:
             members = batch.members(environment)
@@ -65,6 +66,6 @@ class Fish(Algorithm[FishConfig]):
             optimiser.step()
             losses.append(loss.detach())
         with torch.no_grad():
-            torch._foreach_lerp_(before, parameters, self.config.meta_lr)
-            torch._foreach_copy_(parameters, before)
+            torch._foreach_lerp_(before, moving, self.config.meta_lr)
+            torch._foreach_copy_(moving, before)
         return {"loss": self.team.average([torch.stack(losses).mean()])[0]}

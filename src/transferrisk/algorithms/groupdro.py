@@ -30,6 +30,16 @@ class GroupDROConfig(Config):
     groups: Literal["environments", "environments-classes"] = "environments"
 
 
+def robust_risk(risks: Tensor, present: Tensor, weights: Tensor, rate: float) -> Tensor:
+    """Move the weights (G,) of groups towards their risks (G,), in place, and return the risk under them.
+
+    q_g <- q_g exp(rate R_g), normalised, then sum_g q_g R_g over the groups that are present, which share it.
+    """
+    weights.copy_(exponentiated_gradient(weights, risks.detach(), rate, present))
+    shares = torch.where(present, weights, 0)
+    return (shares * risks).sum() / shares.sum()
+
+
 @register("groupdro")
 class GroupDRO(Algorithm[GroupDROConfig]):
     """Minimises the risk of the worst group, through weights of the groups that follow their risks."""
@@ -48,8 +58,5 @@ class GroupDRO(Algorithm[GroupDROConfig]):
     def objective(self, out: Pass, penalised: bool) -> Logs:
         groups = out.environments * self.setting.num_classes + out.labels if self.by_class else out.environments
         risks, present = environment_means(out.cross_entropies, groups, len(self.weights), out.weights)
-        if self.training:
-            moved = exponentiated_gradient(self.weights, risks.detach(), self.config.weights_lr, present)
-            self.weights.copy_(moved)
-        shares = torch.where(present, self.weights, 0)
-        return {"loss": (shares * risks).sum() / shares.sum(), "worst_risk": risks.max()}
+        rate = self.config.weights_lr if self.training else 0.0
+        return {"loss": robust_risk(risks, present, self.weights, rate), "worst_risk": risks.max()}

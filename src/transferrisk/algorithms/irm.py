@@ -1,10 +1,12 @@
 """Invariant risk minimisation, IRMv1 (Arjovsky et al.; eq. 2 of the paper).
 
-    mean over environments of  R_e + lambda |dR_e/dw|^2
+    mean over environments of  R_e + lambda |dR_e/dw|^2,        divided by lambda where it is above 1
 
-`penalty="scale"` differentiates by a scalar that multiplies the logits, as Arjovsky et al. do; "predictor"
-by the whole linear predictor, as the paper writes it. Both derivatives are written down in closed form, so a
-step costs one forward and one backward pass.
+The division, of Arjovsky et al., keeps the gradient's length where lambda is large. `penalty="halves"` multiplies the
+derivatives of two halves of an environment's samples, which estimates the square without bias; as in their code.
+"scale" differentiates by the same scalar, which multiplies the logits, on all samples; "predictor" by the whole linear
+predictor, as the paper writes it. All derivatives are written down in closed form, so a step costs one forward and one
+backward pass.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ class IRMConfig(Config):
     """
     penalty_weight  lambda, the factor of the penalty
     start_epoch     the epoch from which the penalty counts
-    penalty         what the risk is differentiated by: a "scale" of the logits, or the whole "predictor"
+    penalty         what the risk is differentiated by: a "scale" of the logits, the same on two "halves" of the
+                    samples, or the whole "predictor"
     """
 
     penalty_weight: NonNegative = 1.0
     start_epoch: NonNegative = 1.0
-    penalty: Literal["scale", "predictor"] = "scale"
+    penalty: Literal["halves", "scale", "predictor"] = "halves"
 
 
 @register("irm")
@@ -45,9 +48,11 @@ class IRM(Algorithm[IRMConfig]):
         risk = risks.sum() / present.sum()
         if not penalised:
             return {"loss": risk}
-        if self.config.penalty == "scale":
-            penalties = irm_penalty(out.logits, out.labels, out.environments, E, out.weights)
-        else:
+        if self.config.penalty == "predictor":
             penalties = irm_predictor_penalty(out.features, out.logits, out.labels, out.environments, E, out.weights)
+        else:
+            halves = self.config.penalty == "halves"
+            penalties = irm_penalty(out.logits, out.labels, out.environments, E, out.weights, halves=halves)
         penalty = penalties.sum() / present.sum()
-        return {"loss": risk + self.config.penalty_weight * penalty, "penalty": penalty}
+        weight = self.config.penalty_weight
+        return {"loss": (risk + weight * penalty) / max(1.0, weight), "penalty": penalty}

@@ -2,11 +2,12 @@
 
 Each step holds one environment of the batch out at random (meta-test) and minimises
 
-    F(theta) + beta G(theta - rate dF/dtheta)
+    (F(theta) + beta G(theta - rate dF/dtheta)) / (1 + beta)
 
-with F the mean of the others' risks and G the risk of the one held out. `order=2` differentiates through the inner
-step; `order=1` takes the inner gradient as constant, which saves a pass. The parameters are never copied: the
-inner step is a functional call on shifted ones.
+with F the mean of the others' risks and G the risk of the one held out. Li et al. do not divide: with beta = 1 and a
+small rate, their gradient is ERM's twice, so that a comparison at one rate compares step sizes. `order=2` differentiates
+through the inner step; `order=1` takes the inner gradient as constant, which saves a pass. The parameters are never
+copied: the inner step is a functional call on shifted ones.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ Parameters = Mapping[str, Tensor]
 class MLDGConfig(Config):
     """
     beta      the factor of the risk of the environment that is held out
-    inner_lr  the rate of the inner step
+    inner_lr  the rate of the inner step; None: that of the optimiser, as it is now
     order     2 differentiates through the inner step; 1 takes its gradient as constant
     """
 
     beta: NonNegative = 1.0
-    inner_lr: NonNegative = 0.01
+    inner_lr: NonNegative | None = 0.01
     order: Literal[1, 2] = 1
 
 
@@ -48,16 +49,16 @@ def meta_gradient(
     meta_train: Callable[[Parameters], Tensor],
     meta_test: Callable[[Parameters], Tensor],
     parameters: Parameters,
-    inner_lr: float,
+    inner_lr: float | Tensor,
     beta: float,
     order: Literal[1, 2],
     average: Callable[[Sequence[Tensor]], list[Tensor]] = list,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Gradient of F(theta) + beta G(theta - inner_lr dF/dtheta) for losses as functions of parameters; F and G.
+    """Gradient of (F(theta) + beta G(theta - inner_lr dF/dtheta)) / (1 + beta), losses being functions; F and G.
 
     With f = dF/dtheta, its Hessian H, and v the gradient of G at the shifted parameters it is
 
-        f + beta (v - inner_lr H v)        order 1 leaves H v out
+        (f + beta (v - inner_lr H v)) / (1 + beta)        order 1 leaves H v out
 
     `average` takes means over processes that have a part of the samples each.
     """
@@ -74,14 +75,15 @@ def meta_gradient(
         if curving:
             gradients, directions = zip(*curving, strict=True)
             curved = torch.autograd.grad(gradients, values, directions, materialize_grads=True)
-            torch._foreach_add_(total, average(curved), alpha=-beta * inner_lr)
+            torch._foreach_sub_(total, torch._foreach_mul(average(curved), inner_lr), alpha=beta)
+    torch._foreach_div_(total, 1 + beta)
     losses = average([train_loss.detach(), test_loss.detach()])
     return dict(zip(names, total, strict=True)), losses[0], losses[1]
 
 
 @register("mldg")
 class MLDG(Algorithm[MLDGConfig]):
-    """Minimises the risk of some environments + beta times that of another after a step on the former."""
+    """Minimises the risk of some environments and, beta times as much, that of another after a step on the former."""
 
     config_type = MLDGConfig
     weighted = True
@@ -116,10 +118,11 @@ class MLDG(Algorithm[MLDGConfig]):
 
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         config = self.config
+        inner_lr = optimiser.param_groups[0]["lr"] if config.inner_lr is None else config.inner_lr
         gradient, train_loss, test_loss = meta_gradient(
-            loss(others), loss((held_out,)), parameters, config.inner_lr, config.beta, config.order, self.team.average
+            loss(others), loss((held_out,)), parameters, inner_lr, config.beta, config.order, self.team.average
         )
         for name, parameter in parameters.items():
             parameter.grad = gradient[name]
         optimiser.step()
-        return {"loss": train_loss + config.beta * test_loss, "meta_test": test_loss}
+        return {"loss": (train_loss + config.beta * test_loss) / (1 + config.beta), "meta_test": test_loss}

@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get_algorithm
+from ..algorithms import get_algorithm, setting_names
 from ..data.catalogue import data_root
 from ..data.fetch import verify
 from ..errors import InputError, choices
+from ..training import TrainConfig
 from .recipe import Recipe, load_recipe, recipe_names
 from .tasks import PlannedRun, get_task, has_needs, needs_of, plan_run
 
@@ -205,7 +206,7 @@ def _combinations(recipe: Recipe) -> Iterator[Combination]:
                     if recipe.methods:
                         named = [f"{key}={_as_text(value)}" for key, value in point.items()]
                         columns |= {"method": method, "point": " ".join(named)}
-                    yield columns, _joined(base, {"settings": point} if point else {})
+                    yield columns, _joined(base, _settings_of(point, base.get("algorithm")))
 
 
 def _points(recipe: Recipe, method: str, grid: Any, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -217,6 +218,16 @@ def _points(recipe: Recipe, method: str, grid: Any, settings: Mapping[str, Any])
             raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or lists, got {grid!r}')
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
+
+
+def _settings_of(point: Mapping[str, Any], algorithm: str | None) -> dict[str, dict[str, Any]]:
+    """The settings of a run at a point of a grid: the algorithm's own, and those of training, such as the rate."""
+    own = setting_names(algorithm) if algorithm is not None else ()
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in point.items():
+        of_training = key in TrainConfig.__dataclass_fields__ and key not in own
+        tables.setdefault("training" if of_training else "settings", {})[key] = value
+    return tables
 
 
 def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 from sklearn.utils.parallel import Parallel, delayed
 
-from ..auditing.pooling import pool
+from ..auditing.report import pool
 from ..data import EnvironmentSet
 from ..data.environments import VALIDATION, hold_out
 from ..data.values import in_time
@@ -371,7 +371,7 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
     scores  tested rows x candidates, the smaller the better, as `metrics.row_scores` gives them; its index is the
             environment; nan in environments in which there are none
 
-    Means over environments are those of a random-effects model (`auditing.pooling`): an environment with few rows, in
+    Means over environments are those of a random-effects model (`auditing.report`): an environment with few rows, in
     which little is known, counts less than one with many. The gap to the best candidate is pooled from the differences
     of the same rows; its standard error is that of their mean over these environments, not over all that there may be,
     which with few of them would let anything simple pass. The worst environment of a candidate need not be that of the

@@ -11,13 +11,26 @@ from .predictor import full_precision
 
 
 def irm_penalty(
-    logits: Tensor, labels: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_environments: int,
+    sample_weights: Tensor | None = None,
+    *,
+    halves: bool = False,
 ) -> Tensor:
     """IRMv1: per environment, the squared derivative of its risk by a scale s of the logits, at s = 1, (E,).
 
-    It is written out, so that no double backward is needed.
+    It is written out, so that no double backward is needed. With `halves` it is the product of the derivatives on every
+    other sample and on the rest: its mean over batches is the square of the mean. It may be negative, and is 0 where an
+    environment has one sample.
     """
     slopes = scale_slopes(logits, one_hot(labels, logits.shape[-1], logits.dtype))
+    if halves:
+        count = one_hot(index, num_environments, torch.int64).cumsum(0)  # of each environment's samples so far, (n, E)
+        half = count.gather(1, index.unsqueeze(1)).squeeze(1) % 2
+        means, _ = environment_means(slopes, 2 * index + half, 2 * num_environments, sample_weights)
+        return means.view(num_environments, 2).prod(1)
     return environment_means(slopes, index, num_environments, sample_weights)[0].square()
 
 

@@ -316,7 +316,8 @@ class TransferRiskClassifier(
         stopping = None
         if held_out is not None:
             # A penalty shows its effect a while after it is switched on.
-            after = settings.get("start_epoch", WARM_UP * config.epochs) + 0.1 * config.epochs
+            begin = settings.get("start_epoch")  # None: the algorithm has no fixed start
+            after = (WARM_UP * config.epochs if begin is None else begin) + 0.1 * config.epochs
             stopping = EarlyStopping("test", parameters.n_iter_no_change, after)
             watch.append(stopping)
         if parameters.verbose:
