@@ -30,7 +30,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 from sklearn.utils.parallel import Parallel, delayed
 
-from ..auditing.pooling import pool
+from ..auditing.report import pool
 from ..data import EnvironmentSet
 from ..data.environments import VALIDATION, hold_out
 from ..data.values import in_time
