@@ -13,7 +13,7 @@ import transferrisk
 from transferrisk import audit
 from transferrisk.auditing import Estimate, WorstPair
 from transferrisk.auditing.page import accuracy_table, page_of
-from transferrisk.auditing.pooling import pool
+from transferrisk.auditing.report import pool
 
 
 @pytest.mark.parametrize(

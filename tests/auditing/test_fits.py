@@ -10,7 +10,7 @@ import pytest
 
 from transferrisk import audit
 from transferrisk.auditing.columns import column_effects
-from transferrisk.auditing.indicators import settle_indicators
+from transferrisk.auditing.predictors import settle_indicators
 from transferrisk.auditing.shift import decompose_shift
 from transferrisk.data.schema import Declared, Schema
 from transferrisk.errors import ConvergenceWarning

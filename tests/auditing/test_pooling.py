@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from transferrisk.auditing.pooling import pool
+from transferrisk.auditing.report import pool
 from transferrisk.errors import InputError
 
 BCG = np.array([

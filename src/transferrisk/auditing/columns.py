@@ -36,11 +36,9 @@ from ..reports import Cell, Chapter, Forest, Section, Spread, Table
 from ..reports.values import Entry, number
 from ..settings import Bound, Count, Seed, as_json, convert
 from ..solvers import threads_set
-from .fits import fit
-from .pooling import Pooled, pool, t_quantile
-from .report import Estimate, Floats
+from .predictors import Refitted, fit, refit_without
+from .report import Estimate, Floats, Pooled, pool, t_quantile
 from .samples import CHUNK, MOST, Samples, arrange_samples, thin_samples
-from .without import Refitted, refit_without
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that gives a column its direction

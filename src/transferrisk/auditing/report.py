@@ -1,20 +1,34 @@
-"""The findings of an audit, in numbers and in words."""
+"""The findings of an audit in numbers: estimates with intervals, and numbers pooled over environments.
+
+`pool` has the model of a random-effects meta-analysis. Environment e has the true value theta_e, drawn around the mean
+mu with the variance tau^2 between environments, and y_e is what was measured there, with the error variance v_e:
+
+    y_e ~ N(theta_e, v_e),    theta_e ~ N(mu, tau^2)
+
+    Q     = sum w_e (y_e - m)^2,  w_e = 1 / v_e,  m = sum w_e y_e / sum w_e    (Cochran's; about k - 1 where tau = 0)
+    tau^2 = max(0, (Q - (k - 1)) / (sum w_e - sum w_e^2 / sum w_e))           (DerSimonian and Laird, 1986)
+    I^2   = max(0, (Q - (k - 1)) / Q)                                         (share of the spread that is not error)
+    mu    = sum u_e y_e / sum u_e,  u_e = 1 / (v_e + tau^2)
+    error = sqrt(max(1, q) / sum u_e),  q = sum u_e (y_e - mu)^2 / (k - 1)    (Knapp and Hartung, 2003)
+    low, high = mu -+ t_{k-2} sqrt(tau^2 + error^2)                           (prediction; Higgins et al., 2009)
+
+Knapp and Hartung's factor q is not taken below 1, so that environments that agree by luck do not make the mean surer
+than their errors allow (Roever et al., 2015).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import listed
-from ..settings import as_json
-from .pooling import Pooled, pool
+from ..errors import InputError
+from ..settings import Bound, as_json, convert
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +41,7 @@ Floats = NDArray[np.float64]
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
 MAJORITY = "most frequent"  # what guessing the most frequent class gives
-_SOME = 0.05  # share of environments that a model may guess in: of many small ones a few will come out so by chance
-_REMARKS = 5  # told in sentences
+_LEAST = 1e-9  # an error variance is at least this share of the largest, or of the spread of the values
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 
 
@@ -47,6 +60,70 @@ class Estimate:
         if np.ndim(self.value):
             return f"{self.value} ({self.low} to {self.high})"
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The mean over k environments and the heterogeneity between them; nan where k is too small to know.
+
+    mean       mu, of the random-effects model; known from k = 1
+    error      its standard error; k = 1: that of the one environment
+    tau2       variance between environments; from k = 2, as q and i2
+    q          Cochran's Q
+    i2         share of the spread that is not error, 0 to 1
+    low, high  prediction interval: where a new environment's true value lies; from k = 3
+    k          environments whose value and variance are known
+    """
+
+    mean: float
+    error: float
+    tau2: float
+    q: float
+    i2: float
+    low: float
+    high: float
+    k: int
+
+    @property
+    def tau(self) -> float:
+        """Deviation between environments."""
+        return float(np.sqrt(self.tau2))
+
+
+def pool(values: Any, variances: Any, confidence: float = 0.95) -> Pooled:
+    """Pool a value of every environment, (E,), each with its error variance, (E,), as the module says.
+
+    Environments whose value or variance is not finite are left out. A variance of zero counts as a very small one.
+    """
+    confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
+    y, v = np.asarray(values, float), np.asarray(variances, float)
+    if y.ndim != 1 or y.shape != v.shape:
+        raise InputError(f"values and variances must be one for each environment, got shapes {y.shape} and {v.shape}")
+    if (v < 0).any():
+        raise InputError(f"variances must be >= 0, got {v.min():g}")
+    there = np.isfinite(y) & np.isfinite(v)
+    y, v = y[there], v[there]
+    k, nan = len(y), float("nan")
+    if k == 0:
+        return Pooled(nan, nan, nan, nan, nan, nan, nan, 0)
+    if k == 1:
+        return Pooled(float(y[0]), float(np.sqrt(v[0])), nan, nan, nan, nan, nan, 1)
+    v = np.maximum(v, _LEAST * max(v.max(), y.var(), 1e-30))
+    w = 1 / v
+    q = float((w * (y - np.average(y, weights=w)) ** 2).sum())
+    tau2 = max(0.0, float((q - (k - 1)) / (w.sum() - (w**2).sum() / w.sum())))
+    u = 1 / (v + tau2)
+    mean = float(np.average(y, weights=u))
+    error = float(np.sqrt(max(1.0, (u * (y - mean) ** 2).sum() / (k - 1)) / u.sum()))
+    half = t_quantile(confidence, k - 2) * np.sqrt(tau2 + error**2) if k > 2 else nan
+    return Pooled(mean, error, tau2, q, max(0.0, 1 - (k - 1) / q) if q else 0.0, mean - half, mean + half, k)
+
+
+def t_quantile(confidence: float, degrees: float) -> float:
+    """How many standard errors either side of a value hold it with this confidence: Student's t, two-sided."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + confidence) / 2))
 
 
 @dataclass(frozen=True)
@@ -126,35 +203,16 @@ class Audit:
     @property
     def verdict(self) -> tuple[str, ...]:
         """Whether a model will transfer, what to expect of it, where to worry, and what to do next."""
+        from .page import verdict_of
+
         return tuple(filter(None, verdict_of(self)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The findings in words, the most telling first.
+        """The findings in words, the most telling first."""
+        from .page import findings_of
 
-        The worst pair by accuracy, which is what people ask for, comes before that by loss where it is another one.
-        """
-        lines = []
-        if self.worst is None or self.worst_by_accuracy is None:
-            lines.append("fewer than two environments are large enough to judge, so nothing is known of transfer.")
-        else:
-            lines.append(_by_accuracy(self, self.worst_by_accuracy))
-            if self.worst is not self.worst_by_accuracy:
-                lines.append(_by_loss(self, self.worst))
-            at_home = float(np.mean(np.diag(self.loss.value)[self.judged]))
-            lines.append(
-                f"the transfer risk is {self.transfer_risk}: the mean cross-entropy of a predictor fitted in one "
-                f"environment in the other one where it does worst. At home its cross-entropy is {at_home:.3f}, in the "
-                f"average other environment {self.mean_transfer_risk}."
-            )
-        lines += [_left_out(self), _guessed(self)]
-        for name, remark in islice(self.remarks.items(), _REMARKS):
-            lines.append(f"environment {name} {remark}.")
-        if len(self.remarks) > _REMARKS:
-            lines.append(
-                f"{len(self.remarks) - _REMARKS} more environments have a remark: see the page's Environments."
-            )
-        return tuple([line[0].upper() + line[1:] for line in lines if line])
+        return tuple(line[0].upper() + line[1:] for line in filter(None, findings_of(self)))
 
     @property
     def majority(self) -> Floats:
@@ -259,176 +317,9 @@ class Audit:
     __repr__ = __str__
 
 
-def verdict_of(audit: Audit) -> list[str]:
-    """See `Audit.verdict`; each line stands for itself."""
-    judged = np.flatnonzero(audit.judged)
-    if len(judged) < 2:
-        return ["Will a model transfer? That cannot be told: fewer than two environments are large enough to judge."]
-    left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
-    guessed, behind, needy = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
-    if guessed.mean() > 0.5:
-        answer = "No"
-    elif guessed.mean() > _SOME or behind.any():
-        answer = "In part"
-    elif audit.columns is not None and audit.columns.warning:
-        answer = "Among these environments, yes"
-    else:
-        answer = "Yes"
-    return [
-        f"Will a model transfer? {answer}: fitted on all other environments, it beats always guessing the most "
-        f"frequent class in {(~guessed).sum()} of {len(judged)}, and falls behind a model fitted there, by more "
-        f"than chance, in {behind.sum()}.",
-        _expectation(audit, float(most.mean())),
-        _worry(audit, judged),
-        audit.columns.warning if audit.columns else "",
-        _advice(audit, answer, judged[needy[(behind | guessed)[needy]]]),
-    ]
-
-
-def _expectation(audit: Audit, most: float) -> str:
-    right, loss = audit.expected["accuracy"], audit.expected["loss"]
-    if right.k < 3:
-        return (
-            f"What to expect in a new environment cannot be known from {right.k} environments; guessing gets "
-            f"{100 * most:.1f} %. Get labelled samples from a third one."
-        )
-    accurate, lost = f"{100 * right.mean:.1f} % right", f"a cross-entropy of {loss.mean:.3f}"
-    if np.isfinite(right.low):
-        confidence = f"{100 * audit.settings['confidence']:g} %"
-        accurate += f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
-        lost += f" ({max(0, loss.low):.3f} to {loss.high:.3f})"
-    return (
-        f"In a new environment expect {accurate} and {lost}, judged by {right.k} environments, each left out once; "
-        f"guessing gets {100 * most:.1f} %."
-    )
-
-
-def _worry(audit: Audit, judged: NDArray[np.int64]) -> str:
-    """The environment where the left-out predictor is least above guessing."""
-    above = audit.left_out_accuracy.value - audit.majority
-    e = int(judged[above[judged].argmin()])
-    left, most = 100 * audit.left_out_accuracy.value[e], 100 * audit.majority[e]
-    than = "no better than" if left <= most else "against"
-    own = 100 * audit.accuracy.value[e, e]
-    return (
-        f"Worry most about {audit.environments[e]}: {left:.1f} % right, {than} {most:.1f} % by guessing; "
-        f"a model fitted there gets {own:.1f} %."
-    )
-
-
-def _advice(audit: Audit, answer: str, needy: NDArray[np.int64]) -> str:
-    if answer == "Yes":
-        return "Next: fit a model on all environments with trm fit, which tests it in the same way."
-    if answer.endswith("yes"):
-        return "Next: run trm fit with --drop-unstable, which compares models with and without such columns."
-    names = listed([str(audit.environments[e]) for e in needy], 5)
-    return (
-        f"Next: label samples of every new environment before a model is relied on there; look at {names} first. "
-        "trm fit tells whether another model, linear or not, does better there."
-    )
-
-
 def _json_name(name: Any) -> Any:
     return name if isinstance(name, str | int | bool) else str(name)
 
 
 def _json_estimate(found: Estimate) -> dict[str, Any]:
     return {name: np.asarray(getattr(found, name)).tolist() for name in ("value", "low", "high")}
-
-
-def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
-    home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
-    if points.value < 0:
-        return (
-            "no predictor fitted elsewhere gets fewer right than one fitted there; the nearest to it is that of "
-            f"{home} at {away} ({_scene(audit, worst)})."
-        )
-    if points.low <= 0:
-        return (
-            f"the worst pair is a predictor fitted on {home} at {away} ({_scene(audit, worst)}): a loss of "
-            f"{_percent(points)} points, which is within chance."
-        )
-    helped = ""
-    if worst.helper is not None and worst.closed is not None:
-        name, closed = audit.environments[worst.helper], worst.closed
-        if closed.low <= 0 <= closed.high:
-            helped = f"adding {name} to its training helps most, and changes that by {_percent(closed)}, within chance"
-        elif closed.value < 0:
-            helped = f"adding any other environment to its training does not help ({name}: {_percent(closed)})"
-        else:
-            helped = f"adding {name} to its training closes {_percent(closed)} of them"
-    return (
-        f"a predictor fitted on {home} loses {_percent(points)} points at {away} ({_scene(audit, worst)})"
-        f"{'; ' if helped else ''}{helped}."
-    )
-
-
-def _by_loss(audit: Audit, worst: WorstPair) -> str:
-    """Its accuracy may rise all the same, where it is right more often and surer when it is wrong."""
-    home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
-    chance = ", which is within chance" if worst.excess.low <= 0 <= worst.excess.high else ""
-    if points.low > 0:
-        right = f"it gets {_percent(points)} points fewer right"
-    elif points.high < 0:
-        right = "it gets more right all the same"
-    else:
-        right = "how many it gets right differs by no more than chance"
-    return (
-        f"by cross-entropy the worst pair is a predictor fitted on {home} at {away}: {worst.excess.value:+.3f} "
-        f"({worst.excess.low:+.3f} to {worst.excess.high:+.3f}) beside one fitted there{chance}; {right} "
-        f"({_scene(audit, worst)})."
-    )
-
-
-def _scene(audit: Audit, worst: WorstPair) -> str:
-    right = audit.accuracy.value
-    own, here = right[worst.tested_on, worst.tested_on], right[worst.fitted_on, worst.tested_on]
-    return f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
-
-
-def _left_out(audit: Audit) -> str:
-    """The environment that loses most by not being trained on."""
-    if not np.isfinite(audit.unseen.value).any():
-        return ""
-    e = int(np.nanargmax(audit.unseen.value))
-    name, lost = audit.environments[e], audit.unseen[e]
-    left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
-    if lost.low <= 0 <= lost.high:
-        return (
-            f"no environment is left behind by more than chance: the nearest to it, {name}, gets {left} right with a "
-            f"predictor of the others' samples, {own} with one of its own."
-        )
-    if lost.value < 0:
-        return (
-            f"every environment does better with the others' samples than with its own; {name} gains least, {left} "
-            f"against {own}."
-        )
-    return (
-        f"the environment that loses most by being unseen is {name}, {_percent(lost)} points: a predictor fitted on "
-        f"all others gets {left} right there, one fitted there {own}."
-    )
-
-
-def _guessed(audit: Audit) -> str:
-    """Judged environments where an accuracy is not above that of guessing their most frequent class."""
-    kinds = (
-        ("fitted there", np.diag(audit.accuracy.value)),
-        ("fitted on all", audit.pooled_accuracy.value),
-        ("fitted on all others", audit.left_out_accuracy.value),
-    )
-    places = []
-    for e in np.flatnonzero(audit.judged):
-        most, low = audit.majority[e], []
-        for kind, right in kinds:
-            if right[e] <= most:
-                low.append(f"{100 * right[e]:.1f} % {kind}")
-        if low:
-            places.append(f"{audit.environments[e]} ({', '.join(low)}; {100 * most:.1f} % are of one class)")
-    if not places:
-        return ""
-    return f"some accuracies are not above what always guessing the most frequent class gives: {listed(places, 5)}."
-
-
-def _percent(share: Estimate, sign: str = "") -> str:
-    low, high = max(-1.0, share.low), min(1.0, share.high)
-    return f"{100 * share.value:.1f}{sign} ({100 * low:.1f} to {100 * high:.1f})"

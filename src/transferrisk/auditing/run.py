@@ -21,7 +21,7 @@ from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import threads_set
-from .fits import GRID, fit
+from .predictors import GRID, fit
 from .report import Audit, Estimate, Floats, WorstPair
 from .samples import Folds, Samples, arrange_samples
 from .shift import shifts_in

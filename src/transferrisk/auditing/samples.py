@@ -127,7 +127,7 @@ def read_features(
     """
     from ..data.catalogue import find_set, load_data, set_name
     from ..data.sets.tables import read_table, review_table
-    from .indicators import settle_indicators
+    from .predictors import settle_indicators
 
     name = set_name(given, options)
     if name.startswith("table:"):

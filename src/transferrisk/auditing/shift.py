@@ -37,7 +37,7 @@ from ..reports import Bar, Bars, Cell, Chapter, Section, Table
 from ..reports.values import Entry, number
 from ..settings import Count, Seed, as_json, convert
 from ..solvers import threads_set
-from .fits import fit
+from .predictors import fit
 from .report import Floats
 from .samples import MOST, Samples, arrange_samples, thin_samples
 

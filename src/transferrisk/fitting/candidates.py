@@ -25,7 +25,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
 from ..algorithms import available, parse_settings, setting_names
 from ..auditing.columns import column_effects, unstable
-from ..auditing.indicators import settle_indicators
+from ..auditing.predictors import settle_indicators
 from ..auditing.samples import column_groups
 from ..data import EnvironmentSet, filled
 from ..data.schema import Declared, Encoded, Form, Schema

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.pipeline import make_pipeline
 
 from ..auditing.columns import ColumnReport, column_effects
-from ..auditing.indicators import settle_indicators
+from ..auditing.predictors import settle_indicators
 from ..auditing.samples import column_groups, join_sets, missing_features
 from ..auditing.shift import Shift, decompose_shift
 from ..data import EnvironmentSet, Options, Splits, load_data

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..algorithms import describe_algorithm
 from ..auditing.columns import column_sections
-from ..auditing.pooling import pool
+from ..auditing.report import pool
 from ..auditing.shift import shift_sections, shift_sentences, shifts_json
 from ..errors import InputError, counted, listed
 from ..files import check_target, hidden_folder, new_folders, write_atomically
