@@ -5,9 +5,9 @@ Each step holds one environment of the batch out at random (meta-test) and minim
     (F(theta) + beta G(theta - rate dF/dtheta)) / (1 + beta)
 
 with F the mean of the others' risks and G the risk of the one held out. Li et al. do not divide: with beta = 1 and a
-small rate, their gradient is ERM's twice, so that a comparison at one rate compares step sizes. `order=2` differentiates
-through the inner step; `order=1` takes the inner gradient as constant, which saves a pass. The parameters are never
-copied: the inner step is a functional call on shifted ones.
+small rate, their gradient is ERM's twice, so that a comparison at one rate compares step sizes. `order=2`
+differentiates through the inner step; `order=1` takes the inner gradient as constant, which saves a pass. The
+parameters are never copied: the inner step is a functional call on shifted ones.
 """
 
 from __future__ import annotations
