@@ -30,7 +30,7 @@ WHOLE = {"irm": {"start_epoch": 0.0}, "vrex": {"start_epoch": 0.0}, "trm": {"sta
 VARIANTS = [*((name, {}) for name in available()), *WHOLE.items()]
 VARIANTS += [
     ("irm", {"penalty": "predictor", "start_epoch": 0.0, "penalty_weight": 0.1}),
-    ("irm", {"penalty": "scale", "start_epoch": 0.0}),
+    ("irm", {"penalty": "halves", "start_epoch": 0.0}),
     ("mldg", {"order": 2, "inner_lr": None}),
     ("trm", {"query": "random", "weights": "worst", "start_epoch": 0.0}),
     ("trm", {"solver": "sgd", "bound": 1.0, "start_epoch": 0.0}),
@@ -257,7 +257,7 @@ def test_unknown_names_suggest_the_nearest():
 
 def test_settings_in_words():
     assert describe_algorithm("erm") == "erm: no settings"
-    assert describe_algorithm("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=halves"
+    assert describe_algorithm("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=scale"
     assert describe_algorithm("trm", ridge=0.01).startswith("trm: ridge=0.01, weights=eg, ")
 
 

@@ -114,7 +114,7 @@ def test_a_spec_goes_through_json_and_its_digest_counts_what_is_given():
 
 def test_resolving_writes_out_what_is_known_before_the_data_is_read():
     spec = TrainSpec("10c-digits", algorithm="irm", bias=0.85).resolve()
-    assert spec.settings == {"penalty_weight": 1.0, "start_epoch": 1.0, "penalty": "halves"}
+    assert spec.settings == {"penalty_weight": 1.0, "start_epoch": 1.0, "penalty": "scale"}
     assert (spec.training["lr"], spec.training["epochs"], spec.training["record"]) == (0.1, 10, ())
     assert (spec.shift, spec.first_bias, spec.bias, spec.biases) == ("label-correlated", 1.0, 0.85, None)
     assert (spec.backbone, spec.weights, spec.augment) == ("cnn", "none", False)

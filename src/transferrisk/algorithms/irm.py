@@ -31,7 +31,9 @@ class IRMConfig(Config):
 
     penalty_weight: NonNegative = 1.0
     start_epoch: NonNegative = 1.0
-    penalty: Literal["halves", "scale", "predictor"] = "halves"
+    penalty: Literal["halves", "scale", "predictor"] = (
+        "scale"  # with "halves", a weight of 2 is not the same as a sample twice
+    )
 
 
 @register("irm")
