@@ -13,9 +13,8 @@ from sklearn.exceptions import NotFittedError
 
 from transferrisk.errors import InputError
 from transferrisk.models import build_model
-from transferrisk.models.saved import SavedModel, describe_folder, load_model_folder, save_model
+from transferrisk.models.saved import SavedModel, load_model_folder, save_model
 from transferrisk.sklearn import TransferRiskClassifier
-from transferrisk.sklearn.saving import build_saved
 
 FILES = {"model.json", "model.safetensors"}
 X, y, SITE = sites(30, (0.9, 0.3, 0.6))
@@ -136,6 +135,6 @@ def test_the_folder_is_that_of_every_model(tmp_path):
     assert described["classes"] == ["0", "1"]
     assert described["environments"] == ["site 0", "site 1", "site 2"]
     assert described["about"]["params"]["representation"] == "linear:3"
-    saved = load_model_folder(tmp_path, build_saved(describe_folder(tmp_path)))
+    saved = load_model_folder(tmp_path)
     rows = torch.from_numpy(X)
     assert torch.equal(saved.network(rows), fitted.model_(rows))

@@ -301,7 +301,8 @@ def test_weights_that_have_changed_are_refused(first, tmp_path):
     trained("other", replace(spec, seed=1))
     trained("second", replace(spec, init=first))
     model = tmp_path / "first" / "model.safetensors"
-    model.write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    for name in ("model.safetensors", "model.json"):
+        (tmp_path / "first" / name).write_bytes((tmp_path / "other" / name).read_bytes())
     with pytest.raises(InputError, match="weights_content"):
         trained("second", replace(spec, init=first), resume=True)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,11 +32,10 @@ from ..data.values import Scaling, standardised
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
 from ..models import Classifier, evaluation_mode, features_of
-from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder
+from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 from ..reports import Table, percent
 from ..reports.values import Entry
 from ..settings import Settings, as_json, checked_fields, convert
-from ..sklearn.saving import build_saved
 from .metrics import Decision, Figures, decide, per_class
 from .scoring import MANY, Scores, class_table, confusion_table, figures_table, guesses
 from .stream import ROWS, beginning, path_of, read_parts
@@ -165,14 +163,7 @@ def class_probabilities(network: Classifier, batch: Callable[[slice], Tensor], c
 
 def load_model(folder: Path | str) -> Model:
     """The model in a folder that `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote."""
-    header = describe_folder(folder)
-    try:
-        network = build_saved(header)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        cause = cause_of(error)
-        raise InputError(f"{Path(folder) / WEIGHTS} does not describe a model ({cause}): fit it again") from None
-    saved = load_model_folder(folder, network)
-    _compare_description(Path(folder) / DESCRIPTION, header)
+    saved = load_model_folder(folder)
     kind = "images" if len(saved.input_shape) == 3 else "vectors"
     try:
         given = {"kind": kind, **saved.about.get("origin", {})}
@@ -185,16 +176,6 @@ def load_model(folder: Path | str) -> Model:
         return model
     except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{Path(folder) / WEIGHTS} cannot be understood ({error}): fit the model again") from None
-
-
-def _compare_description(path: Path, header: Mapping[str, Any]) -> None:
-    """Warn where model.json does not say what the weights' own header says, which is what counts."""
-    try:
-        described = json.loads(path.read_bytes()) if path.exists() else None
-    except (OSError, ValueError):
-        described = {}
-    if described is not None and described != {key: value for key, value in header.items() if key != "format"}:
-        warn(f"{path} is damaged or was changed: it is not used, since {WEIGHTS} describes the model", DataWarning)
 
 
 def keep_model(output: Path, folder: Path) -> None:

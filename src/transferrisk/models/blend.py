@@ -27,7 +27,7 @@ class Member(Settings):
 
     name           the candidate, as in `trm fit`
     start, width   the columns of the inputs that it takes
-    on_top, dtype  its network, as `sklearn.saving.build_saved` takes them
+    on_top, dtype  its network, as in the description of a saved model
     sizes          those of its trees; None: it has none
     """
 

@@ -20,11 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..data.values import Standardise
+from ..errors import DataWarning, InputError, cause_of, warn
 from ..files import write_atomically
 from ..settings import dumps
-from .classifier import Classifier
+from .blend import BLEND, blend_on, read_members
+from .classifier import Classifier, OnFrozen
 from .networks import build_model
+from .trees import TREES, Sizes, empty_trees
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 FORMAT = 4
@@ -107,18 +110,25 @@ def save_model(folder: Path, saved: SavedModel) -> None:
 def load_model_folder(folder: Path | str, network: Classifier | None = None) -> SavedModel:
     """The model in a folder, on the CPU and in evaluation mode.
 
-    network  takes the weights; None: it is built by the name of its backbone
+    network  takes the weights; None: it is built as the folder describes it
     """
-    tensors, header = read_tensors(_weights_of(folder))
+    path = _weights_of(folder)
+    tensors, header = read_tensors(path)
     try:
         backbone, classes = str(header["backbone"]), tuple(map(str, header["classes"]))
         shape = tuple(map(int, header["input_shape"]))
         environments, about = tuple(map(str, header["environments"])), dict(header["about"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{folder} does not describe a model ({error!r}): train it again, or use a copy") from None
-    if network is None and not backbone:
-        raise InputError(f"{folder} holds a network that was built in Python: build it there, and give it as network")
-    network = network or build_model(backbone, len(classes), shape, "none")
+        if network is None and not backbone:
+            raise InputError(
+                f"{folder} holds a network that was built in Python: build it there, and give it as network"
+            )
+        network = network or _build_saved(header)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, InputError) and not backbone:
+            raise
+        raise InputError(
+            f"{path} does not describe a model ({cause_of(error)}): train it again, or use a copy"
+        ) from None
     head = tensors.get("head.weight", network.head.weight)
     if head.dtype != network.head.weight.dtype:
         network.to(head.dtype)
@@ -130,7 +140,46 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
             f"{folder} does not fit this model ({first}): it holds {backbone or 'a network'} for {len(classes)} "
             "classes; use the same backbone and number of classes"
         ) from None
+    _compare_description(path.with_name(DESCRIPTION), header)
     return SavedModel(network.eval(), backbone, shape, classes, environments, about)
+
+
+def _build_saved(header: Mapping[str, Any]) -> Classifier:
+    """The network that the header of a saved model describes, with weights that mean nothing yet.
+
+    It is a backbone by its name or, where `on_top` names a network, that network in this `dtype` on the backbone's
+    standardised features. The backbone "linear" gives the rows themselves; "trees" are trees of these `sizes`, and
+    "blend" on top is the average of these `members`.
+    """
+    classes, on_top = len(header["classes"]), header["about"].get("on_top")
+    if header["backbone"] == TREES:
+        (columns,) = header["input_shape"]
+        return empty_trees(Sizes.of(header["about"].get("sizes")), classes, int(columns))
+    network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
+    if not on_top:
+        return network
+    if on_top == BLEND:
+        members, networks = read_members(header["about"].get("members"), network.head.in_features), []
+        for member in members:
+            about = {"on_top": member.on_top, "dtype": member.dtype, "sizes": member.sizes}
+            backbone = "linear" if member.sizes is None else TREES
+            networks.append(
+                _build_saved({**header, "backbone": backbone, "input_shape": [member.width], "about": about})
+            )
+        return blend_on(network, members, networks)
+    dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
+    top = build_model(on_top, classes, (width,), "none").to(dtype)
+    return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))
+
+
+def _compare_description(path: Path, header: Mapping[str, Any]) -> None:
+    """Warn where model.json does not say what the weights' own header says, which is what counts."""
+    try:
+        described = json.loads(path.read_bytes()) if path.exists() else None
+    except (OSError, ValueError):
+        described = {}
+    if described is not None and described != {key: value for key, value in header.items() if key != "format"}:
+        warn(f"{path} is damaged or was changed: it is not used, since {WEIGHTS} describes the model", DataWarning)
 
 
 def describe_folder(folder: Path | str) -> Mapping[str, Any]:

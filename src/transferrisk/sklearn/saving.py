@@ -8,16 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ..data.values import Standardise
 from ..errors import InputError
 from ..files import prepare_folder
-from ..models import Classifier, OnFrozen, build_model
-from ..models.blend import BLEND, blend_on, read_members
-from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, describe_folder, load_model_folder, save_model
-from ..models.trees import TREES, Sizes, empty_trees
+from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder, save_model
 from ..settings import as_json, checked_fields
 from ..training import TrainConfig
 
@@ -64,7 +59,7 @@ def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
 
 
 def load_classifier(cls: type[C], folder: Path) -> C:
-    saved = load_model_folder(folder, build_saved(describe_folder(folder)))
+    saved = load_model_folder(folder)
     about = saved.about
     if about.get("kind") != KIND:
         raise InputError(f"{folder} must hold a {KIND}, got another model: name a folder that `save` wrote")
@@ -83,34 +78,6 @@ def load_classifier(cls: type[C], folder: Path) -> C:
         raise InputError(f"{folder} is damaged or foreign ({cause}): save the classifier again") from None
     classifier.model_ = saved.network
     return classifier
-
-
-def build_saved(header: Mapping[str, Any]) -> Classifier:
-    """The network that the header of a saved model describes, with weights that mean nothing yet.
-
-    It is a backbone by its name or, where `on_top` names a network, that network in this `dtype` on the backbone's
-    standardised features. The backbone "linear" gives the rows themselves; "trees" are trees of these `sizes`, and
-    "blend" on top is the average of these `members`.
-    """
-    classes, on_top = len(header["classes"]), header["about"].get("on_top")
-    if header["backbone"] == TREES:
-        (columns,) = header["input_shape"]
-        return empty_trees(Sizes.of(header["about"].get("sizes")), classes, int(columns))
-    network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
-    if not on_top:
-        return network
-    if on_top == BLEND:
-        members, networks = read_members(header["about"].get("members"), network.head.in_features), []
-        for member in members:
-            about = {"on_top": member.on_top, "dtype": member.dtype, "sizes": member.sizes}
-            backbone = "linear" if member.sizes is None else TREES
-            networks.append(
-                build_saved({**header, "backbone": backbone, "input_shape": [member.width], "about": about})
-            )
-        return blend_on(network, members, networks)
-    dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
-    top = build_model(on_top, classes, (width,), "none").to(dtype)
-    return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))
 
 
 def _to_json(name: str, value: Any) -> Any:
