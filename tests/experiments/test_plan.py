@@ -10,8 +10,10 @@ from recipe_files import SMALL, write
 
 from transferrisk.errors import InputError
 from transferrisk.experiments import plan
+from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.tasks import PlannedRun, plan_run
+from transferrisk.settings import as_json
 
 
 def test_figure_four_has_every_bias_method_point_and_seed():
@@ -33,6 +35,18 @@ def test_a_grid_may_hold_the_rate_and_has_at_most_twenty_points():
     points = {(cell.columns["method"], cell.columns["point"]) for cell in made.cells}
     for method in made.recipe.methods:
         assert 5 <= sum(name == method for name, _ in points) <= 20
+
+
+def test_the_demo_runs_points_that_its_tuning_tries_on_other_seeds():
+    tuning = plan.make_plan(load_recipe("demo-tuning"))
+    tried = [{**cell.run.settings, "seed": None} for cell in tuning.cells]
+    runs = Demo().runs
+    assert {run.spec.algorithm for run in runs} == {"erm", "irm", "groupdro", "trm"}
+    for run in runs:
+        assert {**as_json(run.spec), "seed": None} in tried
+    assert {run.spec.seed for run in runs}.isdisjoint(tuning.recipe.seeds)
+    for method in tuning.recipe.methods:
+        assert len({cell.columns["point"] for cell in tuning.cells if cell.columns["method"] == method}) <= 20
 
 
 def test_an_oracle_is_trained_once_for_every_bias():
