@@ -86,8 +86,7 @@ class Demo:
             "Data": f"{specs[0].data}, bias 100 % / 90 %, unbiased test",
             "Model": str(specs[0].backbone),
             "Training": f"{t.epochs} epoch{'s' * (t.epochs != 1)}, {t.batch_size} samples of each environment a step; "
-            f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, the rate times {t.decay_factor:g} "
-            f"after {t.decay_at:.0%}",
+            f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, {t.decay_words}",
             "Algorithms": [
                 f"{describe_algorithm(spec.algorithm, **spec.settings)}; rate {spec.training['lr']:g}" for spec in specs
             ],
