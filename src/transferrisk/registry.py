@@ -30,6 +30,9 @@ _TASKS = {
     "time": "Time",
 }
 OWN: dict[str, tuple[EntryPoint, ...]] = {
+    "transferrisk.algorithms": (
+        EntryPoint("trm-public", "transferrisk.paper.public_trm:PublicTRM", "transferrisk.algorithms"),
+    ),
     "transferrisk.tasks": tuple(
         EntryPoint(name, f"transferrisk.paper.tasks:{task}", "transferrisk.tasks") for name, task in _TASKS.items()
     ),

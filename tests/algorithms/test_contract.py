@@ -32,6 +32,8 @@ VARIANTS += [
     ("irm", {"penalty": "predictor", "start_epoch": 0.0, "penalty_weight": 0.1}),
     ("irm", {"penalty": "halves", "start_epoch": 0.0}),
     ("mldg", {"order": 2, "inner_lr": None}),
+    ("mldg", {"statistics": "joint"}),
+    ("fish", {"statistics": "joint"}),
     ("trm", {"query": "random", "weights": "worst", "start_epoch": 0.0}),
     ("trm", {"solver": "sgd", "bound": 1.0, "start_epoch": 0.0}),
     ("trm", {"empirical": "mean", "start_risk": 1.0, "scale_free": True, "transfer_weight": 3.0}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -170,6 +171,94 @@ def test_fish_moves_running_statistics_as_far_as_weights():
         create("fish", Setting(2, 2), meta_lr=meta_lr).step(model, batch, optimiser, epoch=0.0)
         ends.append(running.clone())
     torch.testing.assert_close(ends[1], 0.25 * ends[0])
+
+
+def normalised(seed=0):
+    """A model with batch norm in float64, and a batch of two environments of which one lies apart, unsorted."""
+    torch.manual_seed(seed)
+    model = Classifier(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3)), 3, 2).double()
+    index = torch.arange(16) % 2
+    inputs = torch.randn(16, 2, dtype=torch.float64) + 2.0 * index.unsqueeze(1)
+    return model, Batch(inputs, torch.randint(2, (16,)), index)
+
+
+def joint_gradient(model, batch, environments):
+    """Gradient of the mean risk of environments, under the statistics of the whole batch, in a copy of the model."""
+    twin = copy.deepcopy(model)
+    losses = F.cross_entropy(twin(batch.inputs), batch.labels, reduction="none")
+    risks = [losses[batch.environments == e].mean() for e in environments]
+    return torch.autograd.grad(sum(risks) / len(risks), list(twin.parameters()))
+
+
+def displacement(name, model, batch, rate, **settings):
+    """The parameters' way in one step of plain SGD, divided by minus the rate."""
+    twin = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(twin.parameters(), lr=rate)
+    create(name, Setting(2, 2), **settings).step(twin, batch, optimiser, epoch=0.0)
+    ends = zip(model.parameters(), twin.parameters(), strict=True)
+    return [(before - after).detach() / rate for before, after in ends]
+
+
+@pytest.mark.parametrize("name", ["mldg", "fish"])
+def test_with_joint_statistics_and_no_inner_step_the_gradient_is_that_of_erm(name):
+    """With an inner rate of zero MLDG is ERM; Fish takes one step an environment, whose sum is ERM's twice."""
+    model, batch = normalised()
+    settings = {"mldg": {"inner_lr": 0.0}, "fish": {"meta_lr": 1.0}}[name]
+    expected = [{"mldg": 1, "fish": 2}[name] * g for g in joint_gradient(model, batch, (0, 1))]
+    joint = displacement(name, model, batch, 1e-7, statistics="joint", **settings)
+    own = displacement(name, model, batch, 1e-7, **settings)
+    torch.testing.assert_close(joint, expected, rtol=1e-5, atol=1e-6)
+    assert max(float((a - b).abs().max()) for a, b in zip(own, expected, strict=True)) > 1e-2
+
+
+def test_mldg_with_joint_statistics_is_its_objective_under_those_statistics():
+    """By central differences of (F(theta) + beta G(theta - rate dF/dtheta)) / (1 + beta)."""
+    model, batch = normalised()
+    torch.manual_seed(3)
+    held_out = int(torch.randint(2, ()))
+    torch.manual_seed(3)
+    found = displacement("mldg", model, batch, 1e-6, statistics="joint", inner_lr=0.3, beta=0.5, order=2)
+
+    def risk(parameters, members):
+        logits = torch.func.functional_call(copy.deepcopy(model), parameters, (batch.inputs,))
+        return F.cross_entropy(logits[members], batch.labels[members])
+
+    def objective(moved):
+        inner = risk(moved, batch.environments != held_out)
+        gradients = torch.autograd.grad(inner, list(moved.values()))
+        stepped = {key: p - 0.3 * g for (key, p), g in zip(moved.items(), gradients, strict=True)}
+        return (inner + 0.5 * risk(stepped, batch.environments == held_out)).item() / 1.5
+
+    parameters = dict(model.named_parameters())
+    direction = {key: torch.randn_like(p) for key, p in parameters.items()}
+
+    def along(shift):
+        return objective({k: (p.detach() + shift * direction[k]).requires_grad_() for k, p in parameters.items()})
+
+    numeric = (along(1e-5) - along(-1e-5)) / 2e-5
+    analytic = sum(float((g * direction[key]).sum()) for key, g in zip(parameters, found, strict=True))
+    assert analytic == pytest.approx(numeric, rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "setting"), [("mldg", {"inner_lr": 0.0}), ("fish", {"meta_lr": 1.0})])
+def test_running_statistics_are_joint_too(name, setting):
+    model, batch = normalised()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    create(name, Setting(2, 2), statistics="joint", **setting).step(model, batch, optimiser, epoch=0.0)
+    mean = model.featuriser[0](batch.inputs).mean(0).detach()
+    torch.testing.assert_close(model.featuriser[1].running_mean, (1 - 0.9**2) * mean)  # two passes, momentum 0.1
+
+
+@pytest.mark.parametrize("name", ["mldg", "fish"])
+def test_joint_statistics_of_a_batch_in_blocks_are_those_of_the_same_batch_unsorted(name):
+    model, batch = normalised()
+    order = batch.environments.argsort(stable=True)
+    blocks = Batch(*(part[order] for part in batch[:3]), block=8)
+    ends = []
+    for form in (batch, blocks):
+        torch.manual_seed(5)
+        ends.append(displacement(name, model, form, 0.1, statistics="joint"))
+    torch.testing.assert_close(*ends)
 
 
 def test_mldg_takes_the_rate_of_the_optimiser_for_the_inner_step():

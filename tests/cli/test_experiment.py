@@ -63,6 +63,25 @@ def test_damaged_files_of_an_experiment_are_written_anew(trm, small, content):
     assert json.loads((small / "results" / "small" / "recipe.json").read_text())["recipe"]["title"] == "small"
 
 
+@pytest.mark.parametrize(
+    ("name", "only"),
+    [
+        ("cmnist-public", ("TRM, as in the public code", "problem=label-uncorrelated")),
+        ("cmnist-30", ("ERM", "bias=0.85", "shift=combined")),
+        ("budget", ("TRM", "problem=combined, 100 % / 85 %")),
+        ("demo", ("TRM",)),
+    ],
+)
+def test_small_versions_of_our_own_experiments_run(trm, name, only):
+    options = [word for one in only for word in ("--only", one)]
+    code, out, err = trm("experiment", name, "--fast", "--seeds", "1", *options, *HERE)
+    assert code == 0, err
+    assert "trm report results" in out
+    code, out, err = trm("report", "results")
+    assert code == 0, err
+    assert only[0] in out
+
+
 def test_the_list_names_every_experiment(trm, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     code, out, err = trm("experiment", "--list")

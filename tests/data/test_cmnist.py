@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transferrisk.data import EnvironmentSet, Options, Shift, load_data
+from transferrisk.data import EnvironmentSet, Options, Shift, available, load_data
 from transferrisk.data.catalogue import VARIABLE, data_root
 from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, coloured_splits, paint, placed, read_idx
 from transferrisk.data.shifts import biased_values, split_sizes
@@ -23,14 +23,14 @@ def idx_bytes(array):
     return b"\0\0\x08" + bytes([array.dim()]) + struct.pack(f">{array.dim()}I", *array.shape) + array.numpy().tobytes()
 
 
-def write_set(root, name="MNIST", n=300, compress=True):
+def write_set(root, name="MNIST", n=300, compress=True, part="train"):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (n, 28, 28), generator=generator, dtype=torch.uint8)
     images[images < 128] = 0
     labels = (torch.arange(n) % 10).to(torch.uint8)
     folder = root / name / "raw"
-    folder.mkdir(parents=True)
-    for stem, array in (("train-images-idx3-ubyte", images), ("train-labels-idx1-ubyte", labels)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for stem, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", labels)):
         content = idx_bytes(array)
         (folder / f"{stem}{'.gz' if compress else ''}").write_bytes(gzip.compress(content) if compress else content)
     return images, labels
@@ -46,6 +46,33 @@ def test_any_idx_set_by_name(tmp_path, compress):
     assert int(splits.test.labels[0]) == int(labels[source])
     inked = splits.test.inputs[:][0].amax(0) > 0
     assert torch.equal(inked, images[source] > 0)  # binarised, on black
+
+
+def test_the_public_code_s_set_takes_both_parts_of_mnist_and_holds_out_a_fifth_of_each_training_environment(tmp_path):
+    write_set(tmp_path, n=600)
+    write_set(tmp_path, n=103, part="t10k")
+    shift = Shift("label-uncorrelated")
+    splits = load_data("10c-cmnist-public", Options(root=tmp_path, shift=shift))
+    assert splits.train.group_counts().sum(1).tolist() == [188, 188]  # 703 // 3 = 234, less 46
+    assert splits.training_domain.group_counts().sum(1).tolist() == [46, 46]
+    assert len(splits.test) == 235
+    assert len(splits.test_domain) == 92
+    used = torch.cat([splits.train.sources, splits.training_domain.sources, splits.test.sources])
+    assert sorted(used.tolist()) == list(range(703))
+    facts = available()["10c-cmnist-public"].facts
+    assert facts.samples == 70000
+    assert list(facts.environments.values()) == [70000 // 3 - 70000 // 15] * 2 + [70000 - 2 * (70000 // 3)]
+
+
+@pytest.mark.parametrize(("name", "ink"), [("10c-cmnist", 255), ("10c-cmnist-public", 1)])
+def test_digits_without_a_colour_are_white_or_in_the_public_code_s_set_nearly_black(tmp_path, name, ink):
+    images, _ = write_set(tmp_path, n=300)
+    write_set(tmp_path, n=300, part="t10k")
+    splits = load_data(name, Options(root=tmp_path, shift=Shift("label-uncorrelated")))
+    for picture, source in zip(splits.test.inputs[:10], splits.test.sources[:10].tolist(), strict=True):
+        inked = images[source % 300] > 0
+        assert picture[:, inked].unique().tolist() == [ink]
+        assert len(picture[:, ~inked].flatten(1).unique(dim=1).T) == 1  # one background
 
 
 def test_missing_files_say_where_they_belong(tmp_path):

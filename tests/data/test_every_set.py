@@ -72,8 +72,9 @@ def manifest(root):
 
 def prepare(name, root, monkeypatch):
     """The name and the options under which a small or empty-looking version of a set can be loaded."""
-    if name == "10c-cmnist":
+    if name in ("10c-cmnist", "10c-cmnist-public"):
         test_cmnist.write_set(root, n=1500)
+        test_cmnist.write_set(root, n=500, part="t10k")
         return name, Options(root=root)
     if name == "celeba":
         test_celeba.publish_small(monkeypatch)
@@ -185,7 +186,7 @@ def test_an_option_without_effect_is_refused(loaded, name):
                 load_data(called, replace(options, **{option: value}))
 
 
-@pytest.mark.parametrize("name", ["10c-digits", "10c-cmnist", "gaussian", "scenecoco"])
+@pytest.mark.parametrize("name", ["10c-digits", "10c-cmnist", "10c-cmnist-public", "gaussian", "scenecoco"])
 def test_another_seed_draws_another_set(loaded, name):
     called, options, data, _ = loaded(name)
     with warnings.catch_warnings():

@@ -106,7 +106,7 @@ def test_workers_are_gone_when_the_iteration_is_left():
 def test_numbers_of_the_demo_do_not_depend_on_the_number_of_processes(tmp_path):
     lines = []
     for workers in (1, 2):
-        plan = Demo(("trm", "erm"), (1, 0), 4, {"epochs": 1, "evaluations": 1}, workers)
+        plan = Demo(("trm", "erm"), (1, 0), "cnn:4", {"epochs": 1, "evaluations": 1}, workers)
         runs = [about for about, _ in plan.run(tmp_path / str(workers))]
         assert runs == [{"algorithm": name, "seed": seed} for seed in (1, 0) for name in ("trm", "erm")]
         written = (tmp_path / str(workers) / "records.jsonl").read_text().splitlines()
@@ -118,6 +118,6 @@ def test_numbers_of_the_demo_do_not_depend_on_the_number_of_processes(tmp_path):
 def test_a_finished_demo_replaces_the_records_and_takes_the_old_report_away(tmp_path):
     for name in ("records.jsonl", "records.unfinished.jsonl", "report.html"):
         (tmp_path / name).write_text("of an earlier demo")
-    Demo(("erm",), (0,), 4, training={"epochs": 1, "evaluations": 1}).run(tmp_path)
+    Demo(("erm",), (0,), "cnn:4", training={"epochs": 1, "evaluations": 1}).run(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["records.jsonl", "samples.npz"]
     assert '"algorithm": "erm"' in (tmp_path / "records.jsonl").read_text()

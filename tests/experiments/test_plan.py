@@ -10,8 +10,10 @@ from recipe_files import SMALL, write
 
 from transferrisk.errors import InputError
 from transferrisk.experiments import plan
+from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.tasks import PlannedRun, plan_run
+from transferrisk.settings import as_json
 
 
 def test_figure_four_has_every_bias_method_point_and_seed():
@@ -35,6 +37,29 @@ def test_a_grid_may_hold_the_rate_and_has_at_most_twenty_points():
         assert 5 <= sum(name == method for name, _ in points) <= 20
 
 
+def test_the_demo_runs_points_that_its_tuning_tries_on_other_seeds():
+    tuning = plan.make_plan(load_recipe("demo-tuning"))
+    tried = [{**cell.run.settings, "seed": None} for cell in tuning.cells]
+    runs = Demo().runs
+    assert {run.spec.algorithm for run in runs} == {"erm", "irm", "groupdro", "trm"}
+    for run in runs:
+        assert {**as_json(run.spec), "seed": None} in tried
+    assert {run.spec.seed for run in runs}.isdisjoint(tuning.recipe.seeds)
+    for method in tuning.recipe.methods:
+        assert len({cell.columns["point"] for cell in tuning.cells if cell.columns["method"] == method}) <= 20
+
+
+def test_a_budget_may_be_varied():
+    made = plan.make_plan(load_recipe("budget"), seeds=1)
+    for cell in made.cells:
+        assert cell.run.settings["training"]["epochs"] == cell.columns["epochs"]
+    assert {cell.columns["epochs"] for cell in made.cells} == {5, 10, 20, 30, 60}
+    assert {cell.columns["method"] for cell in made.cells} == {"ERM", "GroupDRO", "TRM"}
+    longer = plan.make_plan(load_recipe("cmnist-30"))
+    assert {cell.run.settings["training"]["epochs"] for cell in longer.cells} == {30}
+    assert {cell.columns["seed"] for cell in longer.cells} == set(range(5))
+
+
 def test_an_oracle_is_trained_once_for_every_bias():
     made = plan.make_plan(load_recipe("cmnist"), only=["Oracle"], seeds=1)
     assert len(made.cells) == 10
@@ -54,11 +79,12 @@ def test_runs_are_counted_as_they_are_planned(name, fast):
         ("[settings]\nbias = 0.9", "settings"),
         ('[methods]\nERM = { algorithm = "erm", bias = 0.3 }', "methods.ERM"),
         ("[problems]\nmine = { bias = 0.3 }", "problems.mine"),
+        ("[vary]\nepochs = [1, 2]\n[settings]\ntraining = { epochs = 3 }", "settings"),
     ],
 )
 def test_what_is_varied_has_no_other_value(tmp_path, text, where):
     recipe = load_recipe(write(tmp_path, "mine", f'extends = "cmnist"\n{text}'))
-    with pytest.raises(InputError, match=rf"bias is varied and set in \[{where}\] as well: list its values"):
+    with pytest.raises(InputError, match=rf"(bias|epochs) is varied and set in \[{where}\] as well: list its values"):
         plan.make_plan(recipe)
 
 

@@ -30,11 +30,12 @@ def test_the_caption_says_over_how_many_seeds(tmp_path):
 
 def test_an_interval_is_promised_where_there_is_one(tmp_path):
     interval = "with the 95 % interval of Student's t."
-    assert against_caption(table(tmp_path)).endswith(interval)
+    assert interval in against_caption(table(tmp_path))
     one = table(tmp_path, lambda c: None if c["seed"] else rows(c))
     assert against_caption(one) == "Difference to ERM on the same seed. One seed: no interval."
     some = table(tmp_path, lambda c: None if c["seed"] and c["test_env"] == "art" else rows(c))
-    assert against_caption(some).endswith(f"{interval} Where they share one seed: no interval.")
+    assert interval in against_caption(some)
+    assert against_caption(some).endswith("Where they share one seed: no interval.")
     found = written(tmp_path, lambda c: None if c["seed"] else rows(c))
     assert all("One seed: no interval." in text and "Student" not in text for text in found.values())
 
@@ -77,7 +78,7 @@ def test_the_three_formats_hold_the_same_numbers(tmp_path):
         f"| ERM | 60.0 ± 10.0 | **90.0 ± 0.0** | 75.0 ± 5.0 |\n| &emsp;paper | 58.0 ± 1.5 | {NOTHING} | 74.0 |"
         in markdown
     )
-    assert f"| TRM | +10.0 ({MINUS}14.8 to 34.8) |" in markdown
+    assert f"| TRM | +10.0 ? ({MINUS}14.8 to 34.8) |" in markdown
     latex = (tmp_path / "pacs" / "training_domain.tex").read_text()
     assert r"ERM & 60.0 $\pm$ 10.0 & \textbf{90.0 $\pm$ 0.0} & 75.0 $\pm$ 5.0 \\" in latex
     assert r"\quad difference & +2.0 & -- & +1.0 \\" in latex
@@ -124,10 +125,10 @@ def test_hostile_names_stay_names_everywhere(tmp_path):
     assert "<script" not in markdown
     assert "\x1b" not in markdown
     widths = {line.replace(r"\|", "").count("|") for line in markdown.splitlines() if line.startswith("|")}
-    assert widths == {6}
+    assert widths == {6, 5}  # methods, and the best against the runner-up
     latex = (tmp_path / "e" / "training_domain.tex").read_text()
     assert "$x$" not in latex
-    assert {len(line.replace(r"\&", "").split("&")) for line in latex.splitlines() if line.endswith(r"\\")} == {5}
+    assert {len(line.replace(r"\&", "").split("&")) for line in latex.splitlines() if line.endswith(r"\\")} == {5, 4}
     with (tmp_path / "e" / "training_domain.csv").open() as file:
         cells = [cell for line in csv.reader(file) for cell in line]
     assert not [cell for cell in cells if cell[:1] in ("=", "@", "+")]

@@ -107,7 +107,7 @@ def test_a_point_is_chosen_among_those_with_the_most_seeds(tmp_path):
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), some)
     (found,) = chosen(folder, "training_domain")
     assert (found["point"], found["planned_seeds"], found["seeds"]) == ("w=3", 2, 2)
-    assert points(folder) == ["TRM, best of 3 points, up to 2 of which lack seeds: w=3."]
+    assert points(folder) == ["TRM, best of 3 points, up to 2 of which lack seeds: w=3. At the edge of its grid: w=3."]
 
 
 def test_a_seed_that_diverged_counts_as_one_that_a_point_lacks(tmp_path):
@@ -124,7 +124,7 @@ def test_where_all_points_lack_seeds_the_best_of_those_with_the_most_counts(tmp_
     folder = write(tmp_path, "e", {}, cells_of({}, ["TRM"], 2, GRID), lambda c: None if c["seed"] else of_point(c))
     (found,) = chosen(folder, "training_domain")
     assert (found["point"], found["seeds"]) == ("w=1", 1)
-    assert points(folder) == ["TRM, best of 3 points, up to 3 of which lack seeds: w=1."]
+    assert points(folder) == ["TRM, best of 3 points, up to 3 of which lack seeds: w=1. At the edge of its grid: w=1."]
 
 
 def test_points_are_chosen_for_each_combination_and_rule(tmp_path):

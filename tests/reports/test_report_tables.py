@@ -43,8 +43,77 @@ def test_differences_to_erm_are_paired_by_seed_with_a_t_interval(tmp_path):
     assert [art[f"against_erm{end}"] for end in ("", "_low", "_high")] == pytest.approx([10, 10 - half, 10 + half])
     against = grid.against_table()
     assert list(texts(against)) == ["TRM"]
-    assert (texts(against)["TRM"][0], texts(against, "")["TRM"][0]) == ("+10.0", f"{MINUS}14.8 to 34.8")
+    assert (texts(against)["TRM"][0], texts(against, "")["TRM"][0]) == ("+10.0 ?", f"{MINUS}14.8 to 34.8")
     assert numbers(grid)["TRM", "average"]["against_erm"] == pytest.approx(statistics.mean([0, 10, 5]))
+
+
+THREE = {  # accuracy of seeds 0, 1, 2
+    "ERM": (0.50, 0.50, 0.50), "GroupDRO": (0.60, 0.70, 0.80), "TRM": (0.71, 0.80, 0.89), "Oracle": (0.9, 0.9, 0.9),
+}  # fmt: skip
+
+
+def three_methods(tmp_path, values=THREE, show=None):
+    methods = {name: {"algorithm": "erm", "oracle": name == "Oracle"} for name in values}
+
+    def rows_of(columns):
+        accuracy = values[columns["method"]][columns["seed"]]
+        return evaluation(1, accuracy, transfer_risk=accuracy)
+
+    folder = write(tmp_path, "e", show or {}, cells_of({}, list(values), 3), rows_of, {"methods": methods})
+    return part_of(folder).grids[0]
+
+
+def test_the_best_is_compared_with_the_runner_up_and_an_oracle_with_nobody(tmp_path):
+    grid = three_methods(tmp_path)
+    found = grid.runner_up_table()
+    # Differences 11, 10, 9: mean 10, standard error 1 / sqrt(3).
+    half = 4.302652729911275 / math.sqrt(3)
+    assert texts(found) == {"accuracy, %": ["TRM", "GroupDRO", "+10.0"]}
+    assert texts(found, "")["accuracy, %"][-1] == f"{10 - half:.1f} to {10 + half:.1f}"
+    assert "?" not in found.note
+    line = numbers(grid)["TRM", "accuracy"]
+    assert line["rival"] == "GroupDRO"
+    assert [line[f"against_rival{end}"] for end in ("", "_low", "_high")] == pytest.approx([10, 10 - half, 10 + half])
+    assert numbers(grid)["ERM", "accuracy"]["rival"] == "TRM"
+    assert numbers(grid)["Oracle", "accuracy"]["rival"] == ""
+
+
+def test_where_less_is_better_the_best_is_the_least(tmp_path):
+    show = {"kind": "table", "value": ["transfer_risk"]}
+    found = three_methods(tmp_path, {name: THREE[name] for name in ("ERM", "GroupDRO", "TRM")}, show)
+    assert texts(found.runner_up_table())["transfer risk"][:2] == ["ERM", "GroupDRO"]
+
+
+def test_what_is_not_separated_is_marked(tmp_path):
+    close = {**THREE, "TRM": (0.61, 0.70, 0.82)}  # differences 1, 0, 2
+    grid = three_methods(tmp_path, close)
+    found = grid.runner_up_table()
+    assert texts(found)["accuracy, %"] == ["TRM", "GroupDRO", "+1.0 ?"]
+    assert "not separated" in found.note
+    marks = {name: cells[0].endswith("?") for name, cells in texts(grid.against_table()).items()}
+    assert marks == {"GroupDRO": True, "TRM": True, "Oracle": False}  # 10, 20, 30: 20 +- 24.8; 40 without spread
+
+
+def test_two_methods_have_no_runner_up(tmp_path):
+    assert table(tmp_path).runner_up_table() is None
+
+
+def test_a_point_at_the_edge_of_its_grid_is_remarked_on(tmp_path):
+    grid = [f"lr={lr} w={w} kind=a" for lr in (0.1, 0.2, 0.4) for w in (1, 3)]
+    best = {"lr=0.2 w=3 kind=a": "w=3", "lr=0.4 w=1 kind=a": "lr=0.4, w=1"}
+    for point, edge in best.items():
+        cells = cells_of({}, ["TRM"], 1, {"TRM": grid})
+        part = part_of(
+            write(
+                tmp_path, "e", {}, cells, lambda c, p=point: evaluation(1, 0.5, training=0.5 + 0.4 * (c["point"] == p))
+            )
+        )
+        assert part.grids[0].notes == [f"TRM, best of 6 points: {point}. At the edge of its grid: {edge}."]
+    inside = cells_of({}, ["TRM"], 1, {"TRM": ["lr=0.1", "lr=0.2", "lr=0.4"]})
+    part = part_of(
+        write(tmp_path, "e", {}, inside, lambda c: evaluation(1, 0.5, training=0.5 + 0.4 * (c["point"] == "lr=0.2")))
+    )
+    assert part.grids[0].notes == ["TRM, best of 3 points: lr=0.2."]
 
 
 def test_only_seeds_that_both_have_are_compared():
@@ -66,7 +135,7 @@ def test_missing_seeds_and_methods_are_told(tmp_path):
         "TRM": ["70.0 ± 10.0", "missing", "missing"],
     }
     assert texts(grid.table(), "") == {"ERM": ["2 of 3 seeds"] * 3, "TRM": ["", "", ""]}
-    assert texts(grid.against_table()) == {"TRM": ["+5.0", NOTHING, NOTHING]}
+    assert texts(grid.against_table()) == {"TRM": ["+5.0 ?", NOTHING, NOTHING]}
     assert texts(grid.against_table(), "")["TRM"][0] == f"{MINUS}58.5 to 68.5"
 
 
@@ -175,7 +244,9 @@ def test_the_chosen_points_are_told(tmp_path):
 
     folder = write(tmp_path, "e", {"kind": "table", "columns": "bias"}, cells, rows_of)
     part = part_of(folder)
-    assert part.grids[0].notes == ["TRM, best of 2 points: w=2 at 80 %; w=1 at 90 %."]
+    assert part.grids[0].notes == [
+        "TRM, best of 2 points: w=2 at 80 %; w=1 at 90 %. At the edge of its grid: w=2, w=1."
+    ]
 
 
 def test_rows_have_the_papers_numbers_under_any_rule(tmp_path):

@@ -48,6 +48,14 @@ def test_the_papers_protocols():
     assert PROTOCOLS["office-home"] == PROTOCOLS["celeba"] == pacs
 
 
+def test_the_schedule_of_the_public_code():
+    public = PROTOCOLS["10c-cmnist-public"]
+    total = public.total(steps_per_epoch=145)
+    rates = [public.rate(step, total) for step in (0, 599, 600, 1199, 1200, 1799, 1800, 1897)]
+    assert total == 1898
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 1e-3, 1e-3, 1e-4, 1e-4])
+
+
 @pytest.mark.parametrize(
     ("shape", "rows", "backbone"),
     [

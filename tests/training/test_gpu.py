@@ -9,7 +9,7 @@ import torch
 from small import Killed, SmallRun, kill_at, small_run, steps_of, without_time
 from torch import Tensor
 
-from transferrisk.algorithms import ERM, available
+from transferrisk.algorithms import ERM, available, setting_names
 from transferrisk.data import EnvironmentSet
 from transferrisk.errors import StepWarning
 from transferrisk.models import build_model
@@ -135,11 +135,13 @@ def weights_after(run, captured, steps=12):
     return state, losses, step
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", [*available(), "mldg joint", "fish joint"])
 def test_captured_steps_are_the_same_steps(name, monkeypatch):
     """With penalties that are switched on in between, and another plan at random steps."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    settings = {"start_epoch": 0.5} if name in ("irm", "vrex", "trm", "trm-direct") else {}
+    name, _, statistics = name.partition(" ")
+    settings = {"start_epoch": 0.5} if "start_epoch" in setting_names(name) else {}
+    settings |= {"statistics": statistics} if statistics else {}
     run = image_run(name, settings, precision="fp32")
     one, eager, _ = weights_after(run, captured=False)
     two, losses, step = weights_after(run, captured=True)

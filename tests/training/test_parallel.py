@@ -17,8 +17,9 @@ import torch
 from transferrisk.algorithms import available
 from transferrisk.training import RunFolder, TrainSpec, load_checkpoint, run_spec
 
-ALGORITHMS = [*available(), "trm random", "mldg second"]
+ALGORITHMS = [*available(), "trm random", "mldg second", "mldg joint", "fish joint"]
 SETTINGS = {"trm random": {"query": "random"}, "mldg second": {"order": 2}}
+SETTINGS |= {f"{name} joint": {"statistics": "joint"} for name in ("mldg", "fish")}
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from transferrisk.results import read_records
 from transferrisk.training import RunFolder, Steps, Stopped, Watch, load_checkpoint
 
 CASES = [(name, {}) for name in available()] + [("trm", {"query": "random"})]
+CASES += [(name, {"statistics": "joint"}) for name in ("mldg", "fish")]
 FILES = {"run.json", "records.jsonl", "last.safetensors", "model.safetensors", "model.json"}
 
 

@@ -35,6 +35,12 @@ from transferrisk.training.evaluate import alternate_sources
 # ---- the loop
 
 
+def test_a_number_of_steps_takes_the_place_of_the_epochs():
+    history = small_run("erm", steps=7, evaluations=1, decay_at=(0.5, 1.0)).train().history
+    assert steps_of(history) == [7]
+    assert history[-1]["epoch"] == pytest.approx(7 / 3)
+
+
 def test_records_of_a_run():
     seen, losses = [], LossCurve()
     trained = small_run("trm", settings={"ridge": 1e-2}, evaluations=2).train(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,8 @@ from ..settings import Settings
 
 Logs = dict[str, Tensor]
 Grid = Mapping[str, tuple[Any, ...]]
+Statistics = Literal["own", "joint"]
+"""Batch norm's statistics where a pass is of a part of the batch: those of that part, or of the whole batch."""
 
 
 class Batch(NamedTuple):

@@ -4,7 +4,9 @@ Each step walks through the environments of the batch in random order, one step 
 then moves the parameters a part of the way: theta <- theta_start + meta_lr (theta_end - theta_start). With plain SGD,
 on average over the orders and to second order in its rate a, this descends the summed risks minus a/2 times the sum,
 over pairs of environments, of the inner products of their gradients. Batch norm's running statistics go the same
-part of the way, so that they belong to the weights; the optimiser's momentum is that of the inner steps.
+part of the way, so that they belong to the weights; the optimiser's momentum is that of the inner steps. An inner step
+normalises by the statistics of its environment, or with `statistics="joint"` by those of the whole batch, as the
+methods with one pass do.
 """
 
 from __future__ import annotations
@@ -19,17 +21,19 @@ from torch.optim import Optimizer
 
 from ..models import Classifier
 from ..settings import Positive
-from .base import Algorithm, Batch, Config, Grid, Logs
+from .base import Algorithm, Batch, Config, Grid, Logs, Statistics
 from .registry import register
 
 
 @dataclass(frozen=True)
 class FishConfig(Config):
     """
-    meta_lr  the share of the way from the parameters before the inner steps to those after them
+    meta_lr     the share of the way from the parameters before the inner steps to those after them
+    statistics  of batch norm in an inner step: its "own" environment's, or the "joint" ones of the whole batch
     """
 
     meta_lr: Positive = 0.5
+    statistics: Statistics = "own"
 
 
 @register("fish")
@@ -53,7 +57,9 @@ class Fish(Algorithm[FishConfig]):
         for environment in plan:
             members = batch.members(environment)
             optimiser.zero_grad(set_to_none=True)
-            logits, labels = model(batch.inputs[members]), batch.labels[members]
+            joint = self.config.statistics == "joint"
+            logits = model(batch.inputs)[members] if joint else model(batch.inputs[members])
+            labels = batch.labels[members]
             if batch.weights is None:
                 loss = F.cross_entropy(logits, labels)
             else:

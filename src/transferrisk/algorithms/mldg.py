@@ -8,6 +8,10 @@ with F the mean of the others' risks and G the risk of the one held out. Li et a
 small rate, their gradient is ERM's twice, so that a comparison at one rate compares step sizes. `order=2`
 differentiates through the inner step; `order=1` takes the inner gradient as constant, which saves a pass. The
 parameters are never copied: the inner step is a functional call on shifted ones.
+
+Batch norm normalises F by the statistics of the others and G by those of the one held out. With `statistics="joint"`
+both passes are over the whole batch, as those of the methods with one pass are: F and G are then means over the
+samples that they are of, under the statistics of all.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from ..errors import InputError
 from ..functional import environment_means
 from ..models import Classifier
 from ..settings import NonNegative
-from .base import Algorithm, Batch, Config, Grid, Logs
+from .base import Algorithm, Batch, Config, Grid, Logs, Statistics
 from .registry import register
 
 Parameters = Mapping[str, Tensor]
@@ -35,14 +39,16 @@ Parameters = Mapping[str, Tensor]
 @dataclass(frozen=True)
 class MLDGConfig(Config):
     """
-    beta      the factor of the risk of the environment that is held out
-    inner_lr  the rate of the inner step; None: that of the optimiser, as it is now
-    order     2 differentiates through the inner step; 1 takes its gradient as constant
+    beta        the factor of the risk of the environment that is held out
+    inner_lr    the rate of the inner step; None: that of the optimiser, as it is now
+    order       2 differentiates through the inner step; 1 takes its gradient as constant
+    statistics  of batch norm: each pass's "own" environments', or the "joint" ones of the whole batch
     """
 
     beta: NonNegative = 1.0
     inner_lr: NonNegative | None = 0.01
     order: Literal[1, 2] = 1
+    statistics: Statistics = "own"
 
 
 def meta_gradient(
@@ -105,11 +111,18 @@ class MLDG(Algorithm[MLDGConfig]):
 
         def loss(environments: Sequence[int]) -> Callable[[Parameters], Tensor]:
             members = [batch.members(e) for e in environments]
-            inputs, labels, index = (torch.cat([values[m] for m in members]) for values in batch[:3])
-            weights = None if batch.weights is None else torch.cat([batch.weights[m] for m in members])
+
+            def of_members(values: Tensor) -> Tensor:
+                return torch.cat([values[m] for m in members])
+
+            labels, index = of_members(batch.labels), of_members(batch.environments)
+            weights = None if batch.weights is None else of_members(batch.weights)
+            joint = self.config.statistics == "joint"
+            inputs = batch.inputs if joint else of_members(batch.inputs)
 
             def at(parameters: Parameters) -> Tensor:
                 logits = functional_call(model, dict(parameters), (inputs,))
+                logits = of_members(logits) if joint else logits
                 losses = F.cross_entropy(logits, labels, reduction="none")
                 risks, there = environment_means(losses, index, self.setting.num_environments, weights)
                 return risks.sum() / there.sum()

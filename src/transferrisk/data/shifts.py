@@ -83,11 +83,12 @@ def build_splits(
     shift: Shift,
     seed: int,
     oracle: bool = False,
-    ratio: tuple[int, int] = (4, 3),
+    sizes: Sequence[int] | None = None,
     views: int = 1,
 ) -> Splits:
-    """A synthetic set of samples with labels (n,), painted in `views` images each; `ratio` as in `split_sizes`.
+    """A synthetic set of samples with labels (n,), painted in `views` images each.
 
+    `sizes` are numbers of samples in the order of `split_sizes`, which decides them where they are not given.
     Samples are split, so that views of one sample never end up on two sides; every view has its own features. With
     `oracle` the training samples are painted like the test environment: the accuracy of ERM on them is the upper bound.
     Everything random is drawn on the CPU, so a seed means the same on any device; the set is where `paint` leaves it.
@@ -96,10 +97,10 @@ def build_splits(
     bijection = torch.randperm(len(class_names), generator=generator)  # label -> non-causal value
     order = torch.randperm(len(labels), generator=generator)
     trainings = len(shift.biases)
-    sizes = split_sizes(len(labels), trainings, ratio)
+    sizes = split_sizes(len(labels), trainings) if sizes is None else sizes
     if not sizes[0] or sizes[-1] < trainings:
         raise InputError(f"{trainings} bias degrees are too many for {len(labels)} samples: give fewer")
-    *train, test, validation = torch.split(order, sizes)
+    *train, test, validation = torch.split(order, list(sizes))
     # One palette of dummy values for each training environment, and one for the test.
     palettes = torch.rand(trainings + 1, shift.dummies, 3, generator=generator)
     labels = labels.cpu()

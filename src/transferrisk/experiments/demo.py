@@ -1,7 +1,8 @@
 """The demo: ERM, IRM, GroupDRO and TRM on the embedded coloured digits.
 
-All settings are the library's defaults and the paper's protocol for 10C-CMNIST, on a CNN of a quarter of the
-paper's width; nothing was chosen by looking at the test environment.
+Its methods and their settings are the recipe `demo`: the paper's protocol for 10C-CMNIST on a CNN of a quarter of the
+paper's width, each method at the learning rate and settings that `trm experiment demo-tuning` chose by validation data
+of the training environments. Nothing was chosen by looking at the test environment.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from ..results import Record
 from ..results.records import RECORDS, records_bytes
 from ..training import Steps, TrainConfig, TrainSpec, run_spec
 from .executors import Slot, run_jobs
+from .plan import make_plan
+from .recipe import load_recipe
 
-DATA = "10c-digits"
+RECIPE = "demo"
+TUNING = "trm experiment demo-tuning"
 UNFINISHED = "records.unfinished.jsonl"
 REPORT = "report.html"
 SAMPLES = "samples.npz"
@@ -50,36 +54,43 @@ class DemoRun:
 class Demo:
     """Every algorithm on every seed, one run each; how many processes share the work does not change a number.
 
-    training  fields of `TrainConfig` that differ from the protocol
-    workers   processes that train at once; one is this process
+    algorithms  of the recipe's; (): all of them
+    seeds       one run of each algorithm for each
+    backbone    in place of the recipe's
+    training    fields of `TrainConfig` that differ from the recipe
+    workers     processes that train at once; one is this process
     """
 
-    algorithms: Sequence[str] = ("erm", "irm", "groupdro", "trm")
+    algorithms: Sequence[str] = ()
     seeds: Sequence[int] = (0, 1, 2)
-    width: int = 16
+    backbone: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 1
 
     @property
     def runs(self) -> list[DemoRun]:
-        training = {"evaluations": 2, "record": ("transfer",), **self.training}
-        backbone = f"cnn:{self.width}"
-        return [
-            DemoRun(TrainSpec(DATA, algorithm, seed, backbone=backbone, precision="fp32", training=training))
-            for seed in self.seeds
-            for algorithm in self.algorithms
-        ]
+        specs = {}
+        for cell in make_plan(load_recipe(RECIPE), seeds=1).cells:
+            spec = TrainSpec(**cell.run.settings)
+            specs[spec.algorithm] = replace(
+                spec, backbone=self.backbone or spec.backbone, training={**spec.training, **self.training}
+            )
+        chosen = self.algorithms or list(specs)
+        return [DemoRun(replace(specs[name], seed=seed)) for seed in self.seeds for name in chosen]
 
     def describe(self) -> dict[str, str | list[str]]:
         """The settings, for the report."""
-        t = TrainConfig(**self.runs[0].spec.resolve().training)
+        specs = [run.spec for run in self.runs[: len(self.runs) // len(self.seeds)]]
+        t = TrainConfig(**specs[0].training)
         return {
-            "Data": f"{DATA}, bias 100 % / 90 %, unbiased test",
-            "Model": f"CNN of width {self.width}, {2 * self.width} features",
+            "Data": f"{specs[0].data}, bias 100 % / 90 %, unbiased test",
+            "Model": str(specs[0].backbone),
             "Training": f"{t.epochs} epoch{'s' * (t.epochs != 1)}, {t.batch_size} samples of each environment a step; "
-            f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, rate {t.lr:g}, "
-            f"times {t.decay_factor:g} after {t.decay_at:.0%}",
-            "Algorithms": [describe_algorithm(name) for name in self.algorithms],
+            f"SGD with momentum {t.momentum:g}, weight decay {t.weight_decay:g}, {t.decay_words}",
+            "Algorithms": [
+                f"{describe_algorithm(spec.algorithm, **spec.settings)}; rate {spec.training['lr']:g}" for spec in specs
+            ],
+            "Chosen by": f"accuracy on held-out data of the training environments, on other seeds: {TUNING}",
             "Seeds" if len(self.seeds) > 1 else "Seed": ", ".join(map(str, self.seeds)),
         }
 
@@ -94,7 +105,8 @@ class Demo:
         def report(position: int, done: int, total: int) -> None:
             on_step(runs[position].spec.algorithm, runs[position].spec.seed, done, total)
 
-        write_atomically(output / SAMPLES, sample_pictures(load_splits(DATA, Options(seed=self.seeds[0]))))
+        splits = load_splits(runs[0].spec.data, Options(seed=self.seeds[0]))
+        write_atomically(output / SAMPLES, sample_pictures(splits))
         finished: dict[int, Run] = {}
         for position, result in run_jobs(runs, self.workers, report):
             finished[position] = result

@@ -176,7 +176,9 @@ def _check_recipe(recipe: Recipe) -> None:
     kinds = {"": {"settings": recipe.settings}, "problems.": recipe.problems, "methods.": recipe.methods}
     for kind, tables in kinds.items():
         for label, table in tables.items():
-            for key in recipe.vary.keys() & table.keys():  # cells of the table would not be what they are called
+            within = [own for own in (table.get("training"), table.get("grid")) if isinstance(own, Mapping)]
+            for key in recipe.vary.keys() & {*table, *itertools.chain(*within)}:
+                # Cells of the table would not be what they are called.
                 raise InputError(
                     f"{where}: {key} is varied and set in [{kind}{label}] as well: list its values below [vary], or "
                     f"write {key} = false there, and set it once"
@@ -200,7 +202,7 @@ def _combinations(recipe: Recipe) -> Iterator[Combination]:
             for method, of_method in (recipe.methods or {"": {}}).items():
                 own = dict(of_method)
                 grid = own.pop("grid", {})
-                base = _joined(recipe.settings, of_problem, varied, own)
+                base = _joined(recipe.settings, of_problem, _settings_of_task(recipe, varied), own)
                 for point in _points(recipe, method, grid if recipe.grids else {}, base):
                     columns = {**({"problem": problem} if recipe.problems else {}), **varied}
                     if recipe.methods:
@@ -218,6 +220,18 @@ def _points(recipe: Recipe, method: str, grid: Any, settings: Mapping[str, Any])
             raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or lists, got {grid!r}')
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
+
+
+def _settings_of_task(recipe: Recipe, varied: Mapping[str, Any]) -> dict[str, Any]:
+    """What is varied, as settings of the task: those of training, such as epochs, are within its `training`."""
+    own = get_task(recipe.task).settings_type.__dataclass_fields__
+    found: dict[str, Any] = {}
+    for key, value in varied.items():
+        if key not in own and "training" in own and key in TrainConfig.__dataclass_fields__:
+            found.setdefault("training", {})[key] = value
+        else:
+            found[key] = value
+    return found
 
 
 def _settings_of(point: Mapping[str, Any], algorithm: str | None) -> dict[str, dict[str, Any]]:

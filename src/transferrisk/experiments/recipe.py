@@ -14,7 +14,8 @@ keep       leave the trained models in the runs' folders
 grids      false: every method with its default settings, whatever its grid
 settings   settings of every run, as the task takes them
 problems   label -> settings; every problem is a part of the experiment
-vary       setting -> values; every combination is tried on every problem
+vary       setting of the task or of its training, such as epochs -> values; every combination is tried on every
+           problem
 methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of lists: settings of the
            algorithm or of training, such as lr
 fast       a table like the whole, with the differences of the small version; that of another recipe comes along,

@@ -169,7 +169,7 @@ class TrainTask(Task[TrainSpec]):
         samples = int((1.0 if facts.test else 1 - VALIDATION) * min(sizes, default=0))
         batch = training["batch_size"]
         workload = Workload(len(sizes), batch, facts.shape, settings.backbone, len(facts.classes))
-        steps = training["epochs"] * (samples // batch)
+        steps = TrainConfig(**training).total(samples // batch)
         evaluated = training.get("evaluations", TrainConfig.evaluations) * (facts.samples + facts.validation)
         return Cost(workload, settings.algorithm, settings.settings, settings.precision, steps, evaluated)
 
@@ -238,7 +238,7 @@ class FinetuneTask(Task[FinetuneSettings]):
         if facts is None or model is None or not tuning.get("batch_size") or "epochs" not in tuning:
             return None
         batch = tuning["batch_size"]
-        steps = tuning["epochs"] * max(1, settings.samples // batch)
+        steps = TrainConfig(**tuning).total(max(1, settings.samples // batch))
         seen = facts.environments.get(settings.test_env or facts.test, 0) + 2 * facts.validation
         evaluated = tuning.get("evaluations", TrainConfig.evaluations) * seen
         workload = replace(model.workload, environments=1, batch_size=batch)

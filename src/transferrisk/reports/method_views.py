@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -214,6 +215,7 @@ class Chosen:
     planned  how many seeds there should be
     done     a line for each seed that has run: seed, run, and its values in the units that are printed
     points   how many the grid has; `incomplete` of them lack seeds
+    edges    settings of the point whose value is the least or the largest of the grid, as "lr=0.8"
     """
 
     point: str
@@ -221,6 +223,7 @@ class Chosen:
     done: pd.DataFrame
     points: int
     incomplete: int
+    edges: tuple[str, ...] = ()
 
     def by_seed(self, value: str) -> dict[Any, float]:
         """The numbers of the seeds that have one."""
@@ -329,12 +332,14 @@ class MethodResults:
         """Which point of its grid each method has: "TRM, best of 4 points: a=1 at photo, sketch; a=2 at cartoon." """
         axes = self.experiment.axes
         here: dict[str, dict[str, list[str]]] = {}  # method -> point -> where
+        edges: dict[str, dict[str, None]] = {}
         points, incomplete = dict.fromkeys(self.experiment.methods, 0), dict.fromkeys(self.experiment.methods, 0)
         for (*combination, method), found in self.chosen.items():
             at = dict(zip(axes, combination, strict=True))
             if found.points > 1 and len(found.done) and panel.items() <= at.items():
                 rest = [axis_value(a, v) for a, v in at.items() if a not in panel and len(axes[a]) > 1]
                 here.setdefault(method, {}).setdefault(found.point, []).append(", ".join(rest))
+                edges.setdefault(method, {}).update(dict.fromkeys(found.edges))
                 points[method] = max(points[method], found.points)
                 incomplete[method] = max(incomplete[method], found.incomplete)
         notes = []
@@ -342,7 +347,8 @@ class MethodResults:
             lacking = f", up to {incomplete[method]} of which lack seeds" if incomplete[method] else ""
             chosen = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
             which = "; ".join(chosen) if len(chosen) > 1 else next(iter(here[method]))
-            notes.append(f"{method}, best of {points[method]} points{lacking}: {which}.")
+            edge = f" At the edge of its grid: {', '.join(edges[method])}." if edges[method] else ""
+            notes.append(f"{method}, best of {points[method]} points{lacking}: {which}.{edge}")
         return notes
 
     def mean_line(
@@ -386,7 +392,24 @@ def _choose(places: pd.DataFrame) -> Chosen:
         incomplete += len(scores[point]) < len(own)
     best = best_point(scores)
     own, done = points[best]
-    return Chosen(best, len(own), done, len(points), incomplete)
+    return Chosen(best, len(own), done, len(points), incomplete, _edges(best, points))
+
+
+def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
+    """Settings of a point, as "lr=0.8", whose number is the least or the largest of several among all points."""
+    values: dict[str, set[float]] = {}
+    for other in points:
+        for setting in other.split():
+            name, _, text = setting.partition("=")
+            with suppress(ValueError):
+                values.setdefault(name, set()).add(float(text))
+    found = []
+    for setting in point.split():
+        name, _, text = setting.partition("=")
+        of_grid = values.get(name, set())
+        if len(of_grid) > 1 and text in {f"{min(of_grid):g}", f"{max(of_grid):g}"}:
+            found.append(setting)
+    return tuple(found)
 
 
 def _over_training(records: pd.DataFrame, value: str, x: str) -> dict[str, list[tuple[float, float]]]:

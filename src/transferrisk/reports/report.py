@@ -37,6 +37,7 @@ VIEWS: dict[str, type[View]] = {
 NUMBERS = (
     "experiment", "selection", "panel", "line", "column", "mean", "std", "seeds", "planned_seeds", "paper_mean",
     "paper_std", "difference", "against_erm", "against_erm_low", "against_erm_high", "shared_seeds", "point",
+    "rival", "against_rival", "against_rival_low", "against_rival_high",
 )  # fmt: skip
 POINTS = ("experiment", "selection", "panel", "series", "x", "y", "low", "high")
 """Columns of the CSV files."""
@@ -205,8 +206,8 @@ def _part_chapter(part: Part) -> Chapter:
         sections.append(Group("", [replace(curves, note="") for curves in part.drawn], _curve_notes(part)))
     for grid in part.tables:
         sections.append(grid.table())
-        if against := grid.against_table():
-            sections.append(replace(against, note=" ".join(filter(None, [against.note, part.mixed]))))
+        differences = filter(None, [grid.against_table(), grid.runner_up_table()])
+        sections += [replace(one, note=" ".join(filter(None, [one.note, part.mixed]))) for one in differences]
         if grid.notes:
             sections.append(Text("Points of the grids that were chosen", grid.notes, folded=True))
     for name, environments in part.pictures.items():
@@ -253,8 +254,9 @@ def _latex(experiment: Experiment, stem: str, part: Part) -> str:
         label = f"{experiment.name}-{stem}" + (f"-{place + 1}" if len(part.tables) > 1 else "")
         words = [*first, *part.notes, part.nothing_yet, grid.caption(), *last, experiment.missing_words()]
         out.append(latex(grid.table(), " ".join(filter(None, words)), label, " ".join(grid.notes)))
-        if against := grid.against_table():
-            out.append(latex(against, " ".join(filter(None, [*first, against.note, *last])), f"{label}-erm"))
+        for end, against in (("erm", grid.against_table()), ("runner-up", grid.runner_up_table())):
+            if against:
+                out.append(latex(against, " ".join(filter(None, [*first, against.note, *last])), f"{label}-{end}"))
     return "\n".join(out) + "\n"
 
 

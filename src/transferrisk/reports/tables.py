@@ -1,4 +1,7 @@
-"""The tables of experiments: mean and deviation over seeds, the paper's numbers, and differences to ERM by seed."""
+"""The tables of experiments: mean and deviation over seeds, the paper's numbers, differences between methods by seed.
+
+Differences are to ERM, and from the best method to the runner-up. One whose interval contains 0 is marked.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from .values import NOTHING, Cell, Curves, Entry, Table, number
 
 CONFIDENCE = 0.95
+UNSEPARATED = "?"  # after a difference whose interval contains 0
 MISSING, NO_VALUE = "missing", "no value"
 
 
@@ -123,6 +127,19 @@ class Paired:
         half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(pairs) / math.sqrt(n)
         return cls(mean, mean - half, mean + half, n)
 
+    @property
+    def is_unseparated(self) -> bool:
+        """Whether the interval contains 0; not where there is none."""
+        return self.low <= 0 <= self.high
+
+    def cell(self, digits: int) -> Cell:
+        """The difference, and below it the interval."""
+        below = {}
+        if not math.isnan(self.low):
+            below[""] = f"{number(self.low, digits)} to {number(self.high, digits)}"
+        mark = f" {UNSEPARATED}" if self.is_unseparated else ""
+        return Cell(f"{_signed(self.mean, digits)}{mark}", self.mean, below=below)
+
 
 @dataclass(frozen=True)
 class Score:
@@ -164,14 +181,6 @@ class Score:
             if self.values:
                 below["difference"] = _signed(self.difference, self.digits)
         return Cell(text, self.summary.mean, below=below, bold=bold)
-
-    def against_cell(self) -> Cell | None:
-        """The difference to ERM, and below it the interval."""
-        if self.against is None:
-            return None
-        low, high = number(self.against.low, self.digits), number(self.against.high, self.digits)
-        below = {} if math.isnan(self.against.low) else {"": f"{low} to {high}"}
-        return Cell(_signed(self.against.mean, self.digits), self.against.mean, below=below)
 
 
 def _signed(value: float, digits: int) -> str:
@@ -259,13 +268,52 @@ class Grid:
         """Differences to ERM; None where there are none."""
         rows: list[list[Entry]] = []
         for name, scores in self.lines.items():
-            cells = [score.against_cell() for score in scores]
+            cells = [score.against.cell(score.digits) if score.against else None for score in scores]
             if any(cells):
                 rows.append([name, *cells])
         if not rows:
             return None
         title = f"{self.title}, against ERM" if self.title else "Against ERM"
-        return Table(title, [self.corner, *self.columns], rows, note=self._against_caption())
+        note = _difference_caption("Difference to ERM", [score.against for score in self.scores if score.against])
+        return Table(title, [self.corner, *self.columns], rows, note=note)
+
+    def rival(self, line: str, column: int) -> tuple[str, Paired] | None:
+        """The best of the other lines in a column, and this line less that one, over the seeds that both have."""
+        others = [
+            (other.summary.mean, name)
+            for name, scores in self.lines.items()
+            if name not in (line, *self.apart) and not math.isnan((other := scores[column]).summary.mean)
+        ]
+        if column >= len(self.less) or line in self.apart or not others:
+            return None
+        _, name = (min if self.less[column] else max)(others, key=lambda other: other[0])
+        paired = Paired.of(self.lines[line][column].values, self.lines[name][column].values)
+        return None if paired is None else (name, paired)
+
+    def runner_up_table(self) -> Table | None:
+        """The best line of each column against the second best; None where there are not three lines to compare."""
+        rows: list[list[Entry]] = []
+        found = []
+        for column, label in enumerate(self.columns):
+            means = {
+                name: scores[column].summary.mean
+                for name, scores in self.lines.items()
+                if name not in self.apart and not math.isnan(scores[column].summary.mean)
+            }
+            if column >= len(self.less) or len(means) < 3:  # two are compared with each other as it is
+                continue
+            best = (min if self.less[column] else max)(means, key=means.__getitem__)
+            rival = self.rival(best, column)
+            if rival is not None:
+                name, paired = rival
+                found.append(paired)
+                rows.append([label, best, name, paired.cell(self.lines[best][column].digits)])
+        if not rows:
+            return None
+        title = f"{self.title}, the best against the runner-up" if self.title else "The best against the runner-up"
+        return Table(
+            title, ["", "Best", "Runner-up", "Difference"], rows, note=_difference_caption("Difference", found)
+        )
 
     def caption(self) -> str:
         """A description of the numbers: over how many seeds, which are bold, what is missing."""
@@ -289,23 +337,13 @@ class Grid:
         missing = f"Missing: {', '.join(self.absent)}." if self.absent and not self.is_empty else ""
         return " ".join(filter(None, [first, bold, under, missing]))
 
-    def _against_caption(self) -> str:
-        seeds = {score.against.seeds for score in self.scores if score.against}
-        if seeds == {1}:
-            return "Difference to ERM on the same seed. One seed: no interval."
-        first = f"Difference to ERM on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
-        few = [
-            "Where they share one seed: no interval." if 1 in seeds else "",
-            "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
-        ]
-        return " ".join([first, *filter(None, few)])
-
     def numbers(self) -> list[dict[str, Any]]:
         """Every number as a line of its own, for CSV and JSON."""
         found = []
         for line, scores in self.lines.items():
-            for key, score in zip(self.keys, scores, strict=True):
+            for column, (key, score) in enumerate(zip(self.keys, scores, strict=True)):
                 paper, against = score.published or Published(math.nan), score.against
+                rival, ahead = self.rival(line, column) or ("", None)
                 several = len(score.values) > 1
                 found.append(
                     {
@@ -315,10 +353,27 @@ class Grid:
                         "difference": score.difference, "against_erm": against.mean if against else math.nan,
                         "against_erm_low": against.low if against else math.nan,
                         "against_erm_high": against.high if against else math.nan,
-                        "shared_seeds": against.seeds if against else 0, "point": score.point,
+                        "shared_seeds": against.seeds if against else 0, "point": score.point, "rival": rival,
+                        "against_rival": ahead.mean if ahead else math.nan,
+                        "against_rival_low": ahead.low if ahead else math.nan,
+                        "against_rival_high": ahead.high if ahead else math.nan,
                     }
                 )  # fmt: skip
         return found
+
+
+def _difference_caption(what: str, differences: Sequence[Paired]) -> str:
+    seeds = {paired.seeds for paired in differences}
+    if seeds == {1}:
+        return f"{what} on the same seed. One seed: no interval."
+    first = f"{what} on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
+    unseparated = any(paired.is_unseparated for paired in differences)
+    few = [
+        f"{UNSEPARATED}: the interval contains 0, so the two are not separated." if unseparated else "",
+        "Where they share one seed: no interval." if 1 in seeds else "",
+        "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
+    ]
+    return " ".join([first, *filter(None, few)])
 
 
 RULE_WORDS = {

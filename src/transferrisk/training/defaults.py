@@ -29,8 +29,9 @@ class TrainConfig(Settings):
     """Settings of a training by SGD. The defaults are the paper's protocol for 10C-CMNIST (appendix B.3.2).
 
     epochs          passes over the smallest environment
+    steps           number of steps, in place of the epochs
     batch_size      samples of each environment in a step; None: every step sees all samples, however many each has
-    decay_at        share of the steps after which the rate is multiplied by decay_factor; 1: never
+    decay_at        share of the steps after which the rate is multiplied by decay_factor, or several; 1: never
     evaluations     how often the model is evaluated, evenly over the steps
     record          what evaluations measure besides accuracies and losses, on training-domain validation data: "irm"
                     the IRMv1 penalty of each environment, "transfer" the exact transfer matrix
@@ -43,16 +44,35 @@ class TrainConfig(Settings):
     lr: NonNegative = 0.1
     momentum: Share = 0.9
     weight_decay: NonNegative = 1e-4
-    decay_at: Share = 0.4
+    decay_at: Share | tuple[Share, ...] = 0.4
     decay_factor: NonNegative = 0.1
     evaluations: Count = 10
     transfer_ridge: Positive = 1e-3
     augment: bool = False
     record: tuple[Extra, ...] = ("transfer",)
+    steps: Count | None = None
+
+    def total(self, steps_per_epoch: int) -> int:
+        """The number of steps."""
+        return self.steps or self.epochs * steps_per_epoch
+
+    @property
+    def decays(self) -> tuple[float, ...]:
+        """Shares of the steps after which the rate falls, before the last step."""
+        shares = self.decay_at if isinstance(self.decay_at, tuple) else (self.decay_at,)
+        return tuple(share for share in shares if share < 1)
+
+    @property
+    def decay_words(self) -> str:
+        """ "the rate times 0.1 after 40% of the steps", or that it is constant."""
+        if not self.decays:
+            return "the rate constant"
+        shares = ", ".join(f"{share:.0%}" for share in self.decays)
+        return f"the rate times {self.decay_factor:g} after {shares} of the steps"
 
     def rate(self, step: int, total: int) -> float:
         """The learning rate of a step, counted from 0."""
-        return self.lr * (self.decay_factor if step >= self.decay_at * total else 1.0)
+        return self.lr * self.decay_factor ** sum(step >= share * total for share in self.decays)
 
     def evaluated(self, total: int) -> frozenset[int]:
         """The steps after which the model is evaluated, the last one among them."""
@@ -65,6 +85,8 @@ PHOTOGRAPHS = TrainConfig(epochs=50, batch_size=32, lr=1e-4, decay_at=1.0, recor
 
 PROTOCOLS = {
     "10c-cmnist": SMALL_IMAGES,
+    # The public code's: 1898 steps, the rate divided by ten at 600, 1200 and 1800, an evaluation every 100.
+    "10c-cmnist-public": replace(SMALL_IMAGES, steps=1898, decay_at=(0.316, 0.632, 0.948), evaluations=19),
     "10c-digits": SMALL_IMAGES,
     "scenecoco": replace(SMALL_IMAGES, epochs=100),
     "pacs": PHOTOGRAPHS,

@@ -136,7 +136,7 @@ def train(
     with engine.arithmetic(), _one_line_errors(config) as begun, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
-        total = config.epochs * state.sampler.steps_per_epoch
+        total = config.total(state.sampler.steps_per_epoch)
         run = Run(about, str(about["algorithm"]), rule, config, data, evaluate, engine, state, total)
         begun.append(run)
         watches = watch if engine.team.rank == 0 else [one for one in watch if one.in_every_process]

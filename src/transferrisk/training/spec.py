@@ -375,10 +375,10 @@ def finetuning(config: TrainConfig, count: int, given: Mapping[str, Any] = Mappi
     An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`. What is
     `given`, by name, is as it is.
     """
-    rate = config.lr * (config.decay_factor if config.decay_at < 1 else 1.0)
+    rate = config.lr * config.decay_factor ** len(config.decays)
     batch_size = None if config.batch_size is None else min(config.batch_size, count)
-    tuned = replace(config, **{"lr": rate, "decay_at": 1.0, "batch_size": batch_size, **given})
+    tuned = replace(config, **{"lr": rate, "decay_at": 1.0, "batch_size": batch_size, "steps": None, **given})
     steps_per_epoch = 1 if tuned.batch_size is None else max(1, count // tuned.batch_size)
-    if "epochs" in given:
+    if given.keys() & {"epochs", "steps"}:
         return tuned
     return replace(tuned, epochs=max(tuned.epochs, math.ceil(LEAST_STEPS / steps_per_epoch)))

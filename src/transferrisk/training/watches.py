@@ -174,7 +174,14 @@ class Progress(Watch):
             return
         self._told, run = True, self._run
         shown = as_json(run.state.algorithm.config) | {"backbone": run.about.get("backbone")}
-        for name in ("epochs", "lr", "momentum", "weight_decay", "decay_at", "batch_size"):
+        for name in (
+            "epochs" if run.config.steps is None else "steps",
+            "lr",
+            "momentum",
+            "weight_decay",
+            "decay_at",
+            "batch_size",
+        ):
             shown[name] = getattr(run.config, name)
         text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items())
         smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())

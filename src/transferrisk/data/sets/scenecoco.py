@@ -38,7 +38,7 @@ from ..checks import refuse_or_skip
 from ..containers import Entry, contents, entries
 from ..environments import Splits
 from ..images import decode, is_image
-from ..shifts import Shift, build_splits
+from ..shifts import Shift, build_splits, split_sizes
 
 SCENES_ARCHIVE = "train_256_places365standard.tar"
 
@@ -139,7 +139,8 @@ def load_scenecoco(_: str, options: Options) -> Splits:
         batches = zip(*(part.split(256) for part in (index, behind, tints)), strict=True)
         return torch.cat([compose(objects[i], scenes[s], tint) for i, s, tint in batches])
 
-    return build_splits(painted, labels, CLASSES, shift, options.seed, options.oracle, ratio=(13, 11))
+    sizes = split_sizes(len(labels), len(shift.biases), ratio=(13, 11))
+    return build_splits(painted, labels, CLASSES, shift, options.seed, options.oracle, sizes)
 
 
 def compose(objects: Tensor, scenes: Tensor, tints: Tensor) -> Tensor:
