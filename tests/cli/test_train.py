@@ -106,6 +106,7 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--augment"], "augment must be False: the inputs are vectors"),
         (["--decay-at", "2"], "Invalid value for '--decay-at'"),
         (["--epochs", "0"], "Invalid value for '--epochs'"),
+        (["--evaluations", "999999999"], "training: evaluations must be an integer >= 1 and <= 100000, got 999999999"),
         (["--lr", "inf"], "training: lr must be a finite number >= 0, got inf"),
         (
             ["--devices", "2", "--batch-size", "5"],

@@ -123,9 +123,9 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
     [
         ('tittle = "x"', r"unknown key 'tittle': did you mean 'title'\?"),
         ("title = ", "cannot be read as TOML"),
-        ("seeds = 0", "seeds must be .* 100000, got 0"),
+        ("seeds = 0", "seeds must be .* 10000, got 0"),
         ("seeds = [1, -2]", r"seeds\[1\] must be an integer >= 0.* got -2"),
-        ("seeds = 99999999999999999999", "seeds must be .* 100000, got 99"),
+        ("seeds = 99999999999999999999", "seeds must be .* 10000, got 99"),
         ("seeds = [3, 3]", r"seeds must differ, got \[3, 3\]"),
         ("[settings]\nseed = 7", r"seed is not a setting.*seeds = \[7\]"),
         ("[vary]\nseed = [7, 8]", "seed is not a setting"),

@@ -32,7 +32,16 @@ RISING = (
 )
 
 
-@pytest.mark.parametrize(("rule", "percent"), [("training_domain", 10), ("test_domain", 20), ("last", 30)])
+@pytest.mark.parametrize(
+    ("rule", "percent"),
+    [
+        ("training_domain", 10),
+        ("test_domain", 20),
+        ("last", 30),
+        ("test_domain_last", 30),
+        ("leave_one_environment_out", 10),
+    ],
+)
 def test_the_rule_chooses_the_evaluation(tmp_path, rule, percent):
     assert selected(tmp_path, RISING, rule) == pytest.approx(percent)
 
@@ -137,6 +146,52 @@ def test_points_are_chosen_for_each_combination_and_rule(tmp_path):
     for rule, expected in (("training_domain", "12"), ("test_domain", "22"), ("last", "12")):
         (grid,) = TableView(columns="bias").part(experiment, rule).grids
         assert [line["point"] for line in grid.numbers()] == [f"w={number}" for number in expected]
+
+
+def test_the_oracle_of_the_last_step_compares_points_there_by_data_of_the_test_environment(tmp_path):
+    """w=1 is better at its best step, w=2 at the last, by which both rules of the last step choose differently."""
+
+    def rows(columns):
+        one = columns["point"] == "w=1"
+        first = evaluation(1, 0.9 if one else 0.1, training=0.9 if one else 0.1, test_domain=0.9 if one else 0.1)
+        return first + evaluation(2, 0.3 if one else 0.4, training=0.8 if one else 0.1, test_domain=0.2 if one else 0.5)
+
+    experiment = load_experiment(write(tmp_path, "e", {}, cells_of({}, ["TRM"], 1, {"TRM": ["w=1", "w=2"]}), rows))
+    for rule, point, mean in (("test_domain", "w=1", 90), ("last", "w=1", 30), ("test_domain_last", "w=2", 40)):
+        (grid,) = TableView().part(experiment, rule).grids
+        assert [(n["point"], n["mean"]) for n in grid.numbers()] == [(point, pytest.approx(mean))]
+
+
+def test_leaving_one_out_chooses_the_point_that_does_best_where_it_was_not_trained(tmp_path):
+    """w=2 has the highest mean over what was left out, w=1 the highest single one, w=3 lacks one of its runs."""
+    elsewhere = {"w=1": {"a": 0.9, "b": 0.1}, "w=2": {"a": 0.6, "b": 0.5}, "w=3": {"a": 0.9, "b": None}}
+    cells = [
+        {"method": "TRM", "point": point, "seed": 0, "hold_out": out} for point in elsewhere for out in ("", "a", "b")
+    ]
+
+    def rows(columns):
+        accuracy = elsewhere[columns["point"]].get(columns["hold_out"], 0.01 * int(columns["point"][2:]))
+        return None if accuracy is None else evaluation(1, accuracy)
+
+    folder = write(tmp_path, "e", {}, cells, rows)
+    (found,) = chosen(folder, "leave_one_environment_out")
+    assert (found["point"], found["mean"], found["planned_seeds"]) == ("w=2", pytest.approx(2), 1)
+    (found,) = chosen(folder, "training_domain")
+    assert (found["point"], found["mean"]) == ("w=1", pytest.approx(1)), "what holds data out is no run of its own"
+
+
+def test_points_that_each_seed_has_on_its_own_are_chosen_seed_by_seed(tmp_path):
+    """Seed 0 has w=1 and w=2, seed 1 has w=3 and w=4: the better of each by validation are 2 and 3."""
+    cells = [{"method": "TRM", "point": f"w={w}", "seed": (w - 1) // 2} for w in (1, 2, 3, 4)]
+
+    def rows(columns):
+        w = int(columns["point"][2:])
+        return evaluation(1, w / 10, training=0.9 if w in (2, 3) else 0.1)
+
+    folder = write(tmp_path, "e", {}, cells, rows, {"search": {"kind": "random", "by_seed": True}})
+    (found,) = chosen(folder, "training_domain")
+    assert (found["seeds"], found["mean"]) == (2, pytest.approx(25))
+    assert "best of 2 points" in points(folder)[0]
 
 
 def test_a_run_that_two_cells_share_counts_for_both_and_once(tmp_path, monkeypatch):

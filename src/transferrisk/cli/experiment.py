@@ -21,7 +21,7 @@ List = Annotated[bool, option("--list", help="Show the experiments, and stop.")]
 Fast = Annotated[bool, option("--fast", help="A small version of the same shape, for a laptop.")]
 Defaults = Annotated[bool, option("--defaults", help="Default settings for every method, without grids.")]
 Only = Annotated[list[str] | None, option(help="Leave others out: METHOD, or COLUMN=VALUE,VALUE. May be repeated.")]
-Seeds = Annotated[int | None, option(min=1, max=100_000, help="Number of seeds. Default: the recipe's.")]
+Seeds = Annotated[int | None, option(min=1, max=10_000, help="Number of seeds. Default: the recipe's.")]
 Output = Annotated[str, option(metavar="FOLDER", help="Place of the results: a folder, or storage such as s3://...")]
 Dry = Annotated[bool, option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]
 Workers = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +16,19 @@ from ..algorithms import get_algorithm, setting_names
 from ..data.catalogue import data_root
 from ..data.fetch import verify
 from ..errors import InputError, choices
+from ..results.selection import HELD_OUT
+from ..settings import field_kinds
 from ..training import TrainConfig
-from .recipe import Recipe, load_recipe, recipe_names
+from ..training.spec import facts_of
+from .points import Grid, Point, count_points, find_points, point_text, read_grid, value_text
+from .recipe import ALL, Recipe, load_recipe, recipe_names
 from .tasks import PlannedRun, get_task, has_needs, needs_of, plan_run
 
-Combination = tuple[dict[str, Any], dict[str, Any]]
-"""Columns and settings of a cell, without the seed."""
+MOST_RUNS = 100_000
+
+
+LABELS = {"seed": "seed", "hold_out": "without"}
+"""Columns that are named beside their values, and by which --only does not choose."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ class Plan:
         """Name of a run -> its label while it is done; a run in several cells has that of the first."""
         found: dict[str, str] = {}
         for cell in self.cells:
-            words = [f"{k} {v}" if k == "seed" else _as_text(v) for k, v in cell.columns.items() if v != ""]
+            columns = {key: value for key, value in cell.columns.items() if value != ""}
+            words = [f"{LABELS[key]} {v}" if key in LABELS else value_text(v) for key, v in columns.items()]
             found.setdefault(cell.run.name, ", ".join(words))
         for run in self.runs:
             if run.name not in found:
@@ -99,23 +108,70 @@ def make_plan(
         after = itertools.count(max(numbers) + 1)
         numbers = (*numbers[:seeds], *itertools.islice(after, max(0, seeds - len(numbers))))
     every = numbers if len(numbers) > len(recipe.seeds) else recipe.seeds
-    combinations = list(_combinations(recipe))
-    wanted = _wanted(recipe, only, combinations)
-    cells, whole = [], []
-    for columns, settings in combinations:
-        try:
-            run = plan_run(recipe.task, {**common, **settings, "seed": numbers[0]}, recipe.keep)
-        except InputError as error:
-            method = f", method {columns['method']}" if columns.get("method") else ""
-            raise InputError(f"recipe {recipe.where}{method}: {error}") from None
-        chosen = all(_comparable(columns.get(column)) in names for column, names in wanted.items())
-        for seed in every:
-            whole.append(Cell(replace(run, settings={**run.settings, "seed": seed}), {**columns, "seed": seed}))
-            if chosen and seed in numbers:
-                cells.append(whole[-1])
+    studies = list(find_studies(recipe, common))
+    _check_count(recipe, studies, len(every))
+    whole = [cell for study in studies for cell in _cells(study, every)]
+    wanted = _wanted(recipe, only, whole)
+    cells = []
+    for cell in whole:
+        chosen = all(_comparable(cell.columns.get(column)) in names for column, names in wanted.items())
+        if chosen and cell.columns["seed"] in numbers:
+            cells.append(cell)
     if not cells:
         raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
     return Plan(recipe, tuple(cells), tuple(whole))
+
+
+@dataclass(frozen=True)
+class Study:
+    """A method on one problem, of which points are tried.
+
+    columns    of its cells, but for point and seed
+    settings   of its runs, but for those of the point and the seed
+    grid       {}: its settings are as they are
+    hold_outs  environments that runs leave out, "" for none, where settings are chosen by that
+    """
+
+    recipe: Recipe
+    columns: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    grid: Grid
+    hold_outs: tuple[str, ...] = ()
+
+    def at(self, point: Point, seeds: Sequence[int]) -> list[Cell]:
+        """The cells of a point."""
+        recipe = self.recipe
+        settings = _joined(self.settings, _settings_of(recipe, point, self.settings.get("algorithm")))
+        try:
+            run = plan_run(recipe.task, {**settings, "seed": seeds[0]}, recipe.keep)
+        except InputError as error:
+            method = f", method {self.columns['method']}" if self.columns.get("method") else ""
+            raise InputError(f"recipe {recipe.where}{method}: {error}") from None
+        columns = {**self.columns, **({"point": point_text(point)} if recipe.methods else {})}
+        cells = []
+        for seed, hold_out in itertools.product(seeds, self.hold_outs or (None,)):
+            own = {"seed": seed} if hold_out is None else {"seed": seed, "hold_out": hold_out}
+            changed = {key: value or None if key == "hold_out" else value for key, value in own.items()}
+            cells.append(Cell(replace(run, settings={**run.settings, **changed}), {**columns, **own}))
+        return cells
+
+
+def _cells(study: Study, seeds: Sequence[int]) -> Iterator[Cell]:
+    """All cells of a study; those of an optuna study, whose points are not known before, with points in their place."""
+    search = study.recipe.search
+    for some in [(seed,) for seed in seeds] if search.by_seed else [seeds]:
+        for point in find_points(study.grid, search, some[0]):
+            yield from study.at(point, some)
+
+
+def _check_count(recipe: Recipe, studies: Sequence[Study], seeds: int) -> None:
+    """Refuse more runs than anyone waits for, before they are listed."""
+    total = sum(seeds * max(1, len(one.hold_outs)) * count_points(one.grid, recipe.search) for one in studies)
+    if MOST_RUNS < total < math.inf:  # find_points says what to do about a grid without an end
+        raise InputError(
+            f"recipe {recipe.where} asks for {total:,} runs, more than {MOST_RUNS:,}: shorten its grids or lists, or "
+            'draw points of its grids with search = "random"'
+        )
 
 
 def count_runs(recipe: Recipe) -> int:
@@ -123,12 +179,16 @@ def count_runs(recipe: Recipe) -> int:
 
     The points of grids, most of them all, are counted without resolving them, as if no two were the same run.
     """
-    with_grid = {label: method for label, method in recipe.methods.items() if "grid" in method and recipe.grids}
+    studies = list(find_studies(recipe))
+    with_grid = {str(study.columns.get("method")) for study in studies if study.grid}
     if has_needs(get_task(recipe.task)) or not with_grid:
         return len(recipe.seeds) * len(make_plan(recipe, seeds=1).runs)
-    points = len(recipe.seeds) * sum(1 for _ in _combinations(replace(recipe, methods=with_grid)))
+    seeds, points = len(recipe.seeds), 0
+    for study in studies:
+        if study.grid:
+            points += max(1, len(study.hold_outs)) * int(count_points(study.grid, recipe.search))
     others = {label: method for label, method in recipe.methods.items() if label not in with_grid}
-    return points + (count_runs(replace(recipe, methods=others)) if others else 0)
+    return seeds * points + (count_runs(replace(recipe, methods=others)) if others else 0)
 
 
 def list_recipes() -> list[tuple[str, Recipe, int, int | None]]:
@@ -194,54 +254,88 @@ def _check_recipe(recipe: Recipe) -> None:
         )
 
 
-def _combinations(recipe: Recipe) -> Iterator[Combination]:
-    """Columns and settings of every cell, without the seed."""
+def find_studies(recipe: Recipe, common: Mapping[str, Any] | None = None) -> Iterator[Study]:
+    """Every problem, combination and method, in this order; `common` are settings of all, unless they say otherwise."""
+    whole = math.prod(map(len, (recipe.problems or [""], recipe.methods or [""], *recipe.vary.values())))
+    if whole > MOST_RUNS:
+        raise InputError(f"recipe {recipe.where} asks for {whole:,} runs, more than {MOST_RUNS:,}: shorten its lists")
     for problem, of_problem in (recipe.problems or {"": {}}).items():
-        for values in itertools.product(*recipe.vary.values()):
-            varied = dict(zip(recipe.vary, values, strict=True))
+        settings = _joined(common or {}, recipe.settings, of_problem)
+        vary = _with_all_environments(recipe, settings)
+        for values in itertools.product(*vary.values()):
+            varied = dict(zip(vary, values, strict=True))
             for method, of_method in (recipe.methods or {"": {}}).items():
                 own = dict(of_method)
                 grid = own.pop("grid", {})
-                base = _joined(recipe.settings, of_problem, _settings_of_task(recipe, varied), own)
-                for point in _points(recipe, method, grid if recipe.grids else {}, base):
-                    columns = {**({"problem": problem} if recipe.problems else {}), **varied}
-                    if recipe.methods:
-                        named = [f"{key}={_as_text(value)}" for key, value in point.items()]
-                        columns |= {"method": method, "point": " ".join(named)}
-                    yield columns, _joined(base, _settings_of(point, base.get("algorithm")))
+                base = _joined(settings, _settings_of(recipe, varied), own)
+                columns = {**({"problem": problem} if recipe.problems else {}), **varied}
+                if recipe.methods:
+                    columns["method"] = method
+                held_out = _hold_outs(recipe, base) if HELD_OUT in recipe.select else ()
+                points = _grid(recipe, method, grid, base.get("algorithm", "")) if recipe.grids else {}
+                yield Study(recipe, columns, base, points, held_out)
 
 
-def _points(recipe: Recipe, method: str, grid: Any, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The points of the method's grid; one without settings where it has none."""
+def _with_all_environments(recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """What is varied, with the names of the test environments where all of them are asked for."""
+    if recipe.vary.get("test_env") != (ALL,):
+        return dict(recipe.vary)
+    return {**recipe.vary, "test_env": _environments(recipe, settings, f"test_env = {ALL!r}")}
+
+
+def _hold_outs(recipe: Recipe, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    names = _environments(recipe, settings, f"select = [{HELD_OUT!r}]")
+    if settings.get("test_env") not in names:
+        raise InputError(
+            f"recipe {recipe.where}: select = [{HELD_OUT!r}] leaves out training environments, so test_env must say "
+            f"which of {', '.join(names)} is not one, got {settings.get('test_env')!r}"
+        )
+    return ("", *[name for name in names if name != settings["test_env"]])
+
+
+def _environments(recipe: Recipe, settings: Mapping[str, Any], what: str) -> list[str]:
+    """The environments of the data, each of which can be the one to test on."""
+    data = settings.get("data")
+    facts = facts_of(data) if isinstance(data, str) else None
+    if facts is None or facts.test:
+        why = "has a test environment of its own" if facts else "names its environments only when it is read"
+        raise InputError(
+            f"recipe {recipe.where}: {what} needs data with several environments to test on, and {data!r} {why}: name "
+            "the environments below [vary]"
+        )
+    return list(facts.environments)
+
+
+def _grid(recipe: Recipe, method: str, grid: Any, algorithm: str) -> Grid:
     if grid == "paper":
-        grid = get_algorithm(settings.get("algorithm", "")).grid
-    for values in grid.values() if isinstance(grid, Mapping) else [None]:
-        if not isinstance(values, list | tuple) or not values:
-            raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or lists, got {grid!r}')
-    for values in itertools.product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
+        grid = get_algorithm(algorithm).grid
+    if not isinstance(grid, Mapping):
+        raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or a table, got {grid!r}')
+    if not grid:
+        return {}
+    kinds = {**field_kinds(get_task(recipe.task).settings_type), **field_kinds(TrainConfig)}
+    kinds |= field_kinds(get_algorithm(algorithm).config_type) if algorithm else {}
+    return read_grid(grid, kinds, f"recipe {recipe.where}: grid of {method}")
 
 
-def _settings_of_task(recipe: Recipe, varied: Mapping[str, Any]) -> dict[str, Any]:
-    """What is varied, as settings of the task: those of training, such as epochs, are within its `training`."""
-    own = get_task(recipe.task).settings_type.__dataclass_fields__
+def _settings_of(recipe: Recipe, values: Mapping[str, Any], algorithm: str | None = None) -> dict[str, Any]:
+    """Values by name as settings of the task: those of training, such as epochs, are within its `training`.
+
+    With an `algorithm` they are a point of its grid: a name is that of its own setting first, and whatever is not known
+    is taken for one, so that it says so.
+    """
+    of_task = get_task(recipe.task).settings_type.__dataclass_fields__
+    own = () if algorithm is None else setting_names(algorithm)
     found: dict[str, Any] = {}
-    for key, value in varied.items():
-        if key not in own and "training" in own and key in TrainConfig.__dataclass_fields__:
-            found.setdefault("training", {})[key] = value
-        else:
-            found[key] = value
+    for key, value in values.items():
+        tables = {
+            "settings": key in own,
+            "": key in of_task,
+            "training": key in TrainConfig.__dataclass_fields__ and "training" in of_task,
+        }
+        table = next((name for name, has in tables.items() if has), "" if algorithm is None else "settings")
+        (found.setdefault(table, {}) if table else found)[key] = value
     return found
-
-
-def _settings_of(point: Mapping[str, Any], algorithm: str | None) -> dict[str, dict[str, Any]]:
-    """The settings of a run at a point of a grid: the algorithm's own, and those of training, such as the rate."""
-    own = setting_names(algorithm) if algorithm is not None else ()
-    tables: dict[str, dict[str, Any]] = {}
-    for key, value in point.items():
-        of_training = key in TrainConfig.__dataclass_fields__ and key not in own
-        tables.setdefault("training" if of_training else "settings", {})[key] = value
-    return tables
 
 
 def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,15 +348,16 @@ def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _wanted(recipe: Recipe, only: Sequence[str], combinations: Sequence[Combination]) -> dict[str, set[str]]:
+def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Cell]) -> dict[str, set[str]]:
     """Column -> the values that `only` leaves, in the form in which they are compared.
 
     Without a column, a value of `only` belongs to the first column that has it.
     """
     values: dict[str, dict[str, str]] = {}  # column -> each of its values, as compared and as text
-    for columns, _ in combinations if only else ():
-        for column, value in columns.items():
-            values.setdefault(column, {})[_comparable(value)] = _as_text(value)
+    for cell in cells if only else ():
+        for column, value in cell.columns.items():
+            if column not in LABELS:
+                values.setdefault(column, {})[_comparable(value)] = value_text(value)
     if only and not values:
         raise InputError(f"--only {only[0]}: {recipe.name} is one run for each seed, of which nothing can be left out")
     wanted: dict[str, set[str]] = {}
@@ -292,10 +387,6 @@ def _wanted(recipe: Recipe, only: Sequence[str], combinations: Sequence[Combinat
 def _comparable(value: Any) -> str:
     """The value as text, the same for 0.85 and "0.850"."""
     try:
-        return f"{float(value):g}" if isinstance(value, str) else _as_text(value)
+        return f"{float(value):g}" if isinstance(value, str) else value_text(value)
     except ValueError:
         return str(value)
-
-
-def _as_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,12 +12,13 @@ seeds      how many (0, 1, ...), or a list of them
 select     the rules by which an evaluation and a point of a grid are chosen, each reported on its own
 keep       leave the trained models in the runs' folders
 grids      false: every method with its default settings, whatever its grid
+search     how points of grids are found, a kind or a table, as `points.Search`
 settings   settings of every run, as the task takes them
 problems   label -> settings; every problem is a part of the experiment
 vary       setting of the task or of its training, such as epochs -> values; every combination is tried on every
-           problem
-methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of lists: settings of the
-           algorithm or of training, such as lr
+           problem. `test_env = "all"`, here or in settings: every environment of the data
+methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of lists or distributions, as
+           `points` has them
 fast       a table like the whole, with the differences of the small version; that of another recipe comes along,
            except for keys that this one has itself
 show       how the report shows it (`reports`)
@@ -41,11 +42,13 @@ from ..files import readable
 from ..registry import ambiguous, entries, failures_named, is_own, package_of, warn_left_out, warn_unused
 from ..results import Rule
 from ..settings import Bound, Length, Settings, checked_fields, dumps
+from .points import Search
 
 SUFFIX = ".toml"
 GROUP = "transferrisk.recipes"
 TAKEN = ("runs", "report.html")  # in a folder of results
-MOST_SEEDS = 100_000
+MOST_SEEDS = 10_000
+ALL = "all"  # of test_env: every environment of the data
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Recipe(Settings):
     select: Annotated[tuple[Rule, ...], Length(1)] = ("training_domain",)
     keep: bool = False
     grids: bool = True
+    search: Search = field(default_factory=Search)
     settings: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     vary: Mapping[str, Annotated[tuple[str | int | float | bool, ...], Length(1)]] = field(default_factory=dict)
@@ -269,7 +273,14 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
         if not 0 < seeds <= MOST_SEEDS:
             raise InputError(f"{where}: seeds must be a list, or a number from 1 to {MOST_SEEDS}, got {seeds}")
         seeds = list(range(seeds))
-    keys = {"name": name, **table, "seeds": seeds, "given": given}
+    settings, vary, search = (table.get(key, {}) for key in ("settings", "vary", "search"))
+    search = search if isinstance(search, Mapping) else {"kind": search}
+    if isinstance(vary, Mapping) and ALL in (settings.get("test_env"), vary.get("test_env")):
+        settings = {key: value for key, value in settings.items() if key != "test_env"}
+        vary = {**vary, "test_env": (ALL,)}
+    keys = {"name": name, **table, "settings": settings, "vary": vary, "seeds": seeds, "given": given}
+    with checked_fields(Search, search, f"{where}, search"):
+        keys["search"] = Search(**search)
     with checked_fields(Recipe, keys, where):
         recipe = Recipe(**keys)
     if len(set(recipe.seeds)) < len(recipe.seeds):

@@ -24,7 +24,7 @@ from ..settings import Settings, checked_fields, convert
 from .tables import axis_text
 
 AGAIN = "run trm experiment again, which rewrites it"
-NOT_AXES = (RUN_COLUMN, "method", "point", "seed")
+NOT_AXES = (RUN_COLUMN, "method", "point", "seed", "hold_out")
 NAMED = 3  # commits that are named; the rest is counted
 Table = Mapping[str, Any]
 
@@ -40,6 +40,7 @@ class Recipe(Settings):
     given: tuple[str, ...] = ()
     show: Table = field(default_factory=dict)
     settings: Table = field(default_factory=dict)
+    search: Table = field(default_factory=dict)
     methods: Mapping[str, Table] = field(default_factory=dict)
     problems: Mapping[str, Table] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)
@@ -91,8 +92,9 @@ class Experiment:
 
     @cached_property
     def places(self) -> pd.DataFrame:
-        """The plan with the columns method, point and seed in any case, empty where it has none."""
-        defaults = pd.DataFrame({"method": "", "point": "", "seed": None}, self.planned.index, dtype=object)
+        """The plan with the columns method, point, seed and hold_out in any case, empty where it has none."""
+        empty = {"method": "", "point": "", "seed": None, "hold_out": ""}
+        defaults = pd.DataFrame(empty, self.planned.index, dtype=object)
         return self.planned.combine_first(defaults)
 
     @property

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ import pandas as pd
 from ..errors import InputError, choices
 from ..results import VALUES, best_point, value_by_evaluation, values_at_selected
 from ..results.records import RUN_COLUMN
+from ..results.selection import HELD_OUT
 from ..settings import Settings
 from .experiment import Experiment, mixed_words
 from .tables import (
@@ -245,8 +246,12 @@ class MethodResults:
         selected = values_at_selected(experiment.records, rule, values).set_index(RUN_COLUMN).add_prefix(SELECTED)
         places = experiment.places.merge(selected, "left", left_on=RUN_COLUMN, right_index=True)
         keys = [*experiment.axes, "method"]
-        chosen = {key: _choose(own) for key, own in places.groupby(keys, sort=False, dropna=False)}
-        return cls(experiment, rule, chosen)
+        whole = places[places["hold_out"] == ""]
+        if rule == HELD_OUT:
+            whole = _validated_elsewhere(whole, places[places["hold_out"] != ""], [*keys, "point", "seed"])
+        by_seed = bool(experiment.recipe.search.get("by_seed"))
+        groups = whole.groupby(keys, sort=False, dropna=False)
+        return cls(experiment, rule, {key: _choose(own, by_seed) for key, own in groups})
 
     def at(self, panel: Mapping[str, Any], method: str) -> Chosen | None:
         combination = [panel.get(axis, values[0]) for axis, values in self.experiment.axes.items()]
@@ -339,7 +344,9 @@ class MethodResults:
             if found.points > 1 and len(found.done) and panel.items() <= at.items():
                 rest = [axis_value(a, v) for a, v in at.items() if a not in panel and len(axes[a]) > 1]
                 here.setdefault(method, {}).setdefault(found.point, []).append(", ".join(rest))
-                edges.setdefault(method, {}).update(dict.fromkeys(found.edges))
+                edges.setdefault(method, {}).update(
+                    dict.fromkeys(filter(partial(self._is_listed, method), found.edges))
+                )
                 points[method] = max(points[method], found.points)
                 incomplete[method] = max(incomplete[method], found.incomplete)
         notes = []
@@ -350,6 +357,11 @@ class MethodResults:
             edge = f" At the edge of its grid: {', '.join(edges[method])}." if edges[method] else ""
             notes.append(f"{method}, best of {points[method]} points{lacking}: {which}.{edge}")
         return notes
+
+    def _is_listed(self, method: str, setting: str) -> bool:
+        """Whether "lr=0.1" is of a list, which has an edge; numbers that are drawn from a distribution have none."""
+        grid = self.experiment.recipe.methods.get(method, {}).get("grid")
+        return not (isinstance(grid, Mapping) and isinstance(grid.get(setting.partition("=")[0]), Mapping))
 
     def mean_line(
         self, panel: Mapping[str, Any], method: str, by_run: Mapping[str, Sequence[tuple[float, float]]]
@@ -382,8 +394,28 @@ def _average(scores: Sequence[Score]) -> Score:
     return Score(values, max(score.planned for score in scores), done, scores[0].digits)
 
 
-def _choose(places: pd.DataFrame) -> Chosen:
-    """Among the places of one method on one combination, those of the point that validation prefers."""
+def _validated_elsewhere(places: pd.DataFrame, held_out: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The places with the mean accuracy of the runs that held data out, nan where one of these is missing."""
+    validation = f"{SELECTED}validation"
+    means = held_out.groupby(list(keys), dropna=False)[validation].agg(lambda own: own.mean(skipna=False))
+    return places.drop(columns=validation).merge(means.reset_index(), "left", on=list(keys))
+
+
+def _choose(places: pd.DataFrame, by_seed: bool = False) -> Chosen:
+    """Among the places of one method on one combination, those of the point that validation prefers.
+
+    With `by_seed`, each seed has points of its own, and the choice is made among these.
+    """
+    if by_seed:
+        each = {seed: _choose(own) for seed, own in places.groupby("seed", sort=False)}
+        return Chosen(
+            "; ".join([f"{one.point or 'as it is'} on seed {seed}" for seed, one in each.items()]),
+            len(each),
+            pd.concat([one.done for one in each.values()]),
+            max(one.points for one in each.values()),
+            max(one.incomplete for one in each.values()),
+            tuple(dict.fromkeys(edge for one in each.values() for edge in one.edges)),
+        )
     points, scores = {}, {}
     incomplete = 0
     for point, own in places.groupby("point", sort=False):

@@ -3,6 +3,13 @@
 Within a run, the evaluation of the highest accuracy on the rule's validation data, averaged over environments, the
 later one when they tie; or the last one. Among the points of a grid, the one whose runs do best on that data. The
 values of a training, such as its accuracy, are those of the evaluation that counts.
+
+    rule                           the evaluation                the point of a grid
+    training_domain, test_domain   best on this validation data  likewise
+    last                           the last                      training_domain, there
+    test_domain_last               the last                      test_domain, there: DomainBed's oracle
+    leave_one_environment_out      training_domain               best on average in training environments that runs
+                                                                 with the same settings were trained without
 """
 
 from __future__ import annotations
@@ -20,8 +27,13 @@ from .records import RUN_COLUMN, Record
 if TYPE_CHECKING:
     import pandas as pd
 
-Rule = Literal["training_domain", "test_domain", "last"]
+Rule = Literal["training_domain", "test_domain", "last", "test_domain_last", "leave_one_environment_out"]
 RULES: tuple[str, ...] = get_args(Rule)
+HELD_OUT = "leave_one_environment_out"
+_EVALUATION = {"test_domain_last": "last", HELD_OUT: "training_domain"}
+"""The rules by which these select the evaluation."""
+_POINT = {"last": "training_domain", "test_domain_last": "test_domain", HELD_OUT: "test"}
+"""The parts of the data by which these compare the points of a grid; leave-one-out in runs that hold data out."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,7 @@ def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
     """
     if rule not in RULES:
         raise InputError(f"a selection rule must be one of {', '.join(RULES)}, got {rule!r}")
+    rule = _EVALUATION.get(rule, rule)
     if rule == "last":
         last: dict[Any, int] = {}
         for run, step in zip(table["run"], table["step"], strict=True):
@@ -147,7 +160,7 @@ def _by_evaluation(table: pd.DataFrame, columns: Sequence[str], part: str, over:
 
 def validation_part(rule: str) -> str:
     """The part of the data by which a rule compares the points of a grid."""
-    return "training_domain" if rule == "last" else rule
+    return _POINT.get(rule, rule)
 
 
 def best_point(scores: Mapping[str, Sequence[float]]) -> str:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from ..algorithms import TRM, get_algorithm, setting_names
 from ..data import EnvironmentSet, Splits, filled
-from ..settings import Count, NonNegative, Positive, Settings, Share
+from ..settings import Bound, Count, NonNegative, Positive, Settings, Share
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Extra = Literal["irm", "transfer"]
@@ -46,7 +46,7 @@ class TrainConfig(Settings):
     weight_decay: NonNegative = 1e-4
     decay_at: Share | tuple[Share, ...] = 0.4
     decay_factor: NonNegative = 0.1
-    evaluations: Count = 10
+    evaluations: Annotated[int, Bound(least=1, most=100_000)] = 10
     transfer_ridge: Positive = 1e-3
     augment: bool = False
     record: tuple[Extra, ...] = ("transfer",)
