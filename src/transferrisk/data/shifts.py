@@ -41,10 +41,22 @@ E = TypeVar("E", bound=EnvironmentSet)
 
 @dataclass(frozen=True)
 class Shift(Settings):
-    """The difference between environments.
+    """The difference between environments of a synthetic set.
 
-    biases   bias degree of each training environment, 0 to 1; the test environment has none
-    dummies  how many values the dummy feature takes in an environment
+    Parameters
+    ----------
+    kind
+        "label-correlated", "label-uncorrelated" or "combined".
+    biases
+        Bias degree of each training environment, 0 to 1; the test environment has none.
+    dummies
+        How many values the dummy feature takes in an environment.
+
+    Examples
+    --------
+    >>> from transferrisk.data import Shift
+    >>> Shift("combined").biases
+    (1.0, 0.9)
     """
 
     kind: Kind = "label-correlated"

@@ -53,26 +53,49 @@ WORTH = 0.005  # of accuracy: a simpler candidate is not taken where it costs mo
 
 @dataclass(frozen=True)
 class Comparison:
-    """
-    held           what was held out: whole environments, or rows of each
-    accuracy       environments tested on x candidates: the share of rows that came out right, over all seeds; where the
-                   metric is about decisions, by the threshold that the other environments give, or the earlier ones
-    loss           environments x candidates: the mean log loss
-    summary        candidates x
-                     mean, worst              accuracy over the environments, each counting the same
-                     loss, worst_loss         of the metric: the mean over environments, each counted by how surely its
-                                              own is known, and the largest
-                     gap, gap_error           mean difference to the best candidate, and its standard error
-                     worst_gap, worst_error   likewise for the worst environments; see `summarise`
-    rows           environment -> how many rows were tested on, each seed
-    seeds          those of the trainings
-    left_out       how many more environments there are that were not held out
-    frequent       environment -> accuracy of the most frequent class of the rows trained on; {}: not known
-    curves         candidate -> its first training, of those that are trained in steps
-    probabilities  candidate -> (n, C), the mean over seeds; nan in rows that were not held out
-    metric         what `loss` and the columns after it are of
-    order          environments in the order of time, where only the later ones were held out; (): in any order
-    members        candidate -> its weight in the average, where there is one; {}: there is none
+    """The candidates of a fit, compared in environments that were held out.
+
+    Attributes
+    ----------
+    held
+        "environments", or "rows" of each environment.
+    accuracy
+        Environments tested on x candidates: the share of rows that came out right, over all seeds; where the metric is
+        about decisions, by the threshold that the other environments give, or the earlier ones.
+    loss
+        Environments x candidates: the mean log loss.
+    summary
+        Candidates x columns: `mean` and `worst` accuracy over the environments, each counting the same; `loss` and
+        `worst_loss` of the metric, the mean over environments (each counted by how surely its own is known) and the
+        largest; `gap`, `gap_error`, `worst_gap`, `worst_error`, the differences to the best candidate with their
+        standard errors, see `summarise`.
+    rows
+        Environment -> how many rows were tested on, each seed.
+    seeds
+        Those of the trainings.
+    left_out
+        How many more environments there are that were not held out.
+    frequent
+        Environment -> accuracy of the most frequent class of the rows trained on; {}: not known.
+    curves
+        Candidate -> its first training, of those that are trained in steps.
+    probabilities
+        Candidate -> (n, C), the mean over seeds; nan in rows that were not held out.
+    metric
+        What `loss` and the columns after it are of.
+    order
+        Environments in the order of time, where only the later ones were held out; (): in any order.
+    members
+        Candidate -> its weight in the average, where there is one; {}: there is none.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from transferrisk.fitting import Comparison
+    >>> accuracy = pd.DataFrame({"erm": [0.8], "trm": [0.9]}, index=["north"])
+    >>> comparison = Comparison("environments", accuracy, 1 - accuracy, accuracy.T, {"north": 10})
+    >>> comparison.metric
+    'log_loss'
     """
 
     held: Held

@@ -104,22 +104,49 @@ class Source:
 class Plan(Settings):
     """Settings of a fit.
 
-    algorithms  candidates that are compared; None: by the kind of data, see `candidates.default_candidates`
-    algorithm   the one to take, whatever a comparison says; None: chosen
-    compared    whether there is a comparison at all
-    metric      what the choice goes by
-    settings    "key=value" for each algorithm that has the key, or "trm.ridge=1e-2" for one
-    backbone    None: by the kind of input
-    weights     of the backbone, as `models.build_model` takes them
-    epochs      passes over all rows; None: by their number
-    repeats     seeds of the comparison, from `seed` on
-    folds       environments that are held out at most, drawn by the seed; the last ones where they are ordered
-    ordered     environments follow each other in time: in the comparison each is tested after the earlier ones alone
-    workers     processes that train at the same time; None: as many as cores, for vectors on a CPU
-    drop_unstable  of a table, leave out columns whose effect on the label differs between environments; in the
-                comparison, those that do so between the environments of each training
-    frozen      a pretrained backbone stays as it is, and a network on its features is trained; None: on a CPU
-    on_top      that network; None: the one for vectors
+    Parameters
+    ----------
+    algorithms
+        Candidates that are compared; None: by the kind of data, see `candidates.default_candidates`.
+    algorithm
+        The one to take, whatever a comparison says; None: chosen.
+    compared
+        Whether there is a comparison at all.
+    metric
+        What the choice goes by.
+    settings
+        "key=value" for each algorithm that has the key, or "trm.ridge=1e-2" for one.
+    backbone
+        None: by the kind of input.
+    weights
+        Of the backbone, as `models.build_model` takes them.
+    epochs
+        Passes over all rows; None: by their number.
+    seed, device
+        Random seed, and where to train.
+    repeats
+        Seeds of the comparison, from `seed` on.
+    folds
+        Environments that are held out at most, drawn by the seed; the last ones where they are ordered.
+    ordered
+        Environments follow each other in time: in the comparison each is tested after the earlier ones alone.
+    workers
+        Processes that train at the same time; None: as many as cores, for vectors on a CPU.
+    drop_small
+        Leave out environments with fewer than 10 rows.
+    drop_unstable
+        Of a table, leave out columns whose effect on the label differs between environments; in the comparison, those
+        that do so between the environments of each training.
+    frozen
+        A pretrained backbone stays as it is, and a network on its features is trained; None: on a CPU.
+    on_top
+        That network; None: the one for vectors.
+
+    Examples
+    --------
+    >>> from transferrisk.fitting import Plan
+    >>> Plan(algorithms=("linear", "trm"), metric="brier").metric
+    'brier'
     """
 
     algorithms: tuple[str, ...] | None = None
@@ -167,12 +194,42 @@ class Plan(Settings):
 class Fitted:
     """A model, and how it came to be.
 
-    plan        with nothing left open
-    comparison  None where there was none
-    with_all    the same with all columns, where unstable ones were dropped; None: they were not
-    decision    what was learned from the predictions for held-out environments
-    curve       of the final training, with the config and the algorithm's settings it had; None: no network was trained
-                or, for an average, maybe several
+    Attributes
+    ----------
+    model
+        The model.
+    source
+        The data it was fitted to.
+    plan
+        With nothing left open.
+    comparison
+        None where there was none.
+    choice
+        The candidate that was chosen, and why.
+    decision
+        What was learned from the predictions for held-out environments.
+    curve
+        Of the final training, with the config and the algorithm's settings it had; None: no network was trained or, for
+        an average, maybe several.
+    config, settings
+        Of the final training.
+    with_all
+        The same with all columns, where unstable ones were dropped; None: they were not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.data import Options
+    >>> from transferrisk.fitting import Plan, fit
+    >>> i = np.arange(60)
+    >>> table = pd.DataFrame({"x": np.sin(i), "y": np.sin(i) > 0, "site": ["a", "b", "c"] * 20})
+    >>> file = mkdtemp() + "/table.csv"
+    >>> table.to_csv(file, index=False)
+    >>> fitted = fit(file, Options(label="y", environment="site"), Plan(algorithms=("majority", "linear"), workers=1))
+    >>> fitted.choice.algorithm
+    'linear'
     """
 
     model: Model
@@ -244,11 +301,42 @@ def fit(
 ) -> Fitted:
     """Fit a model to a file, a folder of images or a data set by name.
 
-    keep  folder for the trainings of the comparison that are done: the same call goes on from them if this one is
-          killed. `save_fit` removes that of `kept_beside`.
+    Parameters
+    ----------
+    data
+        A file, a folder of images, or a name as in `trm data list`.
+    options
+        What its columns are; None: nothing is said.
+    plan
+        What to compare; None: the defaults.
+    on_progress
+        Called with (what, done, total) on the way.
+    keep
+        Folder for the trainings of the comparison that are done: the same call goes on from them if this one is killed.
+        `save_fit` removes that of `kept_beside`.
 
-    >>> fitted = fit("visits.csv", Options(label="outcome", environment="hospital"))
-    >>> save_fit(fitted, Path("model"))
+    Returns
+    -------
+    Fitted
+        The model, and how it came to be.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.data import Options
+    >>> from transferrisk.fitting import Plan, fit, load_model, save_fit
+    >>> folder = Path(mkdtemp())
+    >>> i = np.arange(60)
+    >>> table = pd.DataFrame({"x": np.sin(i), "y": np.sin(i) > 0, "site": ["a", "b", "c"] * 20})
+    >>> table.to_csv(folder / "table.csv", index=False)
+    >>> plan = Plan(algorithms=("majority", "linear"), workers=1)
+    >>> fitted = fit(folder / "table.csv", Options(label="y", environment="site"), plan)
+    >>> save_fit(fitted, folder / "model")
+    >>> load_model(folder / "model").predict_proba(table[["x"]]).shape
+    (60, 2)
     """
     options, plan = options or Options(), plan or Plan()
     return fit_source(read_source(str(data), options, plan.drop_small), plan, options, on_progress, keep)

@@ -80,9 +80,33 @@ class Origin(Settings):
 
 @dataclass(frozen=True)
 class Model(SavedModel):
-    """A network on the CPU, with what it takes and what it tells apart.
+    """A fitted network on the CPU, with what it takes and what it tells apart.
 
-    schema  from rows of a table to the network's inputs; None: it takes vectors or images
+    Attributes
+    ----------
+    origin
+        The data that it was fitted to.
+    schema
+        From rows of a table to the network's inputs; None: it takes vectors or images.
+    network
+        The classifier.
+    backbone
+        Its name, as `models.build_model` takes it.
+    input_shape
+        Of one input.
+    classes, environments
+        Their names, by number.
+    about
+        How it came about, in the types of JSON.
+
+    Examples
+    --------
+    >>> from transferrisk.fitting import Model
+    >>> from transferrisk.models import build_model
+    >>> model = Model(build_model("linear", 2, (3,)).eval(), "linear", (3,), ("no", "yes"), ("north", "south"))
+    >>> import torch
+    >>> model.predict_proba(torch.randn(4, 3)).shape
+    (4, 2)
     """
 
     origin: Origin = field(default_factory=Origin)
@@ -162,7 +186,30 @@ def class_probabilities(network: Classifier, batch: Callable[[slice], Tensor], c
 
 
 def load_model(folder: Path | str) -> Model:
-    """The model in a folder that `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote."""
+    """Read the model in a folder that `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote.
+
+    Parameters
+    ----------
+    folder
+        Of the model.
+
+    Returns
+    -------
+    Model
+        The model.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> import numpy as np
+    >>> from transferrisk.fitting import load_model
+    >>> from transferrisk.sklearn import TransferRiskClassifier
+    >>> X, y, site = np.random.rand(60, 3), np.arange(60) % 2, np.arange(60) % 3
+    >>> folder = mkdtemp() + "/model"
+    >>> TransferRiskClassifier(max_epochs=2, random_state=0).fit(X, y, environments=site).save(folder)
+    >>> load_model(folder).classes
+    ('0', '1')
+    """
     saved = load_model_folder(folder)
     kind = "images" if len(saved.input_shape) == 3 else "vectors"
     try:

@@ -66,6 +66,34 @@ def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool 
 
     Its files get hidden names first, and take their place when all of them are there. Then trainings that were kept
     beside it are of no more use, and go.
+
+    Parameters
+    ----------
+    fitted
+        What `fit` returned.
+    folder
+        Where it goes.
+    command
+        What the card and the page say to produce it with.
+    force
+        Replace a folder that is there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.data import Options
+    >>> from transferrisk.fitting import Plan, fit, save_fit
+    >>> folder = Path(mkdtemp())
+    >>> i = np.arange(60)
+    >>> table = pd.DataFrame({"x": np.sin(i), "y": np.sin(i) > 0, "site": ["a", "b", "c"] * 20})
+    >>> table.to_csv(folder / "table.csv", index=False)
+    >>> plan = Plan(algorithm="linear", compared=False, workers=1)
+    >>> save_fit(fit(folder / "table.csv", Options(label="y", environment="site"), plan), folder / "model")
+    >>> (folder / "model" / "model.safetensors").exists()
+    True
     """
     check_output(Path(folder), force)
     compared = None if fitted.comparison is None else fitted.comparison.to_dict()

@@ -72,10 +72,31 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
 def environment_means(
     values: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mean of values (n,) in each environment, (E,), and which environments are present, (E,) bool.
+    """Return the mean of values in each environment, and which environments are present.
 
-    With weights (n,), sum w v / sum w. An absent environment, or one whose weights are all zero, has mean 0, so that
+    With weights it is sum w v / sum w. An absent environment, or one whose weights are all zero, has mean 0, so that
     sums over environments need no special case.
+
+    Parameters
+    ----------
+    values, index
+        (n,), and the environment of each, 0..E-1.
+    num_environments
+        E.
+    sample_weights
+        (n,); None: all the same.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        The means (E,), and which are present, (E,) bool.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import environment_means
+    >>> environment_means(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]), 3)
+    (tensor([2., 0., 5.]), tensor([ True, False,  True]))
     """
     member = one_hot(index, num_environments, values.dtype)  # (n, E)
     if sample_weights is not None:
@@ -117,19 +138,40 @@ class SoftmaxLoss:
 
     Problems may share one table of rows (n, D) and labels (n,), and differ in their weights alone.
 
-    centred  all W sum to zero over classes, as minimisers do: their logits and their gradients then do as well, and the
-             last class needs no product
-    gram     about the mean of z z^T over the rows, (1, D, D), or its diagonal, (1, 1, D), for `rough_inverse`; a bad
-             one costs iterations, not accuracy. None: computed from all rows
-    chunks   rows that `evaluate` works on at once, so that they are read while they are in the cache; rows in none of
-             them must have no weight. None: all rows at once
-    shares   (B, D), or (1, D) where problems share them: of the ridge, by column, as 0 for a bias that is free; needs
-             `centred`. For L-BFGS alone. None: 1 everywhere
+    Parameters
+    ----------
+    rows
+        Z, (B, n, D).
+    labels, weights
+        (B, n), of the samples.
+    num_classes, ridge
+        C, and the strength of the penalty.
+    centred
+        All W sum to zero over classes, as minimisers do: their logits and their gradients then do as well, and the last
+        class needs no product.
+    gram
+        About the mean of z z^T over the rows, (1, D, D), or its diagonal, (1, 1, D), for `rough_inverse`; a bad one
+        costs iterations, not accuracy. None: computed from all rows.
+    chunks
+        Rows that `evaluate` works on at once, so that they are read while they are in the cache; rows in none of them
+        must have no weight. None: all rows at once.
+    shares
+        (B, D), or (1, D) where problems share them: of the ridge, by column, as 0 for a bias that is free; needs
+        `centred`. For L-BFGS alone. None: 1 everywhere.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> from transferrisk.solvers import Newton
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> Newton().minimise(loss, torch.zeros(1, 2, 4)).converged
+    tensor([True])
     """
 
-    rows: Tensor  # (B, n, D)
-    labels: Tensor  # (B, n)
-    weights: Tensor  # (B, n)
+    rows: Tensor
+    labels: Tensor
+    weights: Tensor
     num_classes: int
     ridge: float
     centred: bool = False
@@ -309,11 +351,24 @@ class Hessian:
 
     With G_i = diag(sqrt S_i) - S_i sqrt(S_i)^T the Jacobian is J_i = G_i G_i^T, so that H = F^T F + ridge I
     where the factor F has one row for each sample i and class k: F[(i, k), (c, :)] = sqrt(r_i) G_i[c, k] Z_i.
+
+    Attributes
+    ----------
+    rows, probabilities, weights, ridge
+        Z (B, n, D), S (B, n, C), r (B, n), and the ridge.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> loss.hessian(torch.zeros(1, 2, 4)).product(torch.ones(1, 2, 4)).shape
+    torch.Size([1, 2, 4])
     """
 
-    rows: Tensor  # (B, n, D)
-    probabilities: Tensor  # (B, n, C)
-    weights: Tensor  # (B, n)
+    rows: Tensor
+    probabilities: Tensor
+    weights: Tensor
     ridge: float
 
     @cached_property

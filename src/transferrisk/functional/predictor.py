@@ -78,12 +78,31 @@ class Fit:
 
     Why not coefficients over the rows themselves, W = A^T Z, with the Gram matrix Z Z^T: where rows are nearly equal
     and their labels are not, A is huge and cancels in A^T Z, and float32 has no digits left to give.
+
+    Attributes
+    ----------
+    loss
+        The problem.
+    basis
+        Q, (B, D, k); None: it was solved as it is.
+    reduced
+        X, (B, C, k).
+    solution
+        How well it was solved.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import fit_rows
+    >>> rows, labels = torch.randn(1, 20, 4), torch.randint(2, (1, 20))
+    >>> fit_rows(rows, labels, torch.full((1, 20), 1 / 20), num_classes=2, ridge=1e-2).solution.converged
+    tensor([True])
     """
 
-    loss: SoftmaxLoss  # on R, (B, n, k)
-    basis: Tensor | None  # Q, (B, D, k); None: R is Z, and X is W
-    reduced: Tensor  # X, (B, C, k)
-    solution: Solution  # W
+    loss: SoftmaxLoss
+    basis: Tensor | None
+    reduced: Tensor
+    solution: Solution
 
 
 def fit_rows(
@@ -99,9 +118,36 @@ def fit_rows(
 ) -> Fit:
     """Solve a batch of problems in the conventions of `linear_loss`.
 
-    space  "predictor" takes rows as they are (d x C), "sample" factors them first (n x C). "auto" factors where
-           products with the rows are what takes the time: on a CPU, when that at least halves them. On a GPU the small
-           products cost their launch, whatever their size
+    Parameters
+    ----------
+    rows
+        Z, (B, n, D).
+    labels, weights
+        (B, n), of the samples.
+    num_classes, ridge
+        C, and the strength of the penalty.
+    solver
+        None: Newton to convergence.
+    space
+        "predictor" takes rows as they are (d x C), "sample" factors them first (n x C). "auto" factors where products
+        with the rows are what takes the time: on a CPU, when that at least halves them. On a GPU the small products
+        cost their launch, whatever their size.
+    start
+        (B, C, D) where the search starts; None: at zero.
+
+    Returns
+    -------
+    Fit
+        The predictors and how they were found.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import fit_rows
+    >>> rows, labels = torch.randn(1, 20, 4), torch.randint(2, (1, 20))
+    >>> fit = fit_rows(rows, labels, torch.full((1, 20), 1 / 20), num_classes=2, ridge=1e-2)
+    >>> fit.solution.value.shape
+    torch.Size([1, 2, 4])
     """
     if convert("space", space, SpaceName) == "auto":
         space = "sample" if rows.device.type == "cpu" and 2 * rows.shape[1] <= rows.shape[2] else "predictor"
@@ -130,6 +176,30 @@ def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None
 
     v, and so h, need not lie in the span of the rows. A maps the span to itself and is ridge times the identity on what
     is orthogonal to it, so the two are solved apart. `solver` is conjugate gradients unless given.
+
+    Parameters
+    ----------
+    fit
+        The predictors, as `fit_rows` gives them.
+    cotangent
+        v, (B, C, D).
+    solver
+        None: conjugate gradients.
+
+    Returns
+    -------
+    tuple[Tensor, Solution]
+        The gradient (B, n, D), and how A h = v was solved.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import fit_rows, implicit_vjp
+    >>> rows, labels = torch.randn(1, 20, 4), torch.randint(2, (1, 20))
+    >>> fit = fit_rows(rows, labels, torch.full((1, 20), 1 / 20), num_classes=2, ridge=1e-2)
+    >>> gradient, solution = implicit_vjp(fit, torch.ones(1, 2, 4))
+    >>> gradient.shape
+    torch.Size([1, 20, 4])
     """
     loss, basis = fit.loss, fit.basis
     hessian = loss.hessian(fit.reduced)
@@ -155,14 +225,39 @@ def solve_predictor(
     space: SpaceName = "auto",
     start: Tensor | None = None,
 ) -> Solution:
-    """argmin over W of the mean cross-entropy of W on (features, labels) + ridge/2 |W|^2.
-
-    features       (n, d) or, for several environments at once, (B, n, d)
-    labels         (n,) or (B, n) integers in 0..num_classes-1
-    sample_weight  (n,) or (B, n), scaled to sum to one; 0 for the padding of environments of unequal size
-    start          (C, d + 1) or (B, C, d + 1); a solver that converges is only faster for it
+    """Solve argmin over W of the mean cross-entropy of W on (features, labels) + ridge/2 |W|^2.
 
     Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
+
+    Parameters
+    ----------
+    features
+        (n, d) or, for several environments at once, (B, n, d).
+    labels
+        (n,) or (B, n) integers in 0..num_classes-1.
+    num_classes, ridge
+        C, and the strength of the penalty.
+    sample_weight
+        (n,) or (B, n), scaled to sum to one; 0 for the padding of environments of unequal size.
+    solver
+        A minimiser of `transferrisk.solvers`; None: Newton to convergence.
+    space
+        Where it is solved, see `fit_rows`.
+    start
+        (C, d + 1) or (B, C, d + 1); a solver that converges is only faster for it.
+
+    Returns
+    -------
+    Solution
+        A `Solution` whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import solve_predictor
+    >>> solution = solve_predictor(torch.randn(60, 5), torch.randint(2, (60,)), num_classes=2, ridge=1e-3)
+    >>> solution.value.shape, bool(solution.converged)
+    (torch.Size([2, 6]), True)
     """
     if solver is not None:
         check_solver("solver", solver, "minimise")
@@ -199,9 +294,27 @@ def optimal_predictor(
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
 ) -> Tensor:
-    """The value of `solve_predictor`; where float32 does not reach it, float64 does, at the cost of a second try.
+    """Return the optimal linear predictor: the value of `solve_predictor`.
 
-    Unless the solver's number of iterations is fixed, a ConvergenceWarning says when neither has.
+    Where float32 does not reach it, float64 does, at the cost of a second try. Unless the solver's number of iterations
+    is fixed, a ConvergenceWarning says when neither has.
+
+    Parameters
+    ----------
+    features, labels, num_classes, ridge, sample_weight, solver, space
+        See `solve_predictor`.
+
+    Returns
+    -------
+    Tensor
+        W, (C, d + 1) or (B, C, d + 1), bias last.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import optimal_predictor
+    >>> optimal_predictor(torch.randn(60, 5), torch.randint(3, (60,)), num_classes=3, ridge=1e-3).shape
+    torch.Size([3, 6])
     """
     check_tensors(features=features)
     fixed = solver is not None and getattr(solver, "fixed", False)

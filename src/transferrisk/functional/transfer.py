@@ -115,14 +115,38 @@ def group(
 
 @dataclass(frozen=True)
 class Transfer:
-    """The result of one evaluation of the transfer risk."""
+    """The result of one evaluation of the transfer risk.
 
-    risk: Tensor  # scalar; carries the gradient
-    matrix: Tensor  # (m, E) M[Q, P], detached; nan where Q or P is absent
-    weights: Tensor  # (m, E) a_P(Q) that was used
-    solution: Solution  # W(Q), (m, C, D)
-    inverse: Solution | None  # h_Q, (m, C, D); None where no implicit gradient was asked for
-    moved: Tensor | None = None  # (m, E) the weights after a step of exponentiated gradient, where that came along
+    Attributes
+    ----------
+    risk
+        Scalar; carries the gradient.
+    matrix
+        (m, E) M[Q, P], detached; nan where Q or P is absent.
+    weights
+        (m, E) a_P(Q) that was used.
+    solution
+        W(Q), (m, C, D).
+    inverse
+        h_Q, (m, C, D); None where no implicit gradient was asked for.
+    moved
+        (m, E) the weights after a step of exponentiated gradient, where that came along.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import transfer_risk
+    >>> found = transfer_risk(torch.randn(60, 5), torch.randint(2, (60,)), torch.arange(60) % 3, 3, 2, ridge=1e-2)
+    >>> found.matrix.shape, found.risk.shape
+    (torch.Size([3, 3]), torch.Size([]))
+    """
+
+    risk: Tensor
+    matrix: Tensor
+    weights: Tensor
+    solution: Solution
+    inverse: Solution | None
+    moved: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> Transfer:
         """The same, of another floating type; the gradient passes."""
@@ -137,18 +161,72 @@ class Transfer:
 
 
 def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
-    """Sum-sum: the same weight for every environment but Q."""
+    """Return the same weight for every environment but Q (sum-sum).
+
+    Parameters
+    ----------
+    matrix, counted
+        M[Q, P] (m, E), and which pairs count, (m, E) bool.
+
+    Returns
+    -------
+    Tensor
+        (m, E), zero where a pair does not count.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import uniform_weights
+    >>> uniform_weights(torch.tensor([[0.1, 0.5, 0.3]]), torch.tensor([[False, True, True]]))
+    tensor([[0.0000, 0.5000, 0.5000]])
+    """
     return counted.to(matrix.dtype) / counted.sum(-1, keepdim=True).clamp(min=1)
 
 
 def worst_weights(matrix: Tensor, counted: Tensor) -> Tensor:
-    """Sum-sup, exactly: all weight on the environment with the largest loss."""
+    """Return all weight on the environment with the largest loss (sum-sup, exactly).
+
+    Parameters
+    ----------
+    matrix, counted
+        M[Q, P] (m, E), and which pairs count, (m, E) bool.
+
+    Returns
+    -------
+    Tensor
+        (m, E), zero where a pair does not count.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import worst_weights
+    >>> worst_weights(torch.tensor([[0.1, 0.5, 0.3]]), torch.tensor([[False, True, True]]))
+    tensor([[0., 1., 0.]])
+    """
     worst = torch.where(counted, matrix, -torch.inf).argmax(-1, keepdim=True)
     return torch.zeros_like(matrix).scatter_(-1, worst, 1.0) * counted
 
 
 def given_weights(alpha: Tensor) -> WeightRule:
-    """The weights alpha (m, E), shared out among the environments that are present."""
+    """Return a rule with the weights alpha, shared out among the environments that are present.
+
+    Parameters
+    ----------
+    alpha
+        (m, E).
+
+    Returns
+    -------
+    WeightRule
+        A rule that `transfer_risk` takes as `weights`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import given_weights
+    >>> given_weights(torch.tensor([[0.0, 0.25, 0.75]]))(torch.ones(1, 3), torch.tensor([[False, True, True]]))
+    tensor([[0.0000, 0.2500, 0.7500]])
+    """
 
     def rule(matrix: Tensor, counted: Tensor) -> Tensor:
         kept = torch.where(counted, alpha.to(matrix.dtype), 0)
@@ -158,11 +236,32 @@ def given_weights(alpha: Tensor) -> WeightRule:
 
 
 def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: Tensor) -> Tensor:
-    """One step of exponentiated gradient ascent on a simplex, over the last dimension (eq. 3 of the paper).
+    """Take a step of exponentiated gradient ascent on a simplex, over the last dimension (eq. 3 of the paper).
 
     weights_i <- weights_i exp(rate gains_i), normalised. Only entries in `moved` take part: they share the
     mass they had, and the others keep theirs, so an absent environment neither gains nor loses. No weight falls below
     `LEAST_WEIGHT`, from where it can come back; from zero it could not.
+
+    Parameters
+    ----------
+    weights, gains
+        (..., E), a point of the simplex in each row, and what each entry would gain.
+    rate
+        Of the step.
+    moved
+        (..., E) bool, the entries that take part.
+
+    Returns
+    -------
+    Tensor
+        The new weights.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import exponentiated_gradient
+    >>> exponentiated_gradient(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]), 1.0, torch.tensor([True, True]))
+    tensor([0.2689, 0.7311])
     """
     mass = torch.where(moved, weights, 0).sum(-1, keepdim=True)
     logits = torch.where(moved, weights.clamp(min=LEAST_WEIGHT).log() + rate * gains, -torch.inf)
@@ -249,18 +348,53 @@ def transfer_risk(
     capacity: int | None = None,
     sample_weights: Tensor | None = None,
 ) -> Transfer:
-    """Transfer risk of features (n, d) with labels (n,) and environment index (n,) in 0..E-1.
-
-    queries            (m,) the environments Q to average over; None: all
-    gradient_matching  lambda, the factor of the implicit gradient; 0 leaves the direct one alone
-    bound              keeps the implicit gradient's norm at most this multiple of the direct one's
-    implicit           how H^-1 v is solved; None: conjugate gradients to rounding level
-    start              (C, D) where the search for every W(Q) starts
-    capacity           see `group`
-    sample_weights     (n,) how much each sample counts within its environment; None: all the same
+    """Return the transfer risk of features, with its exact gradient.
 
     The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
     again. Labels and index are taken as they are; a sample whose label or index is out of range makes the risk nan.
+
+    Parameters
+    ----------
+    features, labels
+        (n, d), and (n,) in 0..C-1.
+    index
+        (n,) the environment of each sample, 0..E-1.
+    num_environments, num_classes
+        E and C.
+    ridge
+        Strength of the penalty.
+    weights
+        How P is chosen, given Q: `worst_weights`, `uniform_weights` or `given_weights`.
+    gradient_matching
+        Lambda, the factor of the implicit gradient; 0 leaves the direct one alone.
+    bound
+        Keeps the implicit gradient's norm at most this multiple of the direct one's.
+    queries
+        (m,) the environments Q to average over; None: all.
+    solver, space
+        See `solve_predictor`.
+    implicit
+        How H^-1 v is solved; None: conjugate gradients to rounding level.
+    start
+        (C, D) where the search for every W(Q) starts.
+    capacity
+        See `group`.
+    sample_weights
+        (n,) how much each sample counts within its environment; None: all the same.
+
+    Returns
+    -------
+    Transfer
+        Risk, matrix and weights, and how well the predictors were solved.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import transfer_risk
+    >>> features = torch.randn(60, 5, requires_grad=True)
+    >>> transfer_risk(features, torch.randint(2, (60,)), torch.arange(60) % 3, 3, 2, ridge=1e-2).risk.backward()
+    >>> features.grad.shape
+    torch.Size([60, 5])
     """
     ridge = convert("ridge", ridge, Positive)
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
@@ -309,10 +443,35 @@ def transfer_matrix(
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
 ) -> Tensor:
-    """M[Q, P], (E, E): cross-entropy on P (column) of the predictor fitted on Q (row), ids in sorted order.
+    """Return M[Q, P]: the cross-entropy on P (column) of the predictor fitted on Q (row).
 
     Where float32 does not reach the predictors, float64 does, at the cost of a second try; unless the solver's number
     of iterations is fixed, a ConvergenceWarning says when neither has.
+
+    Parameters
+    ----------
+    features, labels
+        (n, d), and (n,) in 0..C-1.
+    environments
+        (n,) any integers.
+    num_classes
+        C; None: the largest label + 1.
+    ridge
+        Strength of the penalty.
+    solver, space
+        See `solve_predictor`.
+
+    Returns
+    -------
+    Tensor
+        (E, E), ids in sorted order, without a gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import transfer_matrix
+    >>> transfer_matrix(torch.randn(60, 5), torch.randint(2, (60,)), torch.arange(60) % 3, ridge=1e-2).shape
+    torch.Size([3, 3])
     """
     check_shapes(features, labels, environments)
     if solver is not None:

@@ -39,7 +39,23 @@ def timm_names() -> list[str]:
 
 
 def backbone_at_hand(name: str) -> str:
-    """The backbone itself if its ImageNet weights can be had, else the one whose weights pip has installed."""
+    """Return the backbone itself if its ImageNet weights can be had, else the one whose weights pip has installed.
+
+    Parameters
+    ----------
+    name
+        Of a backbone.
+
+    Returns
+    -------
+    str
+        The name of the one to take.
+
+    Examples
+    --------
+    >>> from transferrisk.models import backbone_at_hand
+    >>> name = backbone_at_hand("resnet18")
+    """
     if find_spec("timm") is None or find_spec(LITE_PACKAGE) is None or _in_cache(name) or _hub_answers():
         return name
     return LITE

@@ -13,10 +13,31 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class Classifier(nn.Module):
-    """w_all o Phi: `featurise` gives Phi(x), (n, d); calling it gives logits, (n, C).
+    """A featuriser with a linear head: w_all o Phi.
 
-    autocast  the type Phi computes in, by autocast; None: that of its weights. Features come back in float32, so
-              that the head and whatever is computed from them keep full precision
+    `featurise` gives Phi(x), (n, d); calling it gives logits, (n, C).
+
+    Parameters
+    ----------
+    featuriser
+        Phi, a module from inputs to features (n, d).
+    num_features, num_classes
+        d and C.
+
+    Attributes
+    ----------
+    autocast
+        The type Phi computes in, by autocast; None: that of its weights. Features come back in float32, so that the
+        head and whatever is computed from them keep full precision.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(nn.Linear(5, 8), num_features=8, num_classes=3)
+    >>> model(torch.randn(4, 5)).shape, model.featurise(torch.randn(4, 5)).shape
+    (torch.Size([4, 3]), torch.Size([4, 8]))
     """
 
     autocast: torch.dtype | None = None
@@ -45,7 +66,22 @@ class Classifier(nn.Module):
 
 
 class Normalise(nn.Module):
-    """(x - mean) / std by channel, (n, c, h, w). Both are buffers: they move and are saved with the network."""
+    """Subtract a mean and divide by a deviation, by channel of images (n, c, h, w).
+
+    Both are buffers: they move and are saved with the network.
+
+    Parameters
+    ----------
+    mean, std
+        One number for each channel.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.models import Normalise
+    >>> float(Normalise([0.5], [0.25])(torch.ones(1, 1, 2, 2)).mean())
+    2.0
+    """
 
     mean: Tensor
     std: Tensor
@@ -63,6 +99,20 @@ def freeze_batch_norm(module: nn.Module) -> None:
     """Until the next `train()`, let batch norm inside use its running statistics and leave them as they are.
 
     Scale and shift go on training. A `Featuriser` with `frozen` set does this after every `train()`.
+
+    Parameters
+    ----------
+    module
+        With batch norm somewhere inside.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.models import freeze_batch_norm
+    >>> network = nn.Sequential(nn.BatchNorm1d(3))
+    >>> freeze_batch_norm(network)
+    >>> network[0].training
+    False
     """
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
@@ -70,10 +120,26 @@ def freeze_batch_norm(module: nn.Module) -> None:
 
 
 class Featuriser(nn.Sequential):
-    """Inputs in the form of the data layer to features, (n, ...) to (n, d): a network, and its inputs' normalisation.
+    """A network from inputs in the form of the data layer to features, with its inputs' normalisation.
 
     Invariant: while `frozen`, no batch norm inside is ever in training mode, whoever calls `train()`. The flag is
     part of the state dict (as a tensor), so a network read back from a file stays as frozen as it was.
+
+    Parameters
+    ----------
+    network
+        (n, ...) to (n, d).
+    normalise
+        None: inputs stay as they are.
+    frozen
+        Batch norm keeps its statistics.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.models import Featuriser
+    >>> Featuriser(nn.BatchNorm1d(3), frozen=True).train().network.training
+    False
     """
 
     network: nn.Module
@@ -101,6 +167,24 @@ class OnFrozen(Classifier):
     """A classifier of the standardised features of a fixed backbone, whose own head is left out.
 
     Invariant: the backbone takes no gradient and is in evaluation mode, also after `train()` of the classifier.
+
+    Parameters
+    ----------
+    backbone
+        Whose features are taken.
+    top
+        The classifier of these features.
+    standardise
+        From the backbone's features to the inputs of `top`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from transferrisk.models import Classifier, OnFrozen
+    >>> model = OnFrozen(Classifier(nn.Linear(9, 4), 4, 10), Classifier(nn.Linear(4, 3), 3, 2), nn.Identity())
+    >>> model(torch.randn(5, 9)).shape
+    torch.Size([5, 2])
     """
 
     def __init__(self, backbone: Classifier, top: Classifier, standardise: nn.Module) -> None:
@@ -122,7 +206,27 @@ CHUNK_BYTES = {"cuda": 2**27, "cpu": 2**25}  # and no more than this of them: th
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Disable gradients, dropout and moving statistics for the block; the mode of the model is restored afterwards."""
+    """Disable gradients, dropout and moving statistics for the block; the mode of the model is restored afterwards.
+
+    Parameters
+    ----------
+    model
+        The module.
+
+    Returns
+    -------
+    Iterator[None]
+        A context manager.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.models import evaluation_mode
+    >>> model = nn.Dropout().train()
+    >>> with evaluation_mode(model):
+    ...     model.training
+    False
+    """
     was_training = model.training
     model.eval()
     try:
@@ -138,12 +242,32 @@ def features_of(
     count: int,
     on_rows: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Phi(x) of `count` inputs, (count, d), in evaluation mode, computed in chunks.
+    """Compute Phi(x) of `count` inputs, in evaluation mode and in chunks.
 
-    batch    gives inputs by their positions
-    on_rows  called with how many are done, and how many there are
+    Parameters
+    ----------
+    model
+        The classifier.
+    batch
+        Gives inputs by their positions.
+    count
+        How many inputs there are.
+    on_rows
+        Called with how many are done, and how many there are.
 
-    >>> features = features_of(model, data.batch, len(data))
+    Returns
+    -------
+    Tensor
+        (count, d).
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.data import load_splits
+    >>> from transferrisk.models import Classifier, features_of
+    >>> data = load_splits("gaussian").test
+    >>> features_of(Classifier(nn.Linear(15, 8), 8, 2), data.batch, len(data)).shape[1]
+    8
     """
     device = model.head.weight.device
     most = CHUNK_BYTES.get(device.type, CHUNK_BYTES["cpu"])

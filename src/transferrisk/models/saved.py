@@ -81,9 +81,27 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 class SavedModel:
     """A model and what is known of it.
 
-    backbone      its name, as `build_model` takes it; "": a network of the caller's own, which only they can build
-    environments  those it was trained in
-    about         how it came about, in the types of JSON: the `TrainSpec`, the encoder of a table, ...
+    Parameters
+    ----------
+    network
+        The classifier, on the CPU.
+    backbone
+        Its name, as `build_model` takes it; "": a network of the caller's own, which only they can build.
+    input_shape
+        Of one input.
+    classes
+        Names of the classes, by number.
+    environments
+        Those it was trained in.
+    about
+        How it came about, in the types of JSON: the `TrainSpec`, the encoder of a table, ...
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.models import Classifier, SavedModel
+    >>> network = Classifier(nn.Linear(5, 8), num_features=8, num_classes=2)
+    >>> saved = SavedModel(network, "", (5,), ("no", "yes"), ("north", "south"))
     """
 
     network: Classifier
@@ -95,7 +113,25 @@ class SavedModel:
 
 
 def save_model(folder: Path, saved: SavedModel) -> None:
-    """Write the model into a folder, in place of the one that is there."""
+    """Write the model into a folder, in place of the one that is there.
+
+    Parameters
+    ----------
+    folder
+        Where it goes.
+    saved
+        The model.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.models import SavedModel, build_model, save_model
+    >>> folder = Path(mkdtemp())
+    >>> save_model(folder, SavedModel(build_model("mlp:8", 2, (5,)), "mlp:8", (5,), ("no", "yes"), ("north", "south")))
+    >>> sorted(path.name for path in folder.iterdir())
+    ['model.json', 'model.safetensors']
+    """
     header = {
         "backbone": saved.backbone,
         "input_shape": saved.input_shape,
@@ -108,9 +144,29 @@ def save_model(folder: Path, saved: SavedModel) -> None:
 
 
 def load_model_folder(folder: Path | str, network: Classifier | None = None) -> SavedModel:
-    """The model in a folder, on the CPU and in evaluation mode.
+    """Read the model in a folder, on the CPU and in evaluation mode.
 
-    network  takes the weights; None: it is built as the folder describes it
+    Parameters
+    ----------
+    folder
+        That `save_model`, `trm fit` or `trm train` wrote.
+    network
+        Takes the weights; None: it is built as the folder describes it.
+
+    Returns
+    -------
+    SavedModel
+        The model.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.models import SavedModel, build_model, load_model_folder, save_model
+    >>> folder = Path(mkdtemp())
+    >>> save_model(folder, SavedModel(build_model("mlp:8", 2, (5,)), "mlp:8", (5,), ("no", "yes"), ("north", "south")))
+    >>> load_model_folder(folder).classes
+    ('no', 'yes')
     """
     path = _weights_of(folder)
     tensors, header = read_tensors(path)

@@ -43,7 +43,25 @@ RUN_KEYS = ("algorithm", "seed")  # tell runs apart where one file holds the rec
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Append the lines of one evaluation, and return when they are on the disk."""
+    """Append the records of one evaluation to a file, and return when they are on the disk.
+
+    Parameters
+    ----------
+    path
+        A file of JSON lines.
+    records
+        What to append.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.results import append_records, read_records
+    >>> path = Path(mkdtemp()) / "records.jsonl"
+    >>> append_records(path, [{"step": 1, "part": "test", "accuracy": 0.5}])
+    >>> read_records(path)
+    [{'step': 1, 'part': 'test', 'accuracy': 0.5}]
+    """
     with path.open("a", encoding="utf-8") as file:
         for record in records:
             file.write(f"{dumps(record)}\n")
@@ -52,7 +70,30 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def keep_records(path: Path, count: int) -> list[Record]:
-    """The first `count` records; whatever else the file holds, such as half a line, is removed from it."""
+    """Keep the first records of a file, and remove whatever else it holds, such as half a line.
+
+    Parameters
+    ----------
+    path
+        A file of JSON lines.
+    count
+        How many to keep.
+
+    Returns
+    -------
+    list[Record]
+        The records.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.results import append_records, keep_records
+    >>> path = Path(mkdtemp()) / "records.jsonl"
+    >>> append_records(path, [{"step": 1}, {"step": 2}])
+    >>> keep_records(path, 1)
+    [{'step': 1}]
+    """
     content = path.read_bytes() if path.exists() else b""
     lines = content.splitlines(keepends=True)[:count]
     if len(lines) < count:
@@ -66,7 +107,28 @@ def keep_records(path: Path, count: int) -> list[Record]:
 
 
 def read_records(path: Path | str) -> list[Record]:
-    """All records of a file; a line that is not a record is an error that names it."""
+    """Read all records of a file; a line that is not a record is an error that names it.
+
+    Parameters
+    ----------
+    path
+        A file of JSON lines.
+
+    Returns
+    -------
+    list[Record]
+        The records.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.results import read_records
+    >>> path = Path(mkdtemp()) / "records.jsonl"
+    >>> _ = path.write_text('{"step": 1}')
+    >>> read_records(path)
+    [{'step': 1}]
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{readable(path)} does not exist: nothing was recorded there")
@@ -79,7 +141,26 @@ def records_bytes(records: Iterable[Record]) -> bytes:
 
 
 def records_table(runs: Iterable[tuple[Mapping[str, Any], Sequence[Record]]]) -> pd.DataFrame:
-    """One line for each record, after the columns of its run; where both have a name, the record's is "result.NAME"."""
+    """Return a table with one line for each record, after the columns of its run.
+
+    Where both have a name, the record's is "result.NAME".
+
+    Parameters
+    ----------
+    runs
+        The columns of each run, and its records.
+
+    Returns
+    -------
+    pd.DataFrame
+        The table.
+
+    Examples
+    --------
+    >>> from transferrisk.results import records_table
+    >>> list(records_table([({"method": "TRM", "seed": 0}, [{"step": 1, "accuracy": 0.5}])]))
+    ['method', 'seed', 'step', 'accuracy']
+    """
     import pandas as pd
 
     pairs = [(about, record) for about, records in runs for record in records]
@@ -92,7 +173,24 @@ def records_table(runs: Iterable[tuple[Mapping[str, Any], Sequence[Record]]]) ->
 
 
 def table_bytes(table: pd.DataFrame) -> bytes:
-    """The table as a Parquet file."""
+    """Return the table as a Parquet file.
+
+    Parameters
+    ----------
+    table
+        The table.
+
+    Returns
+    -------
+    bytes
+        The content of the file.
+
+    Examples
+    --------
+    >>> from transferrisk.results import records_table, table_bytes
+    >>> table_bytes(records_table([({"method": "TRM"}, [{"step": 1}])]))[:4]
+    b'PAR1'
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -103,7 +201,27 @@ def table_bytes(table: pd.DataFrame) -> bytes:
 
 
 def read_table(source: Path | bytes, where: str = "") -> pd.DataFrame:
-    """The table of a Parquet file, or of its content; `where` is what a message calls it."""
+    """Read the table of a Parquet file, or of its content.
+
+    Parameters
+    ----------
+    source
+        The file, or its content.
+    where
+        What a message calls it.
+
+    Returns
+    -------
+    pd.DataFrame
+        The table.
+
+    Examples
+    --------
+    >>> from transferrisk.results import read_table, records_table, table_bytes
+    >>> table = records_table([({"method": "TRM"}, [{"step": 1, "accuracy": 0.5}])])
+    >>> len(read_table(table_bytes(table)))
+    1
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -72,7 +72,28 @@ VALUES = {
 
 
 def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -> float:
-    """The mean over the environments of a part, each counting the same; nan where one of them has no value."""
+    """Return the mean over the environments of a part, each counting the same; nan where one of them has no value.
+
+    Parameters
+    ----------
+    records
+        Of one evaluation.
+    part
+        "train", "training_domain", "test_domain" or "test".
+    column
+        What to average.
+
+    Returns
+    -------
+    float
+        The mean.
+
+    Examples
+    --------
+    >>> from transferrisk.results import mean_score
+    >>> mean_score([{"part": "test", "environment": "a", "accuracy": 0.5}], "test")
+    0.5
+    """
     total, count = 0.0, 0
     for record in records:
         if record.get("part") == part:
@@ -83,10 +104,28 @@ def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -
 
 
 def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
-    """Run -> the step of the evaluation that counts.
+    """Return the step of the evaluation that counts, for each run.
 
     `table` has the columns run, step, part and accuracy: a data frame, or lists by name. Runs without an accuracy on
     the rule's validation data are left out.
+
+    Parameters
+    ----------
+    table
+        With the columns run, step, part and accuracy: a data frame, or lists by name.
+    rule
+        "training_domain", "test_domain" or "last".
+
+    Returns
+    -------
+    dict[Any, int]
+        Run -> step.
+
+    Examples
+    --------
+    >>> from transferrisk.results import selected_steps
+    >>> selected_steps({"run": ["a", "a"], "step": [1, 2], "part": ["test", "test"], "accuracy": [0.1, 0.2]}, "last")
+    {'a': 2}
     """
     if rule not in RULES:
         raise InputError(f"a selection rule must be one of {', '.join(RULES)}, got {rule!r}")
@@ -110,7 +149,27 @@ def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
 
 
 def select(records: Sequence[Record], rule: str) -> list[Record]:
-    """The records of the one evaluation of a run that counts; none where nothing was recorded to select it by."""
+    """Select the records of the one evaluation of a run that counts; none where nothing was recorded to select it by.
+
+    Parameters
+    ----------
+    records
+        Of a run.
+    rule
+        "training_domain", "test_domain" or "last".
+
+    Returns
+    -------
+    list[Record]
+        The records of one evaluation.
+
+    Examples
+    --------
+    >>> from transferrisk.results import select
+    >>> records = [{"step": step, "part": "training_domain", "accuracy": a} for step, a in ((1, 0.9), (2, 0.7))]
+    >>> select(records, "training_domain")[0]["step"]
+    1
+    """
     table: dict[str, list[Any]] = {"run": [""] * len(records)}
     for column in ("step", "part", "accuracy"):
         table[column] = list(map(methodcaller("get", column), records))
@@ -119,10 +178,32 @@ def select(records: Sequence[Record], rule: str) -> list[Record]:
 
 
 def values_at_selected(table: pd.DataFrame, rule: str, values: Sequence[str]) -> pd.DataFrame:
-    """A line for each run of a table of records, at the evaluation that counts.
+    """Return a line for each run of a table of records, at the evaluation that counts.
 
     Its columns are `run`, `done` (True), `validation` (the accuracy by which points of a grid are compared), and the
     values, in the units that are printed; nan where a run has none.
+
+    Parameters
+    ----------
+    table
+        Of records.
+    rule
+        "training_domain", "test_domain" or "last".
+    values
+        Names of the values.
+
+    Returns
+    -------
+    pd.DataFrame
+        One line a run.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from transferrisk.results import values_at_selected
+    >>> row = {"run": "a", "step": 1, "part": "test", "environment": "x", "samples": 9, "accuracy": 0.5}
+    >>> values_at_selected(pd.DataFrame([row]), "last", ["accuracy"])["accuracy"].tolist()
+    [50.0]
     """
     import pandas as pd
 
@@ -138,7 +219,28 @@ def values_at_selected(table: pd.DataFrame, rule: str, values: Sequence[str]) ->
 
 
 def value_by_evaluation(table: pd.DataFrame, name: str) -> pd.Series:
-    """A value at every evaluation, by run and step, in the units that are printed."""
+    """Return a value at every evaluation, by run and step, in the units that are printed.
+
+    Parameters
+    ----------
+    table
+        Of records.
+    name
+        Of the value, one of `VALUES`.
+
+    Returns
+    -------
+    pd.Series
+        The values.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from transferrisk.results import value_by_evaluation
+    >>> row = {"run": "a", "step": 1, "part": "test", "environment": "x", "samples": 9, "accuracy": 0.5}
+    >>> value_by_evaluation(pd.DataFrame([row]), "accuracy").tolist()
+    [50.0]
+    """
     value = VALUES[name]
     return value.factor * _by_evaluation(table, value.columns or (name,), value.part, value.over)
 
@@ -164,10 +266,26 @@ def validation_part(rule: str) -> str:
 
 
 def best_point(scores: Mapping[str, Sequence[float]]) -> str:
-    """The point of a grid that counts, from the validation accuracies of its finished runs, nan where one has none.
+    """Choose the point of a grid that counts, by the validation accuracies of its finished runs.
 
     Points with the most accuracies come first, so that a lucky seed does not win against a mean over several; among
     these the highest mean wins, then the most finished runs, then the first.
+
+    Parameters
+    ----------
+    scores
+        Point -> accuracies, nan where a run has none.
+
+    Returns
+    -------
+    str
+        The point.
+
+    Examples
+    --------
+    >>> from transferrisk.results import best_point
+    >>> best_point({"ridge=0.1": [0.7, 0.8], "ridge=0.01": [0.8, 0.9]})
+    'ridge=0.01'
     """
 
     def rank(point: str) -> tuple[int, float, int]:
@@ -178,13 +296,25 @@ def best_point(scores: Mapping[str, Sequence[float]]) -> str:
 
 
 def leave_one_environment_out(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]]) -> list[int]:
-    """Positions of the runs, trained on all environments, whose settings do best on environments they left out.
+    """Return the positions of the runs whose settings do best on environments that were left out.
 
-    Each run comes with its description (the `TrainSpec` as a mapping) and its records. A run with `hold_out` was
-    trained without one of the training environments and tested on it. Runs of one problem differ in nothing but
-    `hold_out`, the algorithm's `settings` and those of the training. For each choice of settings, the accuracies on
-    what was held out are averaged over the environments; the highest wins, the first when they tie. Within a run, the
-    evaluation is selected by training-domain validation.
+    Positions are of runs that were trained on all environments.
+
+    Parameters
+    ----------
+    runs
+        The description and the records of each.
+
+    Returns
+    -------
+    list[int]
+        Positions.
+
+    Examples
+    --------
+    >>> from transferrisk.results import leave_one_environment_out
+    >>> leave_one_environment_out([])
+    []
     """
     problems: dict[str, list[int]] = {}
     for position, (about, _) in enumerate(runs):

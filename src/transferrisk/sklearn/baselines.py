@@ -121,7 +121,14 @@ def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> 
 
 
 class MajorityClassifier(Baseline):
-    """The shares of the classes, whatever the row: what every other classifier has to beat."""
+    """Predict the shares of the classes, whatever the row: what every other classifier has to beat.
+
+    Examples
+    --------
+    >>> from transferrisk.sklearn import MajorityClassifier
+    >>> MajorityClassifier().fit([[0], [1], [2], [3]], ["a", "a", "a", "b"]).predict_proba([[9]])
+    array([[0.75, 0.25]])
+    """
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -151,6 +158,16 @@ class LinearClassifier(Baseline):
     Attributes
     ----------
     ridge_ : the ridge that was chosen
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk.sklearn import LinearClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=150), np.repeat(["A", "B", "C"], 50)
+    >>> X = rng.normal(size=(150, 3)) + 2 * y[:, None]
+    >>> LinearClassifier().fit(X, y, environments=site).predict_proba(X).shape
+    (150, 2)
     """
 
     def __init__(self, ridges: Sequence[float] = RIDGES) -> None:

@@ -63,6 +63,18 @@ class BoostingClassifier(Baseline):
     Attributes
     ----------
     environment_weights_ : (E,) the last q, of the environments in sorted order
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk.sklearn import BoostingClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=150), np.repeat(["A", "B", "C"], 50)
+    >>> X = rng.normal(size=(150, 3)) + 2 * y[:, None]
+    >>> params = {"max_iter": 20}
+    >>> model = BoostingClassifier(environments_lr=0.1, params=params, random_state=0).fit(X, y, environments=site)
+    >>> model.environment_weights_.shape
+    (3,)
     """
 
     _takes_gaps = True
@@ -206,6 +218,17 @@ class LeafTransferClassifier(BoostingClassifier):
     Attributes
     ----------
     scales_ : (k,) s of each column
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk.sklearn import LeafTransferClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=150), np.repeat(["A", "B", "C"], 50)
+    >>> X = rng.normal(size=(150, 3)) + 2 * y[:, None]
+    >>> model = LeafTransferClassifier(params={"max_iter": 20}, random_state=0).fit(X, y, environments=site)
+    >>> model.scales_.shape
+    (3,)
     """
 
     def __init__(

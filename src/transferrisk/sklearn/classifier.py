@@ -75,8 +75,6 @@ class TransferRiskClassifier(
     between: the empirical risk is minimised, `algorithm_` is "erm", and an `EnvironmentWarning` says so unless that
     was asked for.
 
-    >>> TransferRiskClassifier(random_state=0).fit(X, y, environments=site).predict(X_new)
-
     Parameters
     ----------
     algorithm : str, default="trm"
@@ -128,7 +126,20 @@ class TransferRiskClassifier(
     validation_scores_ : accuracy in the held-out environments at each look; None: none were held out
     n_features_in_, feature_names_in_ : as everywhere in scikit-learn
 
-    Metadata routing: `fit` requests `environments` by itself, so Pipeline, GridSearchCV and cross_validate pass it on.
+    Notes
+    -----
+    `fit` requests `environments` by itself, so Pipeline, GridSearchCV and cross_validate pass it on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk.sklearn import TransferRiskClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=150), np.repeat(["A", "B", "C"], 50)
+    >>> X = rng.normal(size=(150, 3)) + 2 * y[:, None]
+    >>> model = TransferRiskClassifier(random_state=0).fit(X, y, environments=site)
+    >>> bool(model.score(X, y) > 0.9)
+    True
     """
 
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}

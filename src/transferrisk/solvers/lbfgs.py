@@ -30,10 +30,29 @@ _HALVINGS = 30  # of a step that is too long
 
 @dataclass(frozen=True)
 class LBFGS:
-    """Stops when a function is about `tolerance` above its minimum (None: 1e-13 in float64, 5e-7 in float32).
+    """Minimise a batch of functions by L-BFGS, with curvature where the problem offers it.
 
-    memory        pairs of steps and changes of the gradient that are kept
-    refine_after  iterations after which the problem is first asked for its curvature; None: never
+    It stops when a function is about `tolerance` above its minimum (None: 1e-13 in float64, 5e-7 in float32).
+
+    Parameters
+    ----------
+    tolerance
+        See above.
+    max_iterations
+        Iterations after which it stops in any case.
+    memory
+        Pairs of steps and changes of the gradient that are kept.
+    refine_after
+        Iterations after which the problem is first asked for its curvature; None: never.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> from transferrisk.solvers import LBFGS
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> LBFGS().minimise(loss, torch.zeros(1, 2, 4)).converged
+    tensor([True])
     """
 
     tolerance: float | None = None

@@ -26,6 +26,24 @@ class CG:
        on its neighbours.
     2. With `fixed=True` it runs `max_iterations` iterations and never looks at a value on the host, so that a whole
        training step can be captured in a CUDA graph.
+
+    Parameters
+    ----------
+    tolerance
+        Residual, relative to |rhs|, at which it stops; None: by the type.
+    max_iterations
+        Iterations after which it stops in any case.
+    fixed
+        Run all of them, and look at nothing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import Hessian
+    >>> from transferrisk.solvers import CG
+    >>> hessian = Hessian(torch.randn(1, 9, 4), torch.full((1, 9, 2), 0.5), torch.full((1, 9), 1 / 9), ridge=0.1)
+    >>> CG().solve(hessian, torch.ones(1, 2, 4)).converged
+    tensor([True])
     """
 
     tolerance: float | None = None
@@ -73,7 +91,27 @@ class CG:
 
 
 def solve_positive(matrix: Tensor, rhs: Tensor) -> Tensor:
-    """matrix^-1 rhs, for matrix (B, m, m) positive definite, rhs (B, m); a failed factorisation leaves nan."""
+    """Solve matrix x = rhs by Cholesky's factors; a failed factorisation leaves nan.
+
+    Parameters
+    ----------
+    matrix
+        (B, m, m), positive definite.
+    rhs
+        (B, m).
+
+    Returns
+    -------
+    Tensor
+        (B, m).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.solvers import solve_positive
+    >>> solve_positive(2 * torch.eye(2)[None], torch.tensor([[2.0, 4.0]]))
+    tensor([[1., 2.]])
+    """
     factor, _ = torch.linalg.cholesky_ex(matrix)
     return torch.cholesky_solve(rhs.unsqueeze(-1), factor).squeeze(-1)
 
@@ -85,7 +123,17 @@ def _report(system: System, rhs: Tensor, value: Tensor) -> Solution:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """Factors A = F^T F + ridge I itself."""
+    """Factor A = F^T F + ridge I itself.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import Hessian
+    >>> from transferrisk.solvers import Cholesky
+    >>> hessian = Hessian(torch.randn(1, 9, 4), torch.full((1, 9, 2), 0.5), torch.full((1, 9), 1 / 9), ridge=0.1)
+    >>> Cholesky().solve(hessian, torch.ones(1, 2, 4)).converged
+    tensor([True])
+    """
 
     fixed: ClassVar[bool] = False
     captures: ClassVar[bool] = True
@@ -96,9 +144,18 @@ class Cholesky:
 
 @dataclass(frozen=True)
 class Woodbury:
-    """Factors F F^T + ridge I instead, which is smaller when F has fewer rows than columns:
+    """Factor F F^T + ridge I instead of A, which is smaller when F has fewer rows than columns.
 
-    A^-1 rhs = (rhs - F^T (F F^T + ridge I)^-1 F rhs) / ridge
+        A^-1 rhs = (rhs - F^T (F F^T + ridge I)^-1 F rhs) / ridge
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import Hessian
+    >>> from transferrisk.solvers import Woodbury
+    >>> hessian = Hessian(torch.randn(1, 2, 9), torch.full((1, 2, 2), 0.5), torch.full((1, 2), 1 / 2), ridge=0.1)
+    >>> Woodbury().solve(hessian, torch.ones(1, 2, 9)).converged
+    tensor([True])
     """
 
     fixed: ClassVar[bool] = False
@@ -125,6 +182,24 @@ class Neumann:
 
     Differs from the public implementation: each power is a tensor of its own (there the running vector and the sum are
     one object, which drops a term), and a diverged sum is never returned as if it were an answer.
+
+    Parameters
+    ----------
+    terms
+        The last power i.
+    scale
+        s.
+    raises
+        Whether divergence raises, or gives nan.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import Hessian
+    >>> from transferrisk.solvers import Neumann
+    >>> hessian = Hessian(torch.zeros(1, 9, 4), torch.full((1, 9, 2), 0.5), torch.full((1, 9), 1 / 9), ridge=0.5)
+    >>> Neumann(terms=40).solve(hessian, torch.ones(1, 2, 4)).value[0, 0, 0]
+    tensor(2.)
     """
 
     fixed: ClassVar[bool] = True

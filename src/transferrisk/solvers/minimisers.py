@@ -31,14 +31,32 @@ class Newton:
     `tolerance=None` it goes on until rounding lets an iteration no longer halve the gradient, and calls the result
     converged when the gradient that is left bounds the error (`protocols.accurate`).
 
-    linear  how H p = -g is solved: by products, or by factoring H, which is faster where H is small, some 300 rows
-
     Differs from a textbook trust-region or line-search Newton:
 
     1. The candidate steps are evaluated together, without looking at them on the host; on a CPU the whole step is
        tried by itself first.
     2. Problems of a batch that are done stand still, so that an answer does not depend on its neighbours.
     3. `Newton.captured(...)` runs a fixed number of iterations and never waits for the device.
+
+    Parameters
+    ----------
+    tolerance
+        The gradient's norm, relative to the problem's scale, at which it stops; None: rounding level.
+    max_iterations
+        Iterations after which it stops in any case.
+    linear
+        How H p = -g is solved: by products, or by factoring H, which is faster where H is small, some 300 rows.
+    fixed
+        Run all of them, and look at nothing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import solve_predictor
+    >>> from transferrisk.solvers import Newton
+    >>> features, labels = torch.randn(60, 5), torch.randint(2, (60,))
+    >>> bool(solve_predictor(features, labels, 2, 1e-3, solver=Newton(tolerance=1e-6)).converged)
+    True
     """
 
     tolerance: float | None = None
@@ -111,7 +129,24 @@ class Newton:
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """Plain gradient descent: how the paper's public code finds w(Q), in 30 steps at rate 0.1."""
+    """Take steps of plain gradient descent, as the paper's public code does to find w(Q).
+
+    Parameters
+    ----------
+    steps
+        How many.
+    rate
+        Their length.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import solve_predictor
+    >>> from transferrisk.solvers import GradientDescent
+    >>> features, labels = torch.randn(60, 5), torch.randint(2, (60,))
+    >>> solve_predictor(features, labels, 2, 1e-3, solver=GradientDescent(steps=30, rate=0.1)).iterations
+    30
+    """
 
     fixed: ClassVar[bool] = True
     captures: ClassVar[bool] = True

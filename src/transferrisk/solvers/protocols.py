@@ -19,13 +19,27 @@ Product = Callable[[Tensor], Tensor]
 class Solution:
     """The last iterate of a batch of B independent problems, and how far it got.
 
-    value       (B, ...)  the last iterate
-    converged   (B,) bool whether the answer is within the solver's tolerance
-    iterations  int       iterations that were run (the largest number over the batch); (B,) where they stay on a device
-    residual    (B,)      norm of the gradient (minimisers) or of rhs - A value (linear solvers)
-
     Solvers report, callers decide: nothing is raised or hidden here. All fields but `iterations` are tensors on the
     problem's device, so that reading them is the only thing that waits for the device.
+
+    Attributes
+    ----------
+    value
+        (B, ...) the last iterate.
+    converged
+        (B,) bool whether the answer is within the solver's tolerance.
+    iterations
+        Number of iterations that were run (the largest over the batch); (B,) where they stay on a device.
+    residual
+        (B,) norm of the gradient (minimisers) or of rhs - A value (linear solvers).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import solve_predictor
+    >>> solution = solve_predictor(torch.randn(60, 5), torch.randint(2, (60,)), 2, 1e-3)
+    >>> bool(solution.converged), solution.value.shape
+    (True, torch.Size([2, 6]))
     """
 
     value: Tensor
@@ -65,10 +79,28 @@ class System(Protocol):
 
 
 class Linearisation(NamedTuple):
-    """A function to second order around a point."""
+    """A function to second order around a point.
+
+    Attributes
+    ----------
+    gradient
+        (B, C, D).
+    scale
+        (B,) the size of the terms that cancel in the gradient: tolerances are relative to it.
+    hessian
+        The second derivative, as a `System`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> loss.linearise(torch.zeros(1, 2, 4)).gradient.shape
+    torch.Size([1, 2, 4])
+    """
 
     gradient: Tensor
-    scale: Tensor  # (B,) the size of the terms that cancel in the gradient: tolerances are relative to it
+    scale: Tensor
     hessian: System
 
 
@@ -138,7 +170,25 @@ class Minimiser(Solver, Protocol):
 
 
 def euclidean(x: Tensor, y: Tensor) -> Tensor:
-    """Inner product of each pair of vectors, (B,)."""
+    """Return the inner product of each pair of vectors.
+
+    Parameters
+    ----------
+    x, y
+        (B, ...).
+
+    Returns
+    -------
+    Tensor
+        (B,).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.solvers import euclidean
+    >>> euclidean(torch.ones(2, 3), torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 1.0]]))
+    tensor([6., 1.])
+    """
     return (x * y).flatten(1).sum(1)
 
 

@@ -28,15 +28,35 @@ Extra = Literal["irm", "transfer"]
 class TrainConfig(Settings):
     """Settings of a training by SGD. The defaults are the paper's protocol for 10C-CMNIST (appendix B.3.2).
 
-    epochs          passes over the smallest environment
-    steps           number of steps, in place of the epochs
-    batch_size      samples of each environment in a step; None: every step sees all samples, however many each has
-    decay_at        share of the steps after which the rate is multiplied by decay_factor, or several; 1: never
-    evaluations     how often the model is evaluated, evenly over the steps
-    record          what evaluations measure besides accuracies and losses, on training-domain validation data: "irm"
-                    the IRMv1 penalty of each environment, "transfer" the exact transfer matrix
-    transfer_ridge  of the predictors in the recorded transfer matrix
-    augment         vary images at random in each step
+    Parameters
+    ----------
+    epochs
+        Passes over the smallest environment.
+    batch_size
+        Samples of each environment in a step; None: every step sees all samples, however many each has.
+    lr, momentum, weight_decay
+        Of SGD.
+    decay_at
+        Share of the steps after which the rate is multiplied by decay_factor, or several; 1: never.
+    decay_factor
+        What the rate is multiplied by at each of `decay_at`.
+    evaluations
+        How often the model is evaluated, evenly over the steps.
+    transfer_ridge
+        Of the predictors in the recorded transfer matrix.
+    augment
+        Vary images at random in each step.
+    record
+        What evaluations measure besides accuracies and losses, on training-domain validation data: "irm" the IRMv1
+        penalty of each environment, "transfer" the exact transfer matrix.
+    steps
+        Number of steps, in place of the epochs.
+
+    Examples
+    --------
+    >>> from transferrisk.training import TrainConfig
+    >>> TrainConfig(epochs=5).lr
+    0.1
     """
 
     epochs: Count = 10

@@ -45,7 +45,23 @@ class Followed(TransferRiskError):
 
 
 class Stopped(TransferRiskError):
-    """A training was asked to stop by a signal, and has been saved; `again` says how to go on with it."""
+    """A training was asked to stop by a signal, and has been saved; `again` says how to go on with it.
+
+    Parameters
+    ----------
+    signum
+        The signal.
+    step, total
+        Where the training was.
+    again
+        How to go on with it.
+
+    Examples
+    --------
+    >>> from transferrisk.training import Stopped
+    >>> print(Stopped(2, 30, 100))
+    interrupted at step 30 of 100; go on with: train with resume=True
+    """
 
     def __init__(self, signum: int, step: int, total: int, again: str = "train with resume=True") -> None:
         super().__init__(f"interrupted at step {step} of {total}; go on with: {again}")
@@ -55,12 +71,28 @@ class Stopped(TransferRiskError):
 
 @dataclass(frozen=True)
 class Engine:
-    """
-    fabric     Lightning's, which holds the processes
-    precision  of the featuriser; the head is in float32 in any case
-    team       the processes that share each batch
-    loaders    processes that read ahead what does not fit the device's memory
-    captured   steps are CUDA graphs, on a GPU, where that is possible
+    """The device, the precision and the processes of a training.
+
+    Parameters
+    ----------
+    fabric
+        Lightning's, which holds the processes.
+    device
+        That this process trains on.
+    precision
+        Of the featuriser; the head is in float32 in any case.
+    team
+        The processes that share each batch.
+    loaders
+        Processes that read ahead what does not fit the device's memory.
+    captured
+        Steps are CUDA graphs, on a GPU, where that is possible.
+
+    Examples
+    --------
+    >>> from transferrisk.training import Engine
+    >>> Engine.of("cpu").precision
+    'fp32'
     """
 
     fabric: Fabric

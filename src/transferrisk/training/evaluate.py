@@ -13,9 +13,31 @@ from ..results import Record
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:
-    """Samples, accuracy, loss and worst_group (the lowest accuracy in a class) by environment.
+    """Measure samples, accuracy, loss and worst_group (the lowest accuracy in a class) by environment.
 
-    `features` (n, d) are the model's own, where they are known already.
+    Parameters
+    ----------
+    model
+        The classifier.
+    data
+        What to evaluate it on.
+    features
+        (n, d), the model's own, where they are known already.
+
+    Returns
+    -------
+    dict[str, Record]
+        Environment -> its record.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.data import load_splits
+    >>> from transferrisk.models import Classifier
+    >>> from transferrisk.training import evaluate
+    >>> model = Classifier(nn.Linear(15, 8), num_features=8, num_classes=2)
+    >>> sorted(evaluate(model, load_splits("gaussian").training_domain)["environment 1"])
+    ['accuracy', 'loss', 'samples', 'worst_group']
     """
     features = features_of(model, data.batch, len(data)) if features is None else features
     with torch.no_grad():
@@ -38,7 +60,32 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
 
 
 def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, float]:
-    """IRMv1's penalty by environment: the squared slope of its risk in a scale of the logits."""
+    """Return IRMv1's penalty by environment: the squared slope of its risk in a scale of the logits.
+
+    Parameters
+    ----------
+    model
+        The classifier.
+    data
+        What to measure it on.
+    features
+        (n, d), the model's own, where they are known already.
+
+    Returns
+    -------
+    dict[str, float]
+        Environment -> penalty.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.data import load_splits
+    >>> from transferrisk.models import Classifier
+    >>> from transferrisk.training import irm_penalties
+    >>> model = Classifier(nn.Linear(15, 8), num_features=8, num_classes=2)
+    >>> list(irm_penalties(model, load_splits("gaussian").test))
+    ['far']
+    """
     features = features_of(model, data.batch, len(data)) if features is None else features
     with torch.no_grad():
         logits = model.head(features)
@@ -50,12 +97,38 @@ def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | No
 def held_out_transfer_matrix(
     model: Classifier, data: EnvironmentSet, ridge: float, features: Tensor | None = None
 ) -> Tensor:
-    """M[Q, P] of the model's features on samples it was not trained on, (E, E), on the CPU; nan where there are none.
+    """Return M[Q, P] of the model's features on samples it was not trained on.
 
     Q's predictor is fitted on every other source of Q's samples and P's loss taken on the rest of P's, so that the
     diagonal too is held out. Unlike `audit`, which takes longer to be more accurate (every sample tested once, ridges
     by cross-validation, intervals), this is one exact solve with a given ridge, on the model's device: cheap enough for
     every evaluation of a training, and the same ridge makes them comparable.
+
+    Parameters
+    ----------
+    model
+        The classifier.
+    data
+        Samples it was not trained on.
+    ridge
+        Of every predictor.
+    features
+        (n, d), the model's own, where they are known already.
+
+    Returns
+    -------
+    Tensor
+        (E, E), on the CPU; nan where an environment has no samples.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.data import load_splits
+    >>> from transferrisk.models import Classifier
+    >>> from transferrisk.training import held_out_transfer_matrix
+    >>> model = Classifier(nn.Linear(15, 8), num_features=8, num_classes=2)
+    >>> held_out_transfer_matrix(model, load_splits("gaussian").training_domain, ridge=1e-2).shape
+    torch.Size([3, 3])
     """
     features = features_of(model, data.batch, len(data)) if features is None else features
     labels, index = data.labels.to(features.device), data.environments.to(features.device)

@@ -34,12 +34,34 @@ from .watches import Watch
 class Run:
     """A training while it runs, as watches see it.
 
-    about    what decides the numbers besides the data, in the types of JSON: the `TrainSpec`
-    name     the algorithm's
-    rule     by which data an evaluation is selected
-    total    steps in all
-    history  the records so far
-    saved    where there is something to go on from, for messages; "" where nothing is saved
+    Attributes
+    ----------
+    about
+        What decides the numbers besides the data, in the types of JSON: the `TrainSpec`.
+    name
+        The algorithm's.
+    rule
+        By which data an evaluation is selected.
+    config, data, evaluate, engine
+        As `train` takes them.
+    state
+        Model, optimiser, algorithm and generators at this step.
+    total
+        Steps in all.
+    history
+        The records so far.
+    saved
+        Where there is something to go on from, for messages; "" where nothing is saved.
+
+    Examples
+    --------
+    >>> from transferrisk.training import TrainSpec, Watch, run_spec
+    >>> class Names(Watch):
+    ...     def begin(self, run):
+    ...         print(run.name, run.total)
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[Names()])
+    erm 2
     """
 
     about: Mapping[str, Any]
@@ -82,11 +104,27 @@ class Run:
 
 @dataclass(frozen=True)
 class Trained:
-    """
-    model    on the device that it was trained on, in training mode
-    history  records of the evaluations; see `results.records`
-    state    all that a further training would start from
-    rule     by which data an evaluation is selected: validation data like training's, where that was evaluated
+    """A trained model, and how it came to be.
+
+    Attributes
+    ----------
+    model
+        On the device that it was trained on, in training mode.
+    history
+        Records of the evaluations; see `results.records`.
+    state
+        All that a further training would start from.
+    rule
+        By which data an evaluation is selected: validation data like training's, where that was evaluated.
+
+    Examples
+    --------
+    >>> from transferrisk.results import mean_score
+    >>> from transferrisk.training import TrainSpec, run_spec
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu")
+    >>> 0 <= mean_score(trained.selected, "test") <= 1
+    True
     """
 
     model: Classifier
@@ -114,19 +152,48 @@ def train(
 ) -> Trained:
     """Train a model.
 
-    model     a classifier, or a function that builds one, which is called after torch's generator was seeded
-    data      the training set
-    evaluate  part -> set: what the model is evaluated on, `config.evaluations` times. Parts are train,
-              training_domain, test_domain and test
-    watch     what follows the training, such as `EarlyStopping` or `RunFolder`
-    seed      decides everything that is random
-    engine    device, precision and processes; None: one process on a CPU
-    about     what else decides the numbers, for the record and for resuming; None: what is given here
-
     A loss or weights that are not numbers raise DivergedError. Torch's precision of products is afterwards as it was.
 
-    >>> algorithm = create("trm", setting_of(data))
-    >>> trained = train(model, data, algorithm, TrainConfig(epochs=5), evaluate={"test": test})
+    Parameters
+    ----------
+    model
+        A classifier, or a function that builds one, which is called after torch's generator was seeded.
+    data
+        The training set.
+    algorithm
+        Ready to train, as `algorithms.create` gives it.
+    config
+        Epochs, batch size, rate, ...
+    evaluate
+        Part -> set: what the model is evaluated on, `config.evaluations` times. Parts are train, training_domain,
+        test_domain and test.
+    watch
+        What follows the training, such as `EarlyStopping` or `RunFolder`.
+    seed
+        Decides everything that is random.
+    engine
+        Device, precision and processes; None: one process on a CPU.
+    about
+        What else decides the numbers, for the record and for resuming; None: what is given here.
+
+    Returns
+    -------
+    Trained
+        The model, its evaluations and its state.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from transferrisk.algorithms import create
+    >>> from transferrisk.data import load_splits
+    >>> from transferrisk.models import Classifier
+    >>> from transferrisk.training import TrainConfig, setting_of, train
+    >>> splits = load_splits("gaussian")
+    >>> model = Classifier(nn.Linear(15, 8), num_features=8, num_classes=2)
+    >>> algorithm, config = create("erm", setting_of(splits.train)), TrainConfig(steps=2, evaluations=1)
+    >>> trained = train(model, splits.train, algorithm, config, evaluate={"test": splits.test})
+    >>> len(trained.history) > 0
+    True
     """
     engine = engine or Engine.of()
     name = getattr(algorithm, "name", type(algorithm).__name__)

@@ -42,14 +42,57 @@ FILES = (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION)
 
 @dataclass(frozen=True)
 class Checkpoint(Snapshot):
-    """A state as it was saved, with the description of its run and how many records had been written."""
+    """A state as it was saved, with the description of its run and how many records had been written.
+
+    Attributes
+    ----------
+    description
+        Of its run.
+    records
+        How many had been written.
+    tensors, values
+        The state of model, optimiser and algorithm.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.training import RunFolder, TrainSpec, load_checkpoint, run_spec
+    >>> folder = mkdtemp()
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[RunFolder(folder, say=None)])
+    >>> load_checkpoint(f"{folder}/last.safetensors").description["spec"]["data"]
+    'gaussian'
+    """
 
     description: Mapping[str, Any]
     records: int
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:
-    """The state in a file such as last.safetensors; a file that is damaged or something else is an InputError."""
+    """Read the state in a file such as last.safetensors.
+
+    A file that is damaged or something else is an InputError.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+
+    Returns
+    -------
+    Checkpoint
+        The state.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.training import RunFolder, TrainSpec, load_checkpoint, run_spec
+    >>> folder = mkdtemp()
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[RunFolder(folder, say=None)])
+    >>> load_checkpoint(f"{folder}/last.safetensors").records > 0
+    True
+    """
     tensors, header = read_tensors(path)
     try:
         return Checkpoint(tensors, header["values"], header["description"], int(header["records"]))
@@ -62,15 +105,34 @@ class RunFolder(Watch):
 
     SIGINT and SIGTERM finish the step, save, and raise `Stopped`. Weights that are not numbers are never saved.
 
-    folder   made when there is something to write
-    resume   go on from what is there; without it, a folder that holds a run is refused
-    every    steps between two checkpoints, besides those at evaluations; None: none besides
-    seconds  and no longer than this between two of them
-    say      told in a few words where the run stands when it begins; None: nobody is
-    again    how to go on, in the words of the caller, for messages
-
     The model is that of the evaluation that validation data like training's selects, where it is evaluated; else
     validation data like the test's; else it is the last one.
+
+    Parameters
+    ----------
+    folder
+        Made when there is something to write.
+    resume
+        Go on from what is there; without it, a folder that holds a run is refused.
+    every
+        Steps between two checkpoints, besides those at evaluations; None: none besides.
+    seconds
+        And no longer than this between two of them.
+    say
+        Told in a few words where the run stands when it begins; None: nobody is.
+    again
+        How to go on, in the words of the caller, for messages.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.training import RunFolder, TrainSpec, run_spec
+    >>> folder = Path(mkdtemp())
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[RunFolder(folder, say=None)])
+    >>> (folder / "model.safetensors").exists()
+    True
     """
 
     in_every_process = True

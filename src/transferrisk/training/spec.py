@@ -54,29 +54,62 @@ LEAST_STEPS = 100
 
 @dataclass(frozen=True)
 class TrainSpec(Settings):
-    """
-    data              a data set's name, as in `trm data list`
-    algorithm         its name in the registry
-    seed              decides everything that is random
-    test_env          the environment to test on, for sets that do not say
-    hold_out          a training environment to leave out and test on in place of `test_env`, of which nothing is used:
-                      such runs select settings by `results.leave_one_environment_out`
-    backbone          None: that of the model in `init`, else the paper's for inputs like these
-    weights           of the backbone, as `models.build_model` takes them
-    init              the folder of a saved model whose weights to begin with, in place of `weights`
-    finetune_samples  train on this many samples of the test environment, and test on the rest of it
-    augment           None: where the backbone is pretrained and the inputs are images
-    precision         None: bf16 on a GPU, fp32 elsewhere
-    shift             what differs between the environments of a synthetic set
-    bias, first_bias  its bias degrees in the second and in the first training environment
-    biases            its bias degrees in all training environments, where they are more than two
-    oracle            train on data like the test environment's
-    size, skip_bad    of images, as `data.Options` has them; label ... path likewise of the user's own files
-    content           a digest of the user's own files, by which a run on others is another run; set by `resolve`
-    categorical ...   what is said about a table's columns, as `data.Options` has it; None: nothing
-    weights_content   the same of a file of weights, or of the model in `init`
-    settings          of the algorithm, where they are not its defaults
-    training          fields of `TrainConfig` that differ from the data set's protocol, all but `augment`
+    """All that decides the numbers of a training, as plain values.
+
+    Parameters
+    ----------
+    data
+        A data set's name, as in `trm data list`.
+    algorithm
+        Its name in the registry.
+    seed
+        Decides everything that is random.
+    test_env
+        The environment to test on, for sets that do not say.
+    hold_out
+        A training environment to leave out and test on in place of `test_env`, of which nothing is used: such runs
+        select settings by `results.leave_one_environment_out`.
+    backbone
+        None: that of the model in `init`, else the paper's for inputs like these.
+    weights
+        Of the backbone, as `models.build_model` takes them.
+    init
+        The folder of a saved model whose weights to begin with, in place of `weights`.
+    finetune_samples
+        Train on this many samples of the test environment, and test on the rest of it.
+    augment
+        None: where the backbone is pretrained and the inputs are images.
+    precision
+        None: bf16 on a GPU, fp32 elsewhere.
+    shift
+        What differs between the environments of a synthetic set.
+    bias, first_bias
+        Its bias degrees in the second and in the first training environment.
+    biases
+        Its bias degrees in all training environments, where they are more than two.
+    oracle
+        Train on data like the test environment's.
+    size, skip_bad
+        Of images, as `data.Options` has them.
+    label, environment, features, path
+        Columns or arrays of the user's own files, likewise.
+    categorical, numeric, drop, schema, missing_indicators
+        What is said about a table's columns, likewise; None: nothing.
+    content
+        A digest of the user's own files, by which a run on others is another run; set by `resolve`.
+    weights_content
+        The same of a file of weights, or of the model in `init`.
+    settings
+        Of the algorithm, where they are not its defaults.
+    training
+        Fields of `TrainConfig` that differ from the data set's protocol, all but `augment`.
+
+    Examples
+    --------
+    >>> from transferrisk.training import TrainSpec
+    >>> first = TrainSpec(data="pacs", test_env="sketch", algorithm="trm", settings={"ridge": 1e-2}, seed=1)
+    >>> first.digest == TrainSpec(data="pacs", test_env="sketch", algorithm="trm", seed=1).digest
+    False
     """
 
     data: str
@@ -233,11 +266,33 @@ def run_spec(
     watch: Sequence[Watch] = (),
     progress: Progress | None = None,
 ) -> Trained:
-    """Read the data and train.
+    """Read the data of a `TrainSpec` and train.
 
-    device, devices, loaders  as `Engine.of` has them; a GPU is taken where there is one
-    data_root, lazy           where data is kept, and whether images are decoded when needed alone
-    progress                  told what is being read
+    Parameters
+    ----------
+    spec
+        What to train.
+    device, devices, loaders
+        As `Engine.of` has them; a GPU is taken where there is one.
+    data_root, lazy
+        Where data is kept, and whether images are decoded when needed alone.
+    watch
+        What follows the training, as `train` takes it.
+    progress
+        Told what is being read.
+
+    Returns
+    -------
+    Trained
+        The model, its evaluations and its state.
+
+    Examples
+    --------
+    >>> from transferrisk.training import TrainSpec, run_spec
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu")
+    >>> {"train", "test"} <= {record["part"] for record in trained.history}
+    True
     """
     spec = spec.resolve()
     splits = spec._read(data_root, lazy, progress)

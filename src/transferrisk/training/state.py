@@ -118,9 +118,26 @@ class TrainState:
 
 
 def setting_of(data: EnvironmentSet) -> Setting:
-    """The `Setting` of an algorithm for this training data.
+    """Return the facts about training data that an algorithm needs.
 
     Priors (E, C) are the share of each environment and class among samples drawn evenly from the environments.
+
+    Parameters
+    ----------
+    data
+        The training set.
+
+    Returns
+    -------
+    Setting
+        The facts.
+
+    Examples
+    --------
+    >>> from transferrisk.data import load_splits
+    >>> from transferrisk.training import setting_of
+    >>> setting_of(load_splits("gaussian").train).num_environments
+    3
     """
     counts = data.group_counts().float()
     priors = counts / counts.sum(1, keepdim=True) / len(counts)

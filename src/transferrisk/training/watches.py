@@ -33,7 +33,23 @@ OnStep = Callable[[int, int], None]
 class Watch:
     """Follows a training and does nothing; watches override what they need.
 
-    in_every_process  whether it is called in each of several processes that share a training, or in the first alone
+    Attributes
+    ----------
+    in_every_process
+        Whether it is called in each of several processes that share a training, or in the first alone.
+
+    Examples
+    --------
+    >>> from transferrisk.training import TrainSpec, Watch, run_spec
+    >>> class Count(Watch):
+    ...     steps = 0
+    ...     def after_step(self, step, total, loss):
+    ...         self.steps = step
+    >>> count = Count()
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[count])
+    >>> count.steps
+    2
     """
 
     in_every_process = False
@@ -56,7 +72,21 @@ class Watch:
 
 
 class Steps(Watch):
-    """Calls a function after each step with the number of steps done and of all."""
+    """Call a function after each step.
+
+    Parameters
+    ----------
+    on_step
+        Called with the number of steps done and of all.
+
+    Examples
+    --------
+    >>> from transferrisk.training import Steps, TrainSpec, run_spec
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[Steps(lambda done, total: print(done, "of", total))])
+    1 of 2
+    2 of 2
+    """
 
     def __init__(self, on_step: OnStep) -> None:
         self.on_step = on_step
@@ -66,7 +96,17 @@ class Steps(Watch):
 
 
 class LossCurve(Watch):
-    """Keeps the losses that were looked at: every step's on a CPU, every fiftieth on a GPU."""
+    """Keep the losses that were looked at: every step's on a CPU, every fiftieth on a GPU.
+
+    Examples
+    --------
+    >>> from transferrisk.training import LossCurve, TrainSpec, run_spec
+    >>> curve = LossCurve()
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 3, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[curve])
+    >>> len(curve.losses)
+    3
+    """
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -79,11 +119,22 @@ class LossCurve(Watch):
 
 
 class EarlyStopping(Watch):
-    """Ends a training when a part of the data has not got better for long, and restores the weights of its best.
+    """End a training when a part of the data has not got better for long, and restore the weights of its best.
 
-    part      the part of the data, which must be among those evaluated
-    patience  evaluations without a higher accuracy, or the same at a lower loss, after which training ends
-    after     the epoch from which they count: a penalty shows its effect a while after it is switched on
+    Parameters
+    ----------
+    part
+        The part of the data, which must be among those evaluated.
+    patience
+        Evaluations without a higher accuracy, or the same at a lower loss, after which training ends.
+    after
+        The epoch from which they count: a penalty shows its effect a while after it is switched on.
+
+    Examples
+    --------
+    >>> from transferrisk.training import EarlyStopping, TrainSpec, run_spec
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 4, "evaluations": 4})
+    >>> trained = run_spec(spec, device="cpu", watch=[EarlyStopping(patience=2)])
     """
 
     in_every_process = True
@@ -120,9 +171,15 @@ class EarlyStopping(Watch):
 
 
 class Progress(Watch):
-    """Shows a bar where stderr is a terminal, and prints a line for each evaluation elsewhere.
+    """Show a bar where stderr is a terminal, and print a line for each evaluation elsewhere.
 
     The settings are printed after the first step, when nothing more can be said against them.
+
+    Examples
+    --------
+    >>> from transferrisk.training import Progress, TrainSpec, run_spec
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 3, "evaluations": 1})
+    >>> trained = run_spec(spec, device="cpu", watch=[Progress()])
     """
 
     def begin(self, run: Run) -> None:
