@@ -69,6 +69,18 @@ def test_the_spurious_column_is_named():
     assert turned["scanner"].risk < 0
 
 
+def test_columns_of_noise_do_not_help():
+    """Without a column of noise the loss falls a little, as it does for a predictor that knows the truth."""
+    rng = np.random.default_rng(0)
+    X, e = rng.normal(size=(1200, 30)), rng.integers(6, size=1200)
+    y = (X[:, 0] + X[:, 1] + rng.normal(size=1200) > 0).astype(int)
+    found = column_effects(X, {f"x{i}": [i] for i in range(30)}, y, e)
+    noise = [found[f"x{i}"].loss for i in range(2, 30)]
+    assert np.mean([one.mean > 0 for one in noise]) < 0.3  # half of them, where weights are inverse variances
+    assert np.mean([one.mean > one.error for one in noise]) < 0.1
+    assert min(found[name].loss.mean for name in ("x0", "x1")) > 0.05
+
+
 def _ordered(table):
     X, y, e = table
     return X, GROUPS, y, e

@@ -45,7 +45,7 @@ _RIDGE = 1e-3  # of the predictor that gives a column its direction
 _BINS = 10  # of a number, to guess the environment by; two for each of more than five environments
 _STEPS = 50  # of Newton's method
 _TELLING = 0.25  # of the way from blind to sure guessing: beyond it, a column gives the environment away
-_ROWS = 5_000  # samples that predictors without a column are fitted to and tested on
+_ROWS = 3_000  # samples that predictors without a column are fitted to and tested on
 _WAY_OUT = "take the effect of this column as rough, or merge its rare categories"
 LEVEL, MATERIAL = 0.01, 0.3
 """A column is unstable where chance explains its differences with less than the one, in deviations above the other.
@@ -65,8 +65,8 @@ class ColumnEffect:
              included, each environment counted the same; `ColumnReport.chance` is that of blind guessing
     told_by  what gives the environment away where `guess` is a good deal above chance: "values", "categories" or
              "missing values"; "" where it is not
-    loss     held-out loss of a predictor without it, less that of one with it, pooled over environments that were
-             left out of fitting; above zero: the column helps in new environments. None: not fitted
+    loss     held-out loss of a predictor without it, less that of one with it, pooled evenly over environments that
+             were left out of fitting; above zero: the column helps in new environments. None: not fitted
     risk     the transfer risk without it, less that with it; nan: not fitted
     """
 

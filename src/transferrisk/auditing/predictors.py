@@ -150,7 +150,7 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
         again = held_out_losses(fewer, groups, fit_without_groups(fewer, groups, ridge, others, _COLUMNS_WAY_OUT))
         change = [after - before for after, before in zip(again, full, strict=True)]
         errors = [float(one.var() / len(one)) if len(one) > 1 else np.nan for one in change]
-        losses.append(pool([float(one.mean()) for one in change], errors))
+        losses.append(pool([float(one.mean()) for one in change], errors, evenly=True))
         risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, home_ridge, home)) - least)
     return Refitted(best, least, ridge, losses, risks)
 
@@ -187,8 +187,8 @@ def settle_indicators(
     environments of these rows, (n,) labels and environments, than predictors of the same ridge without them, by more
     than the standard error of the mean difference over environments. That error is taken from how much environments
     differ, but not below what the spread of their samples allows, so that a few that agree by luck do not decide.
-    Environments count the same: weighted by their errors as in `pool`, indicators of pure noise would seem to help in
-    half of all tables. Two environments are too few to tell: the indicators are left out.
+    Environments count the same: weighted by their errors, indicators of pure noise would seem to help in half of all
+    tables. Two environments are too few to tell: the indicators are left out.
     """
     if declared.others != "auto":
         return schema
@@ -207,6 +207,5 @@ def settle_indicators(
     before = held_out_losses(without, groups, predictors)
     after = held_out_losses(whole, groups, fit_without_groups(whole, groups, ridge, None, _INDICATORS_WAY_OUT))
     gains = [was - now for was, now in zip(before, after, strict=True)]
-    means, errors = np.array([(one.mean(), one.var() / len(one)) for one in gains]).T
-    error = np.sqrt(max(means.var(ddof=1), errors.mean()) / len(means))
-    return schema if means.mean() > error else bare
+    pooled = pool([one.mean() for one in gains], [one.var() / len(one) for one in gains], evenly=True)
+    return schema if pooled.mean > pooled.error else bare

@@ -14,6 +14,9 @@ mu with the variance tau^2 between environments, and y_e is what was measured th
 
 Knapp and Hartung's factor q is not taken below 1, so that environments that agree by luck do not make the mean surer
 than their errors allow (Roever et al., 2015).
+
+Where v_e is small because y_e is, as of a difference of losses, weights 1 / v_e pull the mean to zero or beyond. There
+environments are pooled evenly: u_e = 1, and error = sqrt(max(s^2, mean of v) / k) with s^2 the variance of the y_e.
 """
 
 from __future__ import annotations
@@ -104,7 +107,7 @@ class Pooled:
         return float(np.sqrt(self.tau2))
 
 
-def pool(values: Any, variances: Any, confidence: float = 0.95) -> Pooled:
+def pool(values: Any, variances: Any, confidence: float = 0.95, *, evenly: bool = False) -> Pooled:
     """Pool a value of every environment, (E,), each with its error variance, (E,), as the module says.
 
     Environments whose value or variance is not finite are left out. A variance of zero counts as a very small one.
@@ -126,9 +129,12 @@ def pool(values: Any, variances: Any, confidence: float = 0.95) -> Pooled:
     w = 1 / v
     q = float((w * (y - np.average(y, weights=w)) ** 2).sum())
     tau2 = max(0.0, float((q - (k - 1)) / (w.sum() - (w**2).sum() / w.sum())))
-    u = 1 / (v + tau2)
-    mean = float(np.average(y, weights=u))
-    error = float(np.sqrt(max(1.0, (u * (y - mean) ** 2).sum() / (k - 1)) / u.sum()))
+    if evenly:
+        mean, error = float(y.mean()), float(np.sqrt(max(y.var(ddof=1), v.mean()) / k))
+    else:
+        u = 1 / (v + tau2)
+        mean = float(np.average(y, weights=u))
+        error = float(np.sqrt(max(1.0, (u * (y - mean) ** 2).sum() / (k - 1)) / u.sum()))
     half = t_quantile(confidence, k - 2) * np.sqrt(tau2 + error**2) if k > 2 else nan
     return Pooled(mean, error, tau2, q, max(0.0, 1 - (k - 1) / q) if q else 0.0, mean - half, mean + half, k)
 

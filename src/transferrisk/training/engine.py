@@ -75,8 +75,6 @@ class Engine:
 
     Parameters
     ----------
-    fabric
-        Lightning's, which holds the processes.
     device
         That this process trains on.
     precision
@@ -95,7 +93,6 @@ class Engine:
     'fp32'
     """
 
-    fabric: Fabric
     device: torch.device
     precision: Precision
     team: Team
@@ -125,9 +122,11 @@ class Engine:
         if chosen not in get_args(Precision):
             raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
         Team(0, size).check(batch_size)
+        if accelerator == "cpu" and size == 1:  # Lightning, which holds the processes, takes a second to import
+            return cls(torch.device("cpu"), chosen, Team(), loaders, captured)  # type: ignore[arg-type]  # a Precision
         fabric = _launch(accelerator, which, nodes, several=size > 1)
         team = Team(fabric.global_rank, fabric.world_size)
-        return cls(fabric, fabric.device, chosen, team, loaders, captured)  # type: ignore[arg-type]  # is a Precision
+        return cls(fabric.device, chosen, team, loaders, captured)  # type: ignore[arg-type]  # is a Precision
 
     @property
     def on_gpu(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from inspect import unwrap
 from itertools import chain
 from typing import Any
 
@@ -30,6 +31,16 @@ MOST_PLANS = 24
 
 Step = Callable[[Batch], Logs]
 """Updates the state's model, optimiser and algorithm; its logs may still be on their way from the device."""
+
+
+class EagerSGD(torch.optim.SGD):
+    """SGD without what torch wraps around its methods for `torch.compile`, which takes a second to import."""
+
+    step = torch.no_grad()(unwrap(torch.optim.SGD.step))
+    zero_grad = unwrap(Optimizer.zero_grad)
+    add_param_group = unwrap(Optimizer.add_param_group)
+    state_dict = unwrap(Optimizer.state_dict)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
 
 
 @dataclass(frozen=True)
@@ -168,7 +179,7 @@ def start_state(
     built.to(engine.device)
     if engine.on_gpu and data.inputs[:1].dim() == 4:  # images: convolutions are faster with channels last
         built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
-    optimiser = torch.optim.SGD(
+    optimiser = (torch.optim.SGD if engine.on_gpu else EagerSGD)(
         built.parameters(),
         # A rate that steps captured in a graph can read anew.
         lr=torch.tensor(config.lr, device=engine.device) if engine.on_gpu else config.lr,
