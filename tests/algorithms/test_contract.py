@@ -26,7 +26,7 @@ from transferrisk.models import Classifier
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 # Penalties from the first step on, so that the contract is about the whole algorithm and not its warm-up.
-WHOLE = {"irm": {"start_epoch": 0.0}, "vrex": {"start_epoch": 0.0}, "trm": {"start_epoch": 0.0}}
+WHOLE = {name: {"start_epoch": 0.0} for name in ("irm", "vrex", "fishr", "eqrm", "trm")}
 VARIANTS = [*((name, {}) for name in available()), *WHOLE.items()]
 VARIANTS += [
     ("irm", {"penalty": "predictor", "start_epoch": 0.0, "penalty_weight": 0.1}),
@@ -34,6 +34,7 @@ VARIANTS += [
     ("mldg", {"order": 2, "inner_lr": None}),
     ("mldg", {"statistics": "joint"}),
     ("fish", {"statistics": "joint"}),
+    ("mixup", {"within": "any"}),
     ("trm", {"query": "random", "weights": "worst", "start_epoch": 0.0}),
     ("trm", {"solver": "sgd", "bound": 1.0, "start_epoch": 0.0}),
     ("trm", {"empirical": "mean", "start_risk": 1.0, "scale_free": True, "transfer_weight": 3.0}),
@@ -231,6 +232,7 @@ def test_bad_settings_of_the_data(arguments, message):
 
 def test_registry_names():
     names = {"erm", "reweight", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"}
+    names |= {"coral", "fishr", "eqrm", "sam", "mixup"}
     assert names <= set(available())
 
 
@@ -257,6 +259,29 @@ def test_unknown_names_suggest_the_nearest():
         configure("trm-direct", gradient_matching=1.0)
 
 
+class Counts(Algorithm):
+    """Makes its buffers in the first step, as it knows nothing of their shape before."""
+
+    def objective(self, out, penalised):
+        if "sums" not in self._buffers:
+            self.register_buffer("sums", torch.zeros_like(out.features[0]))
+        self.sums += out.features.detach().sum(0)
+        return {"loss": out.empirical_risk + 1e-3 * (self.sums * out.features).mean()}
+
+
+def test_buffers_that_the_first_step_makes_are_saved_and_loaded():
+    runs = [Run("erm", {}, seed=seed) for seed in (0, 9)]
+    for run in runs:
+        run.algorithm = Counts(Setting(3, 3))
+    source = batches()
+    runs[0].train(source, 3)
+    runs[1].restore(runs[0].state())
+    rest = list(itertools.islice(source, 3))
+    for run in runs:
+        run.train(iter(rest), 3)
+    assert torch.equal(runs[0].weights(), runs[1].weights())
+
+
 def test_settings_in_words():
     assert describe_algorithm("erm") == "erm: no settings"
     assert describe_algorithm("irm") == "irm: penalty_weight=1, start_epoch=1, penalty=scale"
@@ -268,7 +293,7 @@ def test_a_name_is_taken_once():
         register("trm")(type("TRM", (Algorithm,), {}))
 
 
-@pytest.mark.parametrize("name", ["irm", "vrex", "trm"])
+@pytest.mark.parametrize("name", [*WHOLE])
 def test_penalty_starts_with_its_epoch(name):
     algorithm = create(name, Setting(2, 3), start_epoch=2.0)
     assert not algorithm.plan(next(batches()), 1.99)

@@ -14,10 +14,17 @@ from torch import nn
 
 from transferrisk import TransferRisk
 from transferrisk.algorithms import Batch, Pass, Setting, create
+from transferrisk.algorithms.mixup import partners
 from transferrisk.algorithms.mldg import meta_gradient
 from transferrisk.algorithms.reweight import reweighted_risk
 from transferrisk.errors import InputError
-from transferrisk.functional import environment_means, irm_penalty, irm_predictor_penalty, risk_variance
+from transferrisk.functional import (
+    environment_means,
+    irm_penalty,
+    irm_predictor_penalty,
+    risk_variance,
+)
+from transferrisk.functional.penalties import risk_quantile
 from transferrisk.models import Classifier
 
 
@@ -486,3 +493,155 @@ def test_fish_at_meta_rate_one_is_sequential_sgd():
                 p -= 0.1 * p.grad
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_coral_is_the_mean_over_pairs_of_the_distances_of_means_and_covariances(out):
+    moments = {}
+    for e in (0, 1, 3):
+        members = out.features[out.environments == e]
+        moments[e] = members.mean(0), torch.cov(members.T, correction=0)
+    pairs = [
+        sum((a - b).square().mean() for a, b in zip(moments[e], moments[f], strict=True))
+        for e, f in itertools.combinations(moments, 2)
+    ]
+    expected = sum(risks_by_loop(out).values()) / 3 + 2.5 * sum(pairs) / 3
+    loss = create("coral", Setting(4, 3), penalty_weight=2.5).objective(out, True)["loss"]
+    torch.testing.assert_close(loss, expected)
+    ours, theirs = (torch.autograd.grad(value, out.features, retain_graph=True)[0] for value in (loss, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
+def gradients_of_samples(out):
+    """By autograd, one sample after the other, with a graph for the features behind them: (n, C, d + 1)."""
+    W = out.model.predictor.clone().requires_grad_()
+    gradients = []
+    for z, y in zip(out.features, out.labels, strict=True):
+        loss = F.cross_entropy(W[:, :-1] @ z + W[:, -1], y)
+        gradients.append(torch.autograd.grad(loss, W, create_graph=True)[0])
+    return torch.stack(gradients)
+
+
+def test_fishr_is_the_distance_of_the_variances_of_autograds_gradients_of_samples(out):
+    algorithm = create("fishr", Setting(4, 3, num_features=5), penalty_weight=7.0, decay=0.8).double()
+    present, gradients = (0, 1, 3), gradients_of_samples(out)
+    variances = {e: gradients[out.environments == e].var(0, correction=0) for e in present}
+    averages = {e: torch.zeros(3, 6, dtype=torch.float64) for e in present}
+    for step in range(3):  # the first of which does not count, and is averaged all the same
+        loss = algorithm.objective(out, step > 0)["loss"]
+        averages = {e: 0.8 * averages[e].detach() + 0.2 * variances[e] for e in present}
+        scaled = torch.stack([averages[e] / 0.2 for e in present])
+        penalty = (scaled - scaled.mean(0)).square().mean()
+        expected = out.empirical_risk + (7.0 * penalty if step > 0 else 0)
+        torch.testing.assert_close(loss, expected)
+        ours, theirs = (torch.autograd.grad(value, out.features, retain_graph=True)[0] for value in (loss, expected))
+        torch.testing.assert_close(ours, theirs)
+        for e in present:
+            torch.testing.assert_close(algorithm.averages[e], averages[e].detach())
+    assert not algorithm.averages[2].any()  # absent: keeps its average
+
+
+def test_fishr_finds_the_width_of_features_in_the_first_batch(out):
+    told, finds = (create("fishr", Setting(4, 3, num_features=d), start_epoch=0.0).double() for d in (5, None))
+    assert told.averages.shape == (4, 3, 6)
+    assert finds.averages.shape == (0,)
+    for _ in range(2):
+        torch.testing.assert_close(finds.objective(out, True)["loss"], told.objective(out, True)["loss"])
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.5, 0.75, 0.99, 0.9999])
+def test_eqrm_is_the_quantile_of_a_density_of_normal_kernels(alpha):
+    risks = torch.tensor([0.3, 9.9, 1.2, 0.7, 0.65], dtype=torch.float64, requires_grad=True)
+    present = torch.tensor([True, False, True, True, True])
+    quantile = risk_quantile(risks, present, alpha)
+    there = risks[present].detach()
+    width = 1.06 * there.std() * 4**-0.2  # with 3 in the denominator, as the authors take it
+    kernels = torch.distributions.Normal(there, width)
+    assert float(kernels.cdf(quantile.detach()).mean()) == pytest.approx(alpha, rel=1e-9)
+    assert torch.autograd.gradcheck(lambda r: risk_quantile(r, present, alpha), risks, rtol=1e-6)
+    normal = risk_quantile(risks, present, alpha, kernels=False)
+    torch.testing.assert_close(
+        torch.distributions.Normal(there.mean(), there.std()).cdf(normal.detach()), torch.tensor(alpha).double()
+    )
+
+
+def test_eqrm_of_risks_that_are_equal_or_one_is_that_risk():
+    risks = torch.tensor([0.4, 0.4, 7.0], requires_grad=True)
+    for present, gradient in (([True, True, False], 0.5), ([True, False, False], 1.0)):
+        quantile = risk_quantile(risks, torch.tensor(present), 0.9)
+        torch.testing.assert_close(quantile, torch.tensor(0.4))
+        found = torch.autograd.grad(quantile, risks)[0]
+        torch.testing.assert_close(found, gradient * torch.tensor(present).float())
+
+
+def test_eqrm_starts_with_the_mean_of_the_risks(out):
+    algorithm = create("eqrm", Setting(4, 3), alpha=0.9)
+    risks = torch.stack(list(risks_by_loop(out).values()))
+    torch.testing.assert_close(algorithm.objective(out, False)["loss"], risks.mean())
+    everywhere = torch.ones(3, dtype=torch.bool)
+    torch.testing.assert_close(algorithm.objective(out, True)["loss"], risk_quantile(risks, everywhere, 0.9))
+
+
+def test_sam_steps_along_the_gradient_at_the_worst_weights_nearby():
+    model, batch = normalised()
+    running = model.featuriser[1].running_mean.clone()
+    there = copy.deepcopy(model)
+    parameters = list(there.parameters())
+    gradient = torch.autograd.grad(F.cross_entropy(there(batch.inputs), batch.labels), parameters)
+    length = torch.cat([g.flatten() for g in gradient]).norm()
+    with torch.no_grad():
+        for p, g in zip(parameters, gradient, strict=True):
+            p += 0.3 * g / length
+    expected = torch.autograd.grad(F.cross_entropy(there(batch.inputs), batch.labels), parameters)
+    torch.testing.assert_close(displacement("sam", model, batch, 0.1, rho=0.3), list(expected))
+    erm = displacement("erm", model, batch, 0.1)
+    torch.testing.assert_close(displacement("sam", model, batch, 0.1, rho=0.0), erm)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    mean = model.featuriser[0](batch.inputs).mean(0).detach()
+    create("sam", Setting(2, 2), rho=0.3).step(model, batch, optimiser, epoch=0.0)
+    torch.testing.assert_close(model.featuriser[1].running_mean, 0.9 * running + 0.1 * mean)  # once, at theta
+    assert int(model.featuriser[1].num_batches_tracked) == 1
+
+
+def test_partners_are_drawn_by_weight_from_the_same_class_in_other_environments():
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2])
+    index = torch.tensor([0, 1, 2, 1, 0, 1, 1, 0, 0])
+    weights = torch.tensor([1.0, 2.0, 1.0, 0.0, 1.0, 3.0, 1.0, 1.0, 1.0])
+    torch.manual_seed(0)
+    counts = torch.zeros(9, 9)
+    for _ in range(4000):
+        counts[torch.arange(9), partners(labels, index, 3, weights)] += 1
+    allowed = (labels[:, None] == labels) & (index[:, None] != index)
+    expected = torch.where(allowed, weights, 0)
+    expected[7, 7] = expected[8, 8] = 1.0  # of class 2 there is no other environment
+    expected /= expected.sum(1, keepdim=True)
+    torch.testing.assert_close(counts / 4000, expected, rtol=0, atol=0.03)  # four standard deviations
+
+
+@pytest.mark.parametrize("within", ["class", "any"])
+def test_mixup_is_the_loss_of_mixed_samples_under_mixed_labels(within):
+    model, batch = Classifier(nn.Identity(), 5, 3).double(), random_batch(0, [9, 4, 7], classes=3, width=5)
+    given = Batch(batch.features, batch.labels, batch.index)
+    algorithm = create("mixup", Setting(3, 3), within=within).double()
+    torch.manual_seed(1)
+    out = algorithm.forward(model, given)
+    torch.manual_seed(1)
+    other = partners(batch.labels * (within == "class"), batch.index, 3)
+    moved = other != torch.arange(20)
+    shares = ((out.features - batch.features[other]) / (batch.features - batch.features[other]))[moved]
+    share = shares[0, 0].detach()
+    assert 0 < share < 1
+    torch.testing.assert_close(shares, share.expand_as(shares))
+    logits = out.model.head(share * batch.features + (1 - share) * batch.features[other])
+    one, two = (F.cross_entropy(logits, y, reduction="none") for y in (batch.labels, batch.labels[other]))
+    torch.testing.assert_close(algorithm.objective(out, True)["loss"], (share * one + (1 - share) * two).mean())
+    assert (batch.labels[other] == batch.labels).all() == (within == "class")
+
+
+def test_mixups_shares_are_beta_distributed():
+    algorithm = create("mixup", Setting(2, 2), alpha=0.5)
+    model = Classifier(nn.Identity(), 1, 2)
+    batch = Batch(torch.tensor([[1.0], [0.0]]), torch.tensor([0, 0]), torch.tensor([0, 1]))
+    torch.manual_seed(0)
+    shares = torch.stack([algorithm.forward(model, batch).features[0, 0].detach() for _ in range(2000)])
+    torch.testing.assert_close(shares.mean(), torch.tensor(0.5), rtol=0, atol=0.03)
+    torch.testing.assert_close(shares.var(), torch.tensor(1 / 8), rtol=0, atol=0.01)  # 1 / (4 (2 alpha + 1))

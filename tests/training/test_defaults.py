@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from transferrisk.data import EnvironmentSet, Splits
+from transferrisk.errors import InputError
+from transferrisk.training import TrainConfig, TrainSpec
 from transferrisk.training.defaults import (
     FEW_ROWS,
     FEWEST_STEPS,
@@ -136,3 +139,23 @@ def test_settings_are_suggested_and_those_given_are_taken():
     assert settings_for("trm-direct", {}, config, 3, vectors=True, head=100)["solver"] == "dense"
     assert settings_for("vrex", {}, config, 20, vectors=True, head=100) == {"start_epoch": warm_up}
     assert settings_for("erm", {}, config, 20, vectors=True, head=100) == {}
+
+
+def test_each_optimiser_has_a_rate_and_a_decay_of_its_own():
+    for name, lr, decay in (("sgd", 0.1, 1e-4), ("adam", 1e-3, 0.0), ("adamw", 1e-3, 1e-2)):
+        config = TrainConfig(optimiser=name)
+        assert (config.lr, config.weight_decay) == (lr, decay)
+        assert TrainConfig(optimiser=name, lr=0.5, weight_decay=0.25).lr == 0.5
+    for bad in ({"optimiser": "lion"}, {"optimiser": "adam", "momentum": 1.0}, {"lr": math.nan}, {"dropout": 1.0}):
+        with pytest.raises(InputError, match=str([*bad][-1])):
+            TrainConfig(**bad)
+
+
+def test_another_optimiser_takes_a_rate_that_suits_the_data_unless_one_is_given():
+    def lr(data, **training):
+        spec = TrainSpec(data, "erm", training={"optimiser": "adam", **training}).resolve()
+        return spec.training["lr"], spec.training["weight_decay"]
+
+    assert lr("10c-digits") == (1e-3, 0.0)
+    assert lr("pacs") == (5e-5, 0.0)
+    assert lr("pacs", lr=0.3, weight_decay=0.2) == (0.3, 0.2)

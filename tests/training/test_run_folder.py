@@ -28,6 +28,7 @@ from transferrisk.training import RunFolder, Steps, Stopped, Watch, load_checkpo
 
 CASES = [(name, {}) for name in available()] + [("trm", {"query": "random"})]
 CASES += [(name, {"statistics": "joint"}) for name in ("mldg", "fish")]
+TRAININGS = {"adamw": {"optimiser": "adamw", "lr": 0.01, "dropout": 0.2}}
 FILES = {"run.json", "records.jsonl", "last.safetensors", "model.safetensors", "model.json"}
 
 
@@ -63,10 +64,13 @@ def assert_same_run(one, other):
 # ---- going on
 
 
-@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda v: "-".join(v) if isinstance(v, dict) else v)
-def test_killed_anywhere_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch, name, settings):
+CASES = [(name, settings, {}) for name, settings in CASES] + [("erm", {}, config) for config in TRAININGS.values()]
+
+
+@pytest.mark.parametrize(("name", "settings", "config"), CASES, ids=lambda v: "-".join(v) if isinstance(v, dict) else v)
+def test_killed_anywhere_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch, name, settings, config):
     """Every event that leaves a trace may be the last one: a step, a record, half a record, a file, its renaming."""
-    run = small_run(name, settings=settings)
+    run = small_run(name, settings=settings, **config)
     run.train(silent(tmp_path / "whole", every=2))
     draw = random.Random(name + str(settings))
     left = [10**9]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -31,6 +33,8 @@ from transferrisk.training import (
 )
 from transferrisk.training.engine import rounded_products
 from transferrisk.training.evaluate import alternate_sources
+from transferrisk.training.feed import Feed
+from transferrisk.training.state import make_step
 
 # ---- the loop
 
@@ -373,3 +377,41 @@ def test_group_priors_are_those_of_balanced_draws():
         torch.zeros(6, 1), torch.tensor([0, 0, 0, 1, 0, 1]), torch.tensor([0, 0, 0, 0, 1, 1]), ("a", "b"), ("x", "y")
     )
     torch.testing.assert_close(setting_of(data).group_priors, torch.tensor([[0.375, 0.125], [0.25, 0.25]]))
+
+
+# ---- optimisers
+
+
+def test_adam_and_adamw_are_those_of_torch():
+    for name, kind in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+        run = small_run("erm", optimiser=name, lr=0.01, weight_decay=0.1, momentum=0.8, decay_at=1.0)
+        state = run.start()
+        twin = copy.deepcopy(state.model)
+        optimiser = kind(twin.parameters(), lr=0.01, betas=(0.8, 0.999), weight_decay=0.1)
+        feed, step = Feed(run.sets["train"], state.sampler, torch.device("cpu")), make_step(state)
+        for _ in range(5):
+            batch, draw = feed.next(), torch.get_rng_state()
+            step(batch)
+            torch.set_rng_state(draw)
+            optimiser.zero_grad()
+            F.cross_entropy(twin(batch.inputs), batch.labels).backward()
+            optimiser.step()
+        for ours, theirs in zip(state.model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_dropout_hides_features_while_training_alone():
+    state = small_run("erm", dropout=0.5).start()
+    state.model.featuriser = nn.Identity()
+    inputs = torch.ones(4000, 6)
+    features = state.model.train().featurise(inputs)
+    assert set(features.unique().tolist()) == {0.0, 2.0}
+    assert float(features.mean()) == pytest.approx(1, abs=0.05)
+    assert torch.equal(state.model.eval().featurise(inputs), inputs)
+
+
+def test_a_function_that_makes_the_algorithm_is_told_the_width_of_the_features():
+    run = small_run()
+    trained = train(model, run.sets["train"], partial(create, "fishr"), TrainConfig(epochs=1, batch_size=8))
+    assert trained.state.algorithm.setting.num_features == 6
+    assert trained.state.algorithm.averages.shape == (2, 3, 7)

@@ -1,10 +1,14 @@
 """The algorithms, one small file each, under the names of the registry."""
 
 from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting, Team
+from .coral import CORAL
+from .eqrm import EQRM
 from .erm import ERM
 from .fish import Fish
+from .fishr import Fishr
 from .groupdro import GroupDRO
 from .irm import IRM
+from .mixup import Mixup
 from .mldg import MLDG
 from .registry import (
     ALGORITHMS,
@@ -18,22 +22,28 @@ from .registry import (
     setting_names,
 )
 from .reweight import Reweight
+from .sam import SAM
 from .trm import TRM, TRMDirect
 from .vrex import VREx
 
 __all__ = [
     "ALGORITHMS",
+    "CORAL",
+    "EQRM",
     "ERM",
     "IRM",
     "MLDG",
+    "SAM",
     "TRM",
     "Algorithm",
     "Batch",
     "Config",
     "Fish",
+    "Fishr",
     "Grid",
     "GroupDRO",
     "Logs",
+    "Mixup",
     "Pass",
     "Reweight",
     "Setting",

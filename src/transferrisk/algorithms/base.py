@@ -95,21 +95,27 @@ class Setting:
     group_priors
         (E, C) share of each (environment, label) group among the samples that are drawn. Only `reweight` reads it, and
         counts each batch where it is not given.
+    num_features
+        d, the width of the model's features, for buffers of that shape; None: the first batch shows it. `train` tells
+        it to a function that makes the algorithm.
 
     Examples
     --------
     >>> from transferrisk.algorithms import Setting
     >>> Setting(num_environments=2, num_classes=10)
-    Setting(num_environments=2, num_classes=10, group_priors=None)
+    Setting(num_environments=2, num_classes=10, group_priors=None, num_features=None)
     """
 
     num_environments: int
     num_classes: int
     group_priors: Tensor | None = None
+    num_features: int | None = None
 
     def __post_init__(self) -> None:
         check_count("num_environments", self.num_environments)
         check_count("num_classes", self.num_classes)
+        if self.num_features is not None:
+            check_count("num_features", self.num_features)
         if self.group_priors is not None:
             check_tensors(group_priors=self.group_priors)
             given, shape = tuple(self.group_priors.shape), (self.num_environments, self.num_classes)
@@ -149,6 +155,8 @@ class Pass:
         The one that made it.
     weights
         (n,), of the samples; None: all the same.
+    targets
+        (n, C) probabilities of the classes; None: the labels are certain.
 
     Examples
     --------
@@ -169,11 +177,12 @@ class Pass:
     environments: Tensor
     model: Classifier
     weights: Tensor | None = None
+    targets: Tensor | None = None
 
     @cached_property
     def cross_entropies(self) -> Tensor:
         """Cross-entropy of each sample, (n,)."""
-        return F.cross_entropy(self.logits, self.labels, reduction="none")
+        return F.cross_entropy(self.logits, self.labels if self.targets is None else self.targets, reduction="none")
 
     @cached_property
     def losses(self) -> Tensor:
@@ -239,6 +248,12 @@ class Team:
         gathered: Tensor = _Gather.apply(local, environments, self)  # type: ignore[no-untyped-call]  # torch's apply
         return gathered
 
+    def part(self, whole: Tensor, environments: int) -> Tensor:
+        """The samples of this process, (E b, ...), among those of all, (E b size, ...), in the order of `gather`."""
+        if self.size == 1:
+            return whole
+        return whole.view(environments, -1, self.size, *whole.shape[1:])[:, :, self.rank].flatten(0, 1)
+
     def reduce_gradients(self, module: nn.Module, *, mean: bool) -> None:
         """Sum or average the gradients of the module's weights over the processes."""
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
@@ -276,8 +291,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        own = gradient.view(ctx.environments, -1, ctx.team.size, *gradient.shape[1:])[:, :, ctx.team.rank]
-        return own.flatten(0, 1).contiguous(), None, None
+        return ctx.team.part(gradient, ctx.environments).contiguous(), None, None
 
 
 C = TypeVar("C", bound=Config)
@@ -343,22 +357,36 @@ class Algorithm(nn.Module, Generic[C]):
         return self.act(self.plan(batch, epoch), model, batch, optimiser)
 
     def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
-        """Take the step itself, by its plan; the forward pass is over the whole batch where a team shares it."""
+        """Take the step itself, by its plan."""
+        optimiser.zero_grad(set_to_none=True)
+        logs = self.differentiate(self.forward(model, batch), plan)
+        optimiser.step()
+        return logs
+
+    def forward(self, model: Classifier, batch: Batch) -> Pass:
+        """Return the forward pass over the batch; over the whole of it where a team shares it."""
         if not hasattr(model, "featurise"):
             raise InputError(
                 f"the model must have features to look at, got {type(model).__name__}: wrap it as "
                 "transferrisk.models.Classifier(featuriser, num_features, num_classes)"
             )
-        optimiser.zero_grad(set_to_none=True)
-        features, labels, environments = model.featurise(batch.inputs), batch.labels, batch.environments
-        weights = batch.weights
-        if self.team.size > 1:
-            if batch.block is None:
-                raise InputError("a batch that processes share must hold equally many samples of each environment")
-            count = len(labels) // batch.block
-            features, labels, environments = (self.team.gather(t, count) for t in (features, labels, environments))
-            weights = None if weights is None else self.team.gather(weights, count)
-        logs = self.objective(Pass(features, model.head(features), labels, environments, model, weights), plan)
+        features = self.gather(batch, model.featurise(batch.inputs))
+        labels, environments = self.gather(batch, batch.labels), self.gather(batch, batch.environments)
+        weights = None if batch.weights is None else self.gather(batch, batch.weights)
+        return Pass(features, model.head(features), labels, environments, model, weights)
+
+    def gather(self, batch: Batch, tensor: Tensor) -> Tensor:
+        """Return a tensor of the batch's samples as that of all processes that share it."""
+        return tensor if self.team.size == 1 else self.team.gather(tensor, self._environments_in(batch))
+
+    def _environments_in(self, batch: Batch) -> int:
+        if batch.block is None:
+            raise InputError("a batch that processes share must hold equally many samples of each environment")
+        return len(batch.labels) // batch.block
+
+    def differentiate(self, out: Pass, plan: Any) -> Logs:
+        """Add the gradient of the objective to that of the weights, and return what it records."""
+        logs = self.objective(out, plan)
         if not isinstance(logs, Mapping) or "loss" not in logs:
             given = f"the keys {list(logs)}" if isinstance(logs, Mapping) else type(logs).__name__
             raise InputError(
@@ -366,9 +394,19 @@ class Algorithm(nn.Module, Generic[C]):
             )
         logs["loss"].backward()
         if self.team.size > 1:
-            self.team.reduce_gradients(model.featuriser, mean=False)
-        optimiser.step()
+            self.team.reduce_gradients(out.model.featuriser, mean=False)
         return dict(zip(logs, map(Tensor.detach, logs.values()), strict=True))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Make buffers that the first step makes, or gives their shape, as they were saved."""
+        for key, saved in state_dict.items():
+            name = key.removeprefix(prefix)
+            held = self._buffers.get(name)
+            if not key.startswith(prefix) or "." in name or name in self._parameters:
+                continue
+            if held is None or (held.numel() == 0 and held.shape != saved.shape):
+                self.register_buffer(name, torch.empty_like(saved, device=None if held is None else held.device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def check(self, batch: Batch) -> None:
         """Check that labels and environments are within the setting; every `step` begins with it.

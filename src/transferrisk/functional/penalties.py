@@ -1,13 +1,27 @@
-"""Penalties that the baselines add to the empirical risk."""
+"""Penalties that the baselines add to the empirical risk, and risks that they take in its place."""
 
 from __future__ import annotations
+
+import math
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 from .checks import working_dtype
-from .linear_loss import environment_means, one_hot, scale_slopes
+from .linear_loss import environment_means, one_hot, scale_slopes, with_bias
 from .predictor import full_precision
+
+
+def environment_shares(
+    index: Tensor, num_environments: int, dtype: torch.dtype, sample_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The share of each sample in the mean of its environment, (n, E), and which environments are present, (E,)."""
+    member = one_hot(index, num_environments, dtype)
+    if sample_weights is not None:
+        member = member * sample_weights.to(dtype).unsqueeze(-1)
+    total = member.sum(0)
+    return member / torch.where(total > 0, total, 1), total > 0
 
 
 def irm_penalty(
@@ -98,11 +112,7 @@ def irm_predictor_penalty(
     with full_precision(features.device):
         logits, features = (t.to(working_dtype(t.dtype)) for t in (logits, features))
         residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
-        member = one_hot(index, num_environments, logits.dtype)
-        if sample_weights is not None:
-            member = member * sample_weights.to(member.dtype).unsqueeze(-1)
-        total = member.sum(0)
-        share = member / torch.where(total > 0, total, 1)  # (n, E)
+        share, _ = environment_shares(index, num_environments, logits.dtype, sample_weights)
         by_weight = torch.einsum("ne,nc,nd->ecd", share, residual, features)
         by_bias = share.mT @ residual  # (E, C)
         return by_weight.square().sum((1, 2)) + by_bias.square().sum(1)
@@ -131,3 +141,100 @@ def risk_variance(risks: Tensor, present: Tensor) -> Tensor:
     count = present.sum().clamp(min=1)
     mean = torch.where(present, risks, 0).sum() / count
     return torch.where(present, (risks - mean).square(), 0).sum() / count
+
+
+def pair_distance(values: Tensor, present: Tensor) -> Tensor:
+    """Mean over pairs of the environments that are present, and over entries, of the squares of a_e - a_f; (E, ...).
+
+    With k of them and their mean m it is 2 / (k - 1) sum_e mean (a_e - m)^2; 0 where there is one alone.
+    """
+    values = values.flatten(1)
+    there = present.unsqueeze(-1).to(values.dtype)
+    count = there.sum()
+    deviations = there * (values - (there * values).sum(0) / count.clamp(min=1))
+    return 2 * deviations.square().sum(0).mean() / (count - 1).clamp(min=1)
+
+
+def moment_distance(
+    features: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
+) -> Tensor:
+    """CORAL: mean over pairs of environments of mean (m_e - m_f)^2 + mean (S_e - S_f)^2, for means m, covariances S.
+
+    The means are over the d entries of m and the d x d entries of S.
+    """
+    with full_precision(features.device):
+        features = features.to(working_dtype(features.dtype))
+        share, present = environment_shares(index, num_environments, features.dtype, sample_weights)
+        means = share.mT @ features  # (E, d)
+        centred = features - means[index]
+        covariances = (share.mT.unsqueeze(-1) * centred).mT @ centred  # (E, d, d)
+        return pair_distance(means, present) + pair_distance(covariances, present)
+
+
+def gradient_variances(
+    features: Tensor,
+    logits: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_environments: int,
+    sample_weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Fishr: variances, over the samples of each environment, of the gradients of the linear head, (E, C, d + 1).
+
+    The gradient of sample i is (s_i - y_i) [z_i, 1]^T, so that of its square is (s_i - y_i)^2 [z_i^2, 1]^T: two matrix
+    products give the mean of both. The second value says which environments are present, (E,).
+    """
+    with full_precision(features.device):
+        logits, rows = (t.to(working_dtype(t.dtype)) for t in (logits, with_bias(features)))
+        residual = torch.softmax(logits, -1) - one_hot(labels, logits.shape[-1], logits.dtype)
+        share, present = environment_shares(index, num_environments, logits.dtype, sample_weights)
+        share = share.mT.unsqueeze(-1)  # (E, n, 1)
+        mean = (share * residual).mT @ rows
+        mean_square = (share * residual.square()).mT @ rows.square()
+        return mean_square - mean.square(), present
+
+
+def risk_quantile(risks: Tensor, present: Tensor, alpha: float, kernels: bool = True) -> Tensor:
+    """EQRM: the alpha-quantile of the distribution of risks (E,) over environments.
+
+    With `kernels` it is that of a density of normal kernels around the risks that are present, of the width
+    h = 1.06 std k^(-1/5) that is best where k risks are normal; else the quantile of a normal distribution with their
+    mean and standard deviation.
+
+    The quantile q solves mean_e Phi((q - R_e) / h) = alpha, so with u_e = (q - R_e) / h and weights w_e proportional to
+    phi(u_e) its differential is sum_e w_e (dR_e + u_e dh), and q itself is sum_e w_e (R_e + u_e h).
+    """
+    there = present.to(risks.dtype)
+    count = there.sum()
+    mean = (there * risks).sum() / count
+    variance = (there * (risks - mean).square()).sum() / (count - 1).clamp(min=1)
+    deviation = variance.clamp(min=torch.finfo(risks.dtype).tiny).sqrt()
+    normal = NormalDist().inv_cdf(alpha)
+    if not kernels:
+        return mean + normal * deviation
+    width = 1.06 * deviation * count.pow(-0.2)
+    with torch.no_grad():
+        centre = torch.where(present, risks, mean)
+        low, high = centre.min() + normal * width, centre.max() + normal * width
+        steps = torch.linspace(0, 1, _POINTS, dtype=risks.dtype, device=risks.device)
+        digits = -math.log2(torch.finfo(risks.dtype).eps)
+        for _ in range(math.ceil(digits / math.log2(_POINTS - 1)) + 1):  # each makes the bracket so much narrower
+            grid = low + (high - low) * steps
+            below = (_share_below(grid, risks, there, width) < alpha).sum().clamp(1, _POINTS - 1)
+            low, high = grid[below - 1], grid[below]
+        quantile = (low + high) / 2
+        units = (quantile - risks) / width
+        log_density = torch.where(present, -0.5 * units.square(), -torch.inf)
+        weights = torch.softmax(log_density, 0)
+    value: Tensor = (weights * (torch.where(present, risks, 0) + torch.where(present, units, 0) * width)).sum()
+    return value
+
+
+_POINTS = 65  # at which the distribution is looked at, within a bracket around its quantile
+
+
+def _share_below(points: Tensor, risks: Tensor, there: Tensor, width: Tensor) -> Tensor:
+    """mean_e Phi((t - R_e) / h) at each point t, (T,)."""
+    units = (points.unsqueeze(-1) - risks) / (math.sqrt(2) * width)
+    share: Tensor = (there * torch.special.erfc(-units)).sum(-1) / (2 * there.sum())
+    return share

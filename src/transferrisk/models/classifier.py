@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -29,6 +30,8 @@ class Classifier(nn.Module):
     autocast
         The type Phi computes in, by autocast; None: that of its weights. Features come back in float32, so that the
         head and whatever is computed from them keep full precision.
+    dropout
+        Share of the features that are set to 0 at random while training.
 
     Examples
     --------
@@ -41,6 +44,7 @@ class Classifier(nn.Module):
     """
 
     autocast: torch.dtype | None = None
+    dropout: float = 0.0
 
     def __init__(self, featuriser: nn.Module, num_features: int, num_classes: int) -> None:
         super().__init__()
@@ -50,10 +54,10 @@ class Classifier(nn.Module):
     def featurise(self, inputs: Tensor) -> Tensor:
         if self.autocast is None:
             features: Tensor = self.featuriser(inputs)
-            return features
-        with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # a cache could not be captured
-            features = self.featuriser(inputs)
-        return features.float()
+        else:
+            with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # could not be captured
+                features = self.featuriser(inputs).float()
+        return F.dropout(features, self.dropout) if self.training and self.dropout else features
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.featurise(inputs))

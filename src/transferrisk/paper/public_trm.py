@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -137,10 +137,3 @@ class PublicTRM(Algorithm[PublicTRMConfig]):
             h = neumann_sum(lambda vector: mask * hessian.product(vector), v, self.config.terms)
         own = probabilities_of(logits_of(heads, grouped.rows)) - grouped.targets
         return (grouped.weights.unsqueeze(-1) * own * logits_of(h, grouped.rows)).sum()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """The heads take the shape of those that are loaded."""
-        saved = state_dict.get(f"{prefix}heads")
-        if saved is not None and saved.shape != self.heads.shape:
-            self.heads = torch.empty_like(saved, device=self.heads.device)
-        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -18,15 +18,20 @@ import numpy as np
 
 from ..algorithms import TRM, get_algorithm, setting_names
 from ..data import EnvironmentSet, Splits, filled
-from ..settings import Bound, Count, NonNegative, Positive, Settings, Share
+from ..errors import InputError
+from ..settings import Bound, Count, NonNegative, Positive, Settings, Share, convert
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Extra = Literal["irm", "transfer"]
+Optimiser = Literal["sgd", "adam", "adamw"]
+RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+DECAYS: dict[Optimiser, float] = {"sgd": 1e-4, "adam": 0.0, "adamw": 1e-2}
+"""Optimiser -> its learning rate and weight decay by default: the paper's for SGD, PyTorch's for the others."""
 
 
 @dataclass(frozen=True)
 class TrainConfig(Settings):
-    """Settings of a training by SGD. The defaults are the paper's protocol for 10C-CMNIST (appendix B.3.2).
+    """Settings of a training. The defaults are the paper's protocol for 10C-CMNIST (appendix B.3.2).
 
     Parameters
     ----------
@@ -34,8 +39,12 @@ class TrainConfig(Settings):
         Passes over the smallest environment.
     batch_size
         Samples of each environment in a step; None: every step sees all samples, however many each has.
-    lr, momentum, weight_decay
-        Of SGD.
+    lr
+        Learning rate; None: 0.1 for sgd, 1e-3 for the others.
+    momentum
+        Of sgd; for the others the first of the two factors of their averages, beside 0.999.
+    weight_decay
+        Factor of the weights in the gradient; None: 1e-4 for sgd, 0 for adam, 1e-2 for adamw.
     decay_at
         Share of the steps after which the rate is multiplied by decay_factor, or several; 1: never.
     decay_factor
@@ -51,6 +60,10 @@ class TrainConfig(Settings):
         penalty of each environment, "transfer" the exact transfer matrix.
     steps
         Number of steps, in place of the epochs.
+    optimiser
+        sgd, adam, or adamw, which decays weights apart from the gradient.
+    dropout
+        Share of the features that are set to 0 at random in each step.
 
     Examples
     --------
@@ -61,9 +74,9 @@ class TrainConfig(Settings):
 
     epochs: Count = 10
     batch_size: Count | None = 128
-    lr: NonNegative = 0.1
+    lr: NonNegative = None  # type: ignore[assignment]  # replaced below
     momentum: Share = 0.9
-    weight_decay: NonNegative = 1e-4
+    weight_decay: NonNegative = None  # type: ignore[assignment]  # replaced below
     decay_at: Share | tuple[Share, ...] = 0.4
     decay_factor: NonNegative = 0.1
     evaluations: Annotated[int, Bound(least=1, most=100_000)] = 10
@@ -71,6 +84,29 @@ class TrainConfig(Settings):
     augment: bool = False
     record: tuple[Extra, ...] = ("transfer",)
     steps: Count | None = None
+    optimiser: Optimiser = "sgd"
+    dropout: Annotated[float, Bound(least=0, below=1)] = 0.0
+
+    def __post_init__(self) -> None:
+        optimiser = convert("optimiser", self.optimiser, Optimiser)
+        for name, defaults in (("lr", RATES), ("weight_decay", DECAYS)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, defaults[optimiser])
+        super().__post_init__()
+        if self.momentum == 1 and optimiser != "sgd":
+            raise InputError(f"momentum must be < 1 for {optimiser}, got 1")
+
+    def with_optimiser(self, optimiser: Optimiser) -> TrainConfig:
+        """The settings with this optimiser; where it is another, with its own weight decay and a rate that suits it.
+
+        The rate is half of that of SGD, and at most the optimiser's own: so it stays small for pretrained networks, and
+        is DomainBed's 5e-5 for photographs.
+        """
+        if optimiser == self.optimiser:
+            return self
+        rate = RATES[optimiser]
+        lr = min(self.lr / 2, rate) if self.optimiser == "sgd" else rate
+        return replace(self, optimiser=optimiser, lr=lr, weight_decay=DECAYS[optimiser])
 
     def total(self, steps_per_epoch: int) -> int:
         """The number of steps."""

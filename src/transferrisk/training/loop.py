@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..algorithms import Algorithm, Logs
+from ..algorithms import Algorithm, Logs, Setting
 from ..data import EnvironmentSet
 from ..errors import DivergedError, TransferRiskError, full_memory
 from ..models import Classifier, features_of
@@ -141,7 +141,7 @@ class Trained:
 def train(
     model: Classifier | Callable[[], Classifier],
     data: EnvironmentSet,
-    algorithm: Algorithm[Any],
+    algorithm: Algorithm[Any] | Callable[[Setting], Algorithm[Any]],
     config: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
     *,
     evaluate: Mapping[str, EnvironmentSet] = MappingProxyType({}),
@@ -161,7 +161,8 @@ def train(
     data
         The training set.
     algorithm
-        Ready to train, as `algorithms.create` gives it.
+        Ready to train, as `algorithms.create` gives it; or a function that makes it of a `Setting`, which says how
+        wide the model's features are.
     config
         Epochs, batch size, rate, ...
     evaluate
@@ -196,13 +197,13 @@ def train(
     True
     """
     engine = engine or Engine.of()
-    name = getattr(algorithm, "name", type(algorithm).__name__)
-    if about is None:
-        about = as_json({"algorithm": name, "settings": algorithm.config, "seed": seed, "training": config})
     rule = next(filter(evaluate.__contains__, ("training_domain", "test_domain")), "last")
     with engine.arithmetic(), _one_line_errors(config) as begun, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
+        if about is None:
+            name = getattr(state.algorithm, "name", type(state.algorithm).__name__)
+            about = as_json({"algorithm": name, "settings": state.algorithm.config, "seed": seed, "training": config})
         total = config.total(state.sampler.steps_per_epoch)
         run = Run(about, str(about["algorithm"]), rule, config, data, evaluate, engine, state, total)
         begun.append(run)

@@ -44,7 +44,6 @@ from .defaults import (
 )
 from .engine import Engine
 from .loop import Trained, train
-from .state import setting_of
 from .watches import Watch
 
 LENGTH = 12  # hexadecimal digits of a digest of files
@@ -200,6 +199,7 @@ class TrainSpec(Settings):
         """
         training = dict(self.training)
         if own is not None:
+            own = own.with_optimiser(training.get("optimiser", own.optimiser))
             if self.finetune_samples is not None:
                 own = finetuning(own, self.finetune_samples, self.training)
             training = asdict(own) | training
@@ -315,7 +315,7 @@ def run_spec(
     return train(
         partial(_build, spec, len(data.class_names), shape),
         data,
-        create(spec.algorithm, setting_of(data), **spec.settings),
+        partial(create, spec.algorithm, **spec.settings),
         config,
         evaluate=sets,
         watch=watch,

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from ..algorithms import Algorithm, Batch, Logs, Setting
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
-from ..errors import StepWarning, warn
+from ..errors import InputError, StepWarning, warn
 from ..models import Classifier
 from .defaults import TrainConfig
 from .engine import Engine
@@ -115,12 +115,21 @@ class TrainState:
         return Snapshot(tensors, {"optimiser": fixed, "step": self.step, "seconds": self.seconds})
 
     def restore(self, saved: Snapshot) -> None:
+        device = self.model.head.weight.device
         self.model.load_state_dict(saved.part("model"))
-        self.algorithm.load_state_dict(saved.part("algorithm"))
+        try:
+            self.algorithm.load_state_dict(saved.part("algorithm"))
+        except RuntimeError as error:
+            called, cause = type(self.algorithm).__name__, " ".join(str(error).split()[:40])
+            raise InputError(
+                f"the saved state of {called} does not fit ({cause}): {called} must make its modules and parameters "
+                "when it is constructed; buffers may also be made by its first step"
+            ) from None
+        self.algorithm.to(device)  # buffers that its first step makes were just made
         self.sampler.load_state_dict(saved.part("sampler"))
         _restore_optimiser(self.optimiser, saved.part("optimiser"), saved.values["optimiser"])
         self.step, self.seconds = saved.values["step"], saved.values["seconds"]
-        random, device = saved.part("random"), self.model.head.weight.device
+        random = saved.part("random")
         torch.set_rng_state(random["cpu"])
         if device.type == "cuda" and "cuda" in random:
             torch.cuda.set_rng_state(random["cuda"], device)
@@ -128,7 +137,7 @@ class TrainState:
             self.augmentation.set_state(random["augmentation"])
 
 
-def setting_of(data: EnvironmentSet) -> Setting:
+def setting_of(data: EnvironmentSet, num_features: int | None = None) -> Setting:
     """Return the facts about training data that an algorithm needs.
 
     Priors (E, C) are the share of each environment and class among samples drawn evenly from the environments.
@@ -137,6 +146,8 @@ def setting_of(data: EnvironmentSet) -> Setting:
     ----------
     data
         The training set.
+    num_features
+        Width of the model's features; None: not known yet.
 
     Returns
     -------
@@ -152,21 +163,21 @@ def setting_of(data: EnvironmentSet) -> Setting:
     """
     counts = data.group_counts().float()
     priors = counts / counts.sum(1, keepdim=True) / len(counts)
-    return Setting(len(data.environment_names), len(data.class_names), priors)
+    return Setting(len(data.environment_names), len(data.class_names), priors, num_features)
 
 
 def start_state(
     model: Classifier | Callable[[], Classifier],
     data: EnvironmentSet,
-    algorithm: Algorithm[Any],
+    algorithm: Algorithm[Any] | Callable[[Setting], Algorithm[Any]],
     config: TrainConfig,
     seed: int,
     engine: Engine,
 ) -> TrainState:
     """The state before the first step.
 
-    Torch's generator is seeded before the model is built, where a function is given to build it, and draws on from
-    there while training: the seed decides everything.
+    Torch's generator is seeded before the model and the algorithm are built, where functions are given to build them,
+    and draws on from there while training: the seed decides everything.
     """
     engine.team.check(config.batch_size)
     torch.manual_seed(seed)
@@ -179,18 +190,29 @@ def start_state(
     built.to(engine.device)
     if engine.on_gpu and data.inputs[:1].dim() == 4:  # images: convolutions are faster with channels last
         built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
-    optimiser = (torch.optim.SGD if engine.on_gpu else EagerSGD)(
-        built.parameters(),
-        # A rate that steps captured in a graph can read anew.
-        lr=torch.tensor(config.lr, device=engine.device) if engine.on_gpu else config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        fused=True if engine.on_gpu else None,
-    )
+    built.dropout = config.dropout
+    optimiser = _optimiser(built, config, engine)
+    if not isinstance(algorithm, Algorithm):
+        algorithm = algorithm(setting_of(data, built.head.in_features))
     algorithm.to(engine.device)
     algorithm.team = engine.team
     augmentation = Generator(engine.device).manual_seed(40_000 + seed + 1_000_003 * engine.team.rank)
     return TrainState(built, optimiser, algorithm, sampler, augmentation)
+
+
+def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:
+    """The optimiser of a training; on a GPU, one that steps captured in a graph can go on with."""
+    # A rate that they can read anew.
+    lr = torch.tensor(config.lr, device=engine.device) if engine.on_gpu else config.lr
+    fused = True if engine.on_gpu else None
+    decay = config.weight_decay
+    if config.optimiser == "sgd":
+        sgd = torch.optim.SGD if engine.on_gpu else EagerSGD
+        return sgd(model.parameters(), lr, momentum=config.momentum, weight_decay=decay, fused=fused)
+    kind = torch.optim.Adam if config.optimiser == "adam" else torch.optim.AdamW
+    betas = (config.momentum, 0.999)
+    # Capturable: the number of steps, by which it corrects its averages, is counted on the device.
+    return kind(model.parameters(), lr, betas, weight_decay=decay, fused=fused, capturable=engine.on_gpu)
 
 
 def _optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

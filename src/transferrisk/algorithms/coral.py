@@ -1,0 +1,46 @@
+"""Deep CORAL (Sun & Saenko; over pairs of environments as in DomainBed): features alike in mean and covariance.
+
+    mean_e R_e + lambda mean over pairs (e, f) of  mean (m_e - m_f)^2 + mean (S_e - S_f)^2
+
+with m_e the mean and S_e the covariance of the features in environment e, and means over their entries. The mean over
+pairs is 2 / (E - 1) sum_e mean (m_e - m)^2 around the environments' mean m, likewise for S, so that its cost grows with
+E and not with the number of pairs.
+
+How it differs from DomainBed: covariances divide by the number of samples and not by one less, so that weights of
+samples have a meaning; and environments that a batch lacks are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..functional.penalties import moment_distance
+from ..settings import NonNegative
+from .base import Algorithm, Config, Grid, Logs, Pass
+from .registry import register
+
+
+@dataclass(frozen=True)
+class CORALConfig(Config):
+    """
+    penalty_weight  lambda, the factor of the distance; gamma in DomainBed
+    """
+
+    penalty_weight: NonNegative = 1.0
+
+
+@register("coral")
+class CORAL(Algorithm[CORALConfig]):
+    """Minimises the mean risk of the environments + lambda times the distance of their features' first two moments."""
+
+    config_type = CORALConfig
+    weighted = True
+    grid: ClassVar[Grid] = {"penalty_weight": (0.1, 0.3, 1.0, 3.0, 10.0)}  # DomainBed draws 10^U(-1, 1)
+
+    def objective(self, out: Pass, penalised: bool) -> Logs:
+        E = self.setting.num_environments
+        risks, present = out.environment_risks(E)
+        distance = moment_distance(out.features, out.environments, E, out.weights)
+        risk = risks.sum() / present.sum()
+        return {"loss": risk + self.config.penalty_weight * distance, "penalty": distance}

@@ -1,0 +1,100 @@
+"""Mixup across environments: within a class (LISA's intra-label mixing, Yao et al.), or of any samples (DomainBed's).
+
+    x = lambda x_i + (1 - lambda) x_j,    y = lambda y_i + (1 - lambda) y_j,    lambda ~ Beta(alpha, alpha)
+
+Each sample i of the batch is mixed with a random j of another environment, of the same class with `within="class"`;
+where there is none it stays as it is. One lambda is drawn a step, as in both papers' code. Within a class the label
+stays what it is, and what differs between the environments is blurred.
+
+How it differs: LISA goes on to draw, each step, whether to mix within a class or within an environment (its `p_sel`);
+here a run does one of them. DomainBed takes the risk of each pair of environments; here the mean is over samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Dirichlet
+
+from ..functional.linear_loss import one_hot
+from ..models import Classifier
+from ..settings import Positive
+from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting
+from .registry import register
+
+
+@dataclass(frozen=True)
+class MixupConfig(Config):
+    """
+    alpha   of the Beta distribution of lambda: small is near 0 and 1, 1 uniform, large near a half
+    within  which samples are mixed: those of one "class", or "any" two
+    """
+
+    alpha: Positive = 2.0
+    within: Literal["class", "any"] = "class"
+
+
+def partners(kinds: Tensor, environments: Tensor, num_environments: int, weights: Tensor | None = None) -> Tensor:
+    """Return for each sample a random one of its kind and another environment, by the weights, (n,); itself if none is.
+
+    Samples are laid side by side, each as long as its weight, in the order of kind and environment. Then those that are
+    allowed are a stretch with a gap, and a point in it is drawn.
+    """
+    groups = kinds * num_environments + environments
+    order = groups.argsort(stable=True)
+    lengths = torch.ones_like(groups, dtype=torch.float64) if weights is None else weights.double()
+    ends = lengths[order].cumsum(0)
+
+    def stretch(of: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the samples of the same number begin, and how long they are, (n,)."""
+        sorted_of = of[order]
+        first = torch.searchsorted(sorted_of, of)
+        last = torch.searchsorted(sorted_of, of, right=True) - 1
+        begin = ends[first] - lengths[order][first]
+        return begin, ends[last] - begin
+
+    begin, length = stretch(kinds)
+    gap, gap_length = stretch(groups)
+    allowed = length - gap_length
+    point = begin + torch.rand(len(kinds), dtype=torch.float64, device=kinds.device) * allowed
+    point = torch.where(point >= gap, point + gap_length, point)
+    drawn = order[torch.searchsorted(ends, point, right=True).clamp(max=len(kinds) - 1)]
+    alone = (kinds[drawn] != kinds) | (environments[drawn] == environments)
+    return torch.where(alone, torch.arange(len(kinds), device=kinds.device), drawn)
+
+
+@register("mixup")
+class Mixup(Algorithm[MixupConfig]):
+    """Minimises the mean loss of samples that are mixed with others of other environments."""
+
+    config_type = MixupConfig
+    weighted = True
+    grid: ClassVar[Grid] = {"alpha": (0.1, 0.3, 1.0, 2.0, 10.0)}  # DomainBed draws 10^U(-1, 1); LISA takes 2
+    concentration: Tensor  # (2,) alpha, alpha
+
+    def __init__(self, setting: Setting, config: MixupConfig | None = None) -> None:
+        super().__init__(setting, config)
+        self.register_buffer("concentration", torch.full((2,), self.config.alpha), persistent=False)
+
+    def forward(self, model: Classifier, batch: Batch) -> Pass:
+        """Return the pass over the mixed batch. All processes that share it draw the same."""
+        inputs, labels = self.gather(batch, batch.inputs), self.gather(batch, batch.labels)
+        environments = self.gather(batch, batch.environments)
+        weights = None if batch.weights is None else self.gather(batch, batch.weights)
+        kinds = labels if self.config.within == "class" else torch.zeros_like(labels)
+        other = partners(kinds, environments, self.setting.num_environments, weights)
+        share = Dirichlet(self.concentration, validate_args=False).sample()[0]
+        own = inputs.lerp(inputs[other], (1 - share).to(inputs.dtype))
+        if self.team.size > 1:
+            own = self.team.part(own, self._environments_in(batch))
+        out = super().forward(model, batch._replace(inputs=own))
+        if self.config.within == "class":
+            return out
+        targets = one_hot(labels, self.setting.num_classes, out.logits.dtype)
+        return replace(out, targets=targets.lerp(targets[other], (1 - share).to(targets.dtype)))
+
+    def objective(self, out: Pass, penalised: bool) -> Logs:
+        return {"loss": out.empirical_risk}

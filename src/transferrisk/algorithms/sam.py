@@ -1,0 +1,61 @@
+"""Sharpness-aware minimisation (Foret et al.) of the mean loss.
+
+    min over theta of  max over |e| <= rho of  L(theta + e)
+
+The maximum is taken to first order, e = rho g / |g| with the gradient g at theta; the step is along the gradient at
+theta + e, which is taken as constant in theta. That makes two passes of a step. Statistics of batch norm move in the
+first of them, at theta, and not in the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..models import Classifier
+from ..settings import NonNegative
+from .base import Algorithm, Batch, Config, Grid, Logs, Pass
+from .registry import register
+
+
+@dataclass(frozen=True)
+class SAMConfig(Config):
+    """
+    rho  the length of the way to the weights at which the gradient is taken; 0: ERM
+    """
+
+    rho: NonNegative = 0.05
+
+
+@register("sam")
+class SAM(Algorithm[SAMConfig]):
+    """Minimises the largest mean loss at weights within a distance rho, to first order."""
+
+    config_type = SAMConfig
+    weighted = True
+    grid: ClassVar[Grid] = {"rho": (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)}  # that of Foret et al.
+
+    def objective(self, out: Pass, penalised: bool) -> Logs:
+        return {"loss": out.empirical_risk}
+
+    def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
+        optimiser.zero_grad(set_to_none=True)
+        here = self.differentiate(self.forward(model, batch), plan)["loss"]
+        weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
+        gradient = [w.grad for w in weights if w.grad is not None]
+        kept: list[Tensor] = [*weights, *model.buffers()]
+        before = [tensor.detach().clone() for tensor in kept]
+        with torch.no_grad():
+            length = torch.stack(torch._foreach_norm(gradient)).norm()
+            way = torch._foreach_mul(gradient, self.config.rho / length.clamp(min=1e-12))
+            torch._foreach_add_(weights, list(way))
+        optimiser.zero_grad(set_to_none=True)
+        there = self.differentiate(self.forward(model, batch), plan)["loss"]
+        with torch.no_grad():
+            torch._foreach_copy_(kept, before)
+        optimiser.step()
+        return {"loss": here, "sharpness": there - here}
