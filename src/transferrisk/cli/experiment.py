@@ -68,7 +68,7 @@ def experiment(
     from ..experiments.plan import absent_data, make_plan
     from ..experiments.recipe import load_recipe
     from ..experiments.store import Store
-    from ..experiments.sweep import Sweep
+    from ..experiments.sweep import sweep_of
     from ..reports.report import check_recipe
     from ..reports.terminal import print_line, run_progress, task_progress
     from ..settings import as_json
@@ -97,17 +97,17 @@ def experiment(
         return
     if absent:
         raise InputError(absent)
-    with run_progress(recipe.name, len(plan.runs), len(plan.runs) - len(missing), quiet) as bars:
 
-        def show(event: Event) -> None:
-            label = plan.labels.get(event.name, event.name)
-            if event.kind == "step":
-                bars.step(label, event.step, event.total)
-            else:
-                ended, is_done = event.kind in ("done", "failed"), event.kind == "done"
-                bars.end(label, f"{label}: {event}", finished=ended, said=not is_done)
+    def show(event: Event) -> None:
+        label = sweep.plan.labels.get(event.name, event.name)
+        if event.kind == "step":
+            bars.step(label, event.step, event.total)
+        else:
+            ended, is_done = event.kind in ("done", "failed", "pruned"), event.kind == "done"
+            bars.end(label, f"{label}: {event}", finished=ended, said=not is_done)
 
-        sweep = Sweep(plan, store, carrier, data_root, show)
+    sweep = sweep_of(plan, store, carrier, data_root, show)
+    with run_progress(recipe.name, sweep.summary.total, sweep.summary.done, quiet) as bars:
         for event in sweep:
             show(event)
     for line in sweep.summary.failures():

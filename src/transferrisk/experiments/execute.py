@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,27 +22,32 @@ from .. import __version__
 from ..errors import InputError, TransferRiskError, full_memory
 from ..files import write_atomically
 from ..models.saved import versions
+from ..results import Record
 from ..results.records import DONE, FAILED, RECORDS, records_bytes
 from ..settings import dumps
 from ..training import Stopped
 from .executors import Slot
 from .store import RUN, Store, digest_of, model_was_kept
-from .tasks import Place, PlannedRun, get_task
+from .tasks import GivenUp, Place, PlannedRun, get_task
+
+Judge = Callable[[Sequence[Record]], bool]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The end of a run.
 
-    state    busy: another process has it
+    state    busy: another process has it; pruned: its judge has given it up
     seconds  seconds that it took here; 0 where another process had done it
-    error    why it failed, in one line
+    error    why it failed or was pruned, in one line
+    records  of a run that was pruned
     """
 
     name: str
-    state: Literal["done", "failed", "busy"]
+    state: Literal["done", "failed", "busy", "pruned"]
     seconds: float = 0.0
     error: str | None = None
+    records: Sequence[Record] = ()
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,14 @@ class RunJob:
 
     module     the module that registers its task
     data_root  where data sets are; None: the usual place
+    judge      see `Place`
     """
 
     run: PlannedRun
     module: str
     store: Store
     data_root: Path | None = None
+    judge: Judge | None = None
 
     def __call__(self, slot: Slot) -> Outcome:
         try:
@@ -65,12 +73,14 @@ class RunJob:
                 f"the module {self.module}, which registers a task, cannot be imported by a worker ({error}): install "
                 "it, or add its folder to PYTHONPATH"
             ) from None
-        outcome = execute_run(self.run, self.store, slot, self.data_root)
+        outcome = execute_run(self.run, self.store, slot, self.data_root, self.judge)
         slot.broken = outcome.state == "failed" and torch.cuda.is_initialized()
         return outcome
 
 
-def execute_run(run: PlannedRun, store: Store, slot: Slot, data_root: Path | None = None) -> Outcome:
+def execute_run(
+    run: PlannedRun, store: Store, slot: Slot, data_root: Path | None = None, judge: Judge | None = None
+) -> Outcome:
     """Do a run that is not done yet, or go on with it.
 
     Whatever its task raises is a failed run; only a request to stop (`Stopped`, KeyboardInterrupt) goes further.
@@ -83,11 +93,13 @@ def execute_run(run: PlannedRun, store: Store, slot: Slot, data_root: Path | Non
                 return Outcome(run.name, "busy")
             if store.done(run.name, run.keep):
                 return Outcome(run.name, "done")
-            place = Place(folder, slot.device, data_root, run.keep, slot.on_step, store.folder)
+            place = Place(folder, slot.device, data_root, run.keep, slot.on_step, store.folder, judge)
             try:
                 _complete(run, store, place, began)
             except Stopped:
                 raise
+            except GivenUp as pruned:
+                return Outcome(run.name, "pruned", time.monotonic() - began, str(pruned), pruned.records)
             except Exception as error:
                 message = in_a_line(error)
                 store.fail(run.name, message, traceback.format_exc())

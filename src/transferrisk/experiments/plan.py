@@ -45,13 +45,17 @@ class Cell:
 @dataclass(frozen=True)
 class Plan:
     """
-    cells  cells to run
-    whole  all cells of the recipe, of which those are a part; (): they are all
+    cells    cells to run; with optuna, random ones that stand for those that its search will find
+    whole    all cells of the recipe, of which those are a part; (): they are all
+    studies  with optuna, each with its seed
+    pruned   cells whose runs such a search has given up, which are none of the others
     """
 
     recipe: Recipe
     cells: tuple[Cell, ...]
     whole: tuple[Cell, ...] = ()
+    studies: tuple[tuple[Study, int], ...] = ()
+    pruned: tuple[Cell, ...] = ()
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
@@ -119,7 +123,12 @@ def make_plan(
             cells.append(cell)
     if not cells:
         raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
-    return Plan(recipe, tuple(cells), tuple(whole))
+    if recipe.search.kind != "optuna":
+        return Plan(recipe, tuple(cells), tuple(whole))
+    places = {frozenset((key, value) for key, value in c.columns.items() if key != "point") for c in cells}
+    pairs = itertools.product(studies, every)
+    chosen_studies = [(one, seed) for one, seed in pairs if {*one.columns.items(), ("seed", seed)} in places]
+    return Plan(recipe, tuple(cells), studies=tuple(chosen_studies))
 
 
 @dataclass(frozen=True)
@@ -246,6 +255,10 @@ def _check_recipe(recipe: Recipe) -> None:
     for rule in recipe.select:
         if rule not in task.rules:
             raise InputError(f"{where}: select must be of {', '.join(task.rules)} for task {recipe.task!r}, got {rule}")
+    if recipe.search.kind == "optuna" and HELD_OUT in recipe.select:
+        raise InputError(
+            f'{where}: search = "optuna" compares points by the runs themselves, so select must not be {HELD_OUT}'
+        )
     has_grid = recipe.grids and any("grid" in method for method in recipe.methods.values())
     if has_grid and "last" in recipe.select and "training_domain" not in task.rules:
         raise InputError(

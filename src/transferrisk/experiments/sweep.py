@@ -10,23 +10,27 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from types import FrameType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import InputError, TransferRiskError
 from ..results import Record, read_table, records_table, table_bytes
 from ..results.records import ORIGIN, RECIPE, RESULT_PREFIX, RUN_COLUMN, RUNS, TABLE
 from ..settings import digest, dumps
 from ..training import Stopped
-from .execute import Outcome, RunJob
+from .execute import Judge, Outcome, RunJob
 from .executors import Executor
 from .plan import Plan
+from .recipe import Recipe
 from .store import Lost, Store
 from .tasks import TASKS, PlannedRun, needs_of
+
+if TYPE_CHECKING:
+    from .learn import LearningSweep
 
 WRITE_EVERY = 60.0  # seconds between two writings of the records
 LOOK_EVERY = (0.2, 5.0)  # seconds between two looks at runs of other processes, at first and at most
@@ -38,11 +42,12 @@ class Event:
     """An event in the life of a run.
 
     kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
-          be read; changed: the experiment of this name was of another recipe; else how it ended
+          be read; changed: the experiment of this name was of another recipe; else how it ended (pruned: a search has
+          given it up)
     """
 
     name: str
-    kind: Literal["step", "died", "lost", "changed", "done", "failed", "busy"]
+    kind: Literal["step", "died", "lost", "changed", "done", "failed", "busy", "pruned"]
     step: int = 0
     total: int = 0
     seconds: float = 0.0
@@ -97,14 +102,25 @@ class Interrupted(TransferRiskError):
 
     def __init__(self, signum: int, done: int, total: int) -> None:
         super().__init__(f"interrupted: {done} of {total} runs are done; the same command goes on with the others")
-        self.exit_code = 128 + signum
+        self.signum, self.exit_code = signum, 128 + signum
+
+
+def sweep_of(
+    plan: Plan, store: Store, executor: Executor, data_root: Path | None = None, on_step: OnEvent = ignore_event
+) -> Sweep | LearningSweep:
+    """The sweep of a plan, which finds the points as it goes where the recipe asks for that."""
+    if plan.studies:
+        from .learn import LearningSweep
+
+        return LearningSweep(plan, store, executor, data_root, on_step)
+    return Sweep(plan, store, executor, data_root, on_step)
 
 
 def run_experiment(
     plan: Plan, store: Store, executor: Executor, on_event: OnEvent = ignore_event, data_root: Path | None = None
 ) -> Summary:
     """Do all missing runs of a plan; see `Sweep`."""
-    sweep = Sweep(plan, store, executor, data_root, on_event)
+    sweep = sweep_of(plan, store, executor, data_root, on_event)
     for event in sweep:
         on_event(event)
     return sweep.summary
@@ -141,9 +157,11 @@ class ExperimentTable:
         recipe = self.plan.recipe
         name = recipe.name
         with self.store.alone(name):
-            # what decides which runs there are, but for the seeds
-            asked = digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods])
+            asked = recipe_digest(recipe)
             finished, earlier = self.store.finished(), self._earlier_cells(asked)
+            pruned = [(cell.run.name, cell.columns) for cell in self.plan.pruned]
+            for _, columns in pruned:
+                earlier.pop(frozenset(columns.items()), None)
             recorded = self._recorded(dict(earlier.values()), finished)
             known = finished | recorded.keys()
             cells: list[NamedCell] = []
@@ -152,7 +170,7 @@ class ExperimentTable:
                 before, _ = earlier.pop(frozenset(cell.columns.items()), (run, {}))
                 cells.append((before if before in known and run not in known else run, cell.columns))
             cells += earlier.values()  # those that this plan does not ask for
-            about = {"recipe": recipe, "asked": asked, "cells": cells}
+            about = {"recipe": recipe, "asked": asked, "cells": cells, **({"pruned": pruned} if pruned else {})}
             self.store.write(f"{name}/{RECIPE}", dumps(about, indent=2) + "\n")
             lost: dict[str, str] = {}
             rows = []
@@ -209,6 +227,12 @@ class ExperimentTable:
         return cells if same else {}
 
 
+def recipe_digest(recipe: Recipe) -> str:
+    """A digest of what decides which runs there are, but for the seeds."""
+    search = [recipe.search] if recipe.search.kind != "grid" else []
+    return digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods, *search])
+
+
 class Sweep:
     """Iterate over it, and every run is done, or has failed here; then all that is done is in the experiment's table.
 
@@ -218,12 +242,15 @@ class Sweep:
 
     data_root  where data sets are; None: the usual place
     on_step    takes the steps of runs in this process, during which the iteration cannot tell anything
+    judges     name of a run -> what may give it up; then its records are in `pruned`
     """
 
     def __init__(
         self, plan: Plan, store: Store, executor: Executor, data_root: Path | None = None,
-        on_step: OnEvent = ignore_event,
+        on_step: OnEvent = ignore_event, judges: Mapping[str, Judge] = MappingProxyType({}),
     ) -> None:  # fmt: skip
+        self.plan, self.judges = plan, judges
+        self.pruned: dict[str, Sequence[Record]] = {}
         self.store, self.executor, self.on_step = store, executor, on_step
         self.data_root = None if data_root is None else data_root.absolute()
         self.runs = plan.runs
@@ -265,7 +292,10 @@ class Sweep:
             ready = yield from self._ready()
             if ready is None:
                 return
-            jobs = [RunJob(run, TASKS.get(run.task).__module__, self.store, self.data_root) for run in ready]
+            jobs = []
+            for run in ready:
+                module, judge = TASKS.get(run.task).__module__, self.judges.get(run.name)
+                jobs.append(RunJob(run, module, self.store, self.data_root, judge))
 
             def on_step(position: int, done: int, total: int, ready: list[PlannedRun] = ready) -> None:
                 self.on_step(Event(ready[position].name, "step", done, total))
@@ -297,7 +327,7 @@ class Sweep:
             for name in missing:
                 if why := self._why_given_up(name):
                     yield from self._ended(Outcome(name, "failed", error=why))
-            left = missing.keys() - self.failed.keys()
+            left = missing.keys() - self.failed.keys() - self.pruned.keys()
             ready = [run for name, run in missing.items() if name in left and self._needs[name].isdisjoint(missing)]
             if not ready:
                 return None
@@ -315,7 +345,7 @@ class Sweep:
 
         Runs come after those they need, so that a failure reaches the last of a chain.
         """
-        if name in self.failed:
+        if name in self.failed or name in self.pruned:
             return None
         if time.monotonic() - self._reported.get(name, math.inf) > SEEN_WITHIN:
             return (
@@ -331,6 +361,8 @@ class Sweep:
             return
         if outcome.state == "failed":
             self.failed[outcome.name] = outcome.error or ""
+        elif outcome.state == "pruned":
+            self.pruned[outcome.name] = outcome.records
         else:
             self._reported[outcome.name] = time.monotonic()
             self.ran += outcome.seconds > 0

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from ..data.environments import VALIDATION
-from ..errors import DamagedRunError, InputError, OtherRunError
+from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
 from ..models.saved import DESCRIPTION, WEIGHTS
 from ..registry import Registry
 from ..results import PARTS, Record
 from ..results.selection import RULES
 from ..settings import Bound, Settings, as_json, checked_fields, digest
-from ..training import OnStep, RunFolder, Steps, TrainConfig, TrainSpec, run_spec
+from ..training import OnStep, RunFolder, Steps, TrainConfig, TrainSpec, Watch, run_spec
+from ..training.loop import Run
 from ..training.run_folder import LAST
 from ..training.spec import facts_of
 from .bench import Cost, Workload
@@ -60,6 +61,7 @@ class Place:
     folder  the run's own; files that it leaves there let it go on after it was cut off
     keep    leave the model there
     other   name of a finished run -> its folder
+    judge   told the records of a training after each evaluation; True: it ends with `GivenUp`
     """
 
     folder: Path
@@ -68,6 +70,31 @@ class Place:
     keep: bool = False
     on_step: OnStep = ignore_steps
     other: Callable[[str], Path] = Path
+    judge: Callable[[Sequence[Record]], bool] | None = None
+
+
+class GivenUp(TransferRiskError):
+    """A search has ended a training, whose checkpoint stays in its folder."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        super().__init__("validation is worse than that of other points at the same step")
+        self.records = list(records)
+
+
+class _Judged(Watch):
+    """Ends a training that a search gives up, at once where it goes on with one that it gave up before."""
+
+    def __init__(self, judge: Callable[[Sequence[Record]], bool]) -> None:
+        self.judge = judge
+
+    def begin(self, run: Run) -> None:
+        self._run = run
+        self.after_evaluation(())
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        run = self._run
+        if run.history and run.state.step < run.total and self.judge(run.history):
+            raise GivenUp(run.history)
 
 
 class Task(ABC, Generic[S]):
@@ -266,7 +293,7 @@ def train_in_folder(spec: TrainSpec, place: Place) -> list[Record]:
 def _trained(spec: TrainSpec, place: Place, folder: Path) -> list[Record]:
     """The records of evaluations; training-domain validation carries the IRMv1 loss too (eq. 2, lambda = 1)."""
     kept = RunFolder(folder, resume=True, say=lambda text: None, again="run the same again")
-    watch = (kept, Steps(place.on_step))
+    watch = [kept, Steps(place.on_step), *([] if place.judge is None else [_Judged(place.judge)])]
     history = run_spec(spec, device=place.device, data_root=place.data_root, watch=watch).history
     records = [record for record in history if record["part"] in PARTS]
     return [{**r, "irm_loss": r["loss"] + r["irm"]} if "irm" in r else r for r in records]

@@ -70,6 +70,7 @@ class Experiment:
              axes, and the name of the run that fills it under `run`
     records  of the finished runs, each run once: its name under `run`, then the columns of its records
     runs     the folder of all runs
+    pruned   columns of the places whose runs a search has given up
     """
 
     name: str
@@ -77,6 +78,7 @@ class Experiment:
     planned: pd.DataFrame
     records: pd.DataFrame
     runs: Path
+    pruned: Sequence[Table] = ()
 
     @property
     def title(self) -> str:
@@ -265,7 +267,8 @@ def load_experiment(folder: Path) -> Experiment:
     table, runs = folder / TABLE, folder.parent / RUNS
     if not table.exists() and any((runs / run / DONE).exists() for run in planned[RUN_COLUMN]):
         raise InputError(f"{readable(table)} does not exist, though runs are done: {AGAIN}")
-    return Experiment(folder.name, recipe, planned, _records(table, planned), runs)
+    pruned = [columns for _, columns in found.get("pruned", ())]
+    return Experiment(folder.name, recipe, planned, _records(table, planned), runs, pruned)
 
 
 def planned_runs(found: Any, where: str, remedy: str) -> tuple[Recipe, pd.DataFrame]:

@@ -352,6 +352,8 @@ class MethodResults:
         notes = []
         for method in filter(here.__contains__, self.experiment.methods):
             lacking = f", up to {incomplete[method]} of which lack seeds" if incomplete[method] else ""
+            given_up = sum({**panel, "method": method}.items() <= place.items() for place in self.experiment.pruned)
+            lacking += f", besides {given_up} whose training was given up" if given_up else ""
             chosen = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
             which = "; ".join(chosen) if len(chosen) > 1 else next(iter(here[method]))
             edge = f" At the edge of its grid: {', '.join(edges[method])}." if edges[method] else ""
@@ -428,7 +430,7 @@ def _choose(places: pd.DataFrame, by_seed: bool = False) -> Chosen:
 
 
 def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
-    """Settings of a point, as "lr=0.8", whose number is the least or the largest of several among all points."""
+    """Settings of a point, as "lr=0.8", whose number is the least or the largest of three or more among all."""
     values: dict[str, set[float]] = {}
     for other in points:
         for setting in other.split():
@@ -439,7 +441,7 @@ def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
     for setting in point.split():
         name, _, text = setting.partition("=")
         of_grid = values.get(name, set())
-        if len(of_grid) > 1 and text in {f"{min(of_grid):g}", f"{max(of_grid):g}"}:
+        if len(of_grid) > 2 and text in {f"{min(of_grid):g}", f"{max(of_grid):g}"}:
             found.append(setting)
     return tuple(found)
 
