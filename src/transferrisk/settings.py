@@ -58,11 +58,17 @@ class Length:
         return f"of {self.least} or more values"
 
 
+@dataclass(frozen=True)
+class NullIsNan:
+    """For `Annotated`: a number that may be nan, which JSON writes as null."""
+
+
 Count = Annotated[int, Bound(least=1)]
 Seed = Annotated[int, Bound(least=0, below=2**63)]
 Positive = Annotated[float, Bound(above=0)]
 NonNegative = Annotated[float, Bound(least=0)]
 Share = Annotated[float, Bound(least=0, most=1)]
+Measured = Annotated[float, NullIsNan()]
 
 
 @dataclass(frozen=True)
@@ -95,11 +101,16 @@ class UnfitError(InputError):
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:
-    """Return the value in the type that the annotation `kind` asks for; an error calls it `name`."""
+    """Return the value in the type that the annotation `kind` asks for; an error calls it `name`.
+
+    A table becomes a dataclass where `kind` is one, with fields of the types that its annotations ask for.
+    """
     bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     base, inner = get_origin(bare) or bare, get_args(bare)
     unfit = UnfitError(name, value, kind)
     found = value
+    if NullIsNan() in limits and (value is None or value != value):
+        return math.nan
     if base in (Union, types.UnionType):
         fits = []
         for option in inner:
@@ -144,6 +155,10 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         found = {}
         for key, item in value.items():
             found[convert(f"a key of {name}", key, of_keys)] = convert(f"{name}.{key}", item, of_values)
+    elif isinstance(base, type) and is_dataclass(base) and isinstance(value, Mapping):
+        with checked_fields(base, value, name):
+            of_fields = field_kinds(base)
+            found = base(**{key: convert(key, item, of_fields[key]) for key, item in value.items()})
     elif base is not Any and isinstance(base, type) and not isinstance(value, base):
         raise unfit
     for limit in limits:

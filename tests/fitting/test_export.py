@@ -129,7 +129,7 @@ def test_baselines_are_saved_and_exported(runtime, tmp_path, candidate):
         warnings.simplefilter("ignore")
         expected = model.predict_proba(new)
         np.testing.assert_array_equal(expected, fitted.model.predict_proba(new))
-        model = replace(model, about={**model.about, "decision": Decision(threshold=0.3).to_dict()})
+        model = replace(model, decision=Decision(threshold=0.3))
         decided = model.predict(new)
     session = runtime(model)
     (found,) = session.run(None, fed(new, session))

@@ -30,6 +30,7 @@ from transferrisk.fitting.metrics import (
     row_losses,
     row_scores,
 )
+from transferrisk.settings import as_json, convert
 
 
 def drawn(rows, classes, seed=0, sharp=1.0):
@@ -257,8 +258,8 @@ def test_decision_is_learned_and_kept():
     assert decision.temperature == pytest.approx(3, rel=0.15)
     assert [*decision.seen] == [*decision.conformal.seen] == ["a", "b", "c"]
     assert decision.seen["a"].log_loss < figures(y[environments == 0], p[environments == 0]).log_loss
-    assert Decision.from_dict(decision.to_dict()) == decision
+    assert convert("decision", as_json(decision), Decision) == decision
     with pytest.raises(InputError, match="temperature"):
-        Decision.from_dict({**decision.to_dict(), "temperature": 0})
+        convert("decision", {**as_json(decision), "temperature": 0}, Decision)
     nothing = learn_decision(y, np.full_like(p, np.nan), environments, ["a", "b", "c", "d"])
-    assert nothing == Decision.from_dict(nothing.to_dict()) == Decision()
+    assert nothing == convert("decision", as_json(nothing), Decision) == Decision()

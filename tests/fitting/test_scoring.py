@@ -31,7 +31,7 @@ def decided(model, frame, **changes):
     y, chances = (frame["outcome"] == "yes").to_numpy(int), quietly(model.predict_proba, frame)
     codes, names = pd.factorize(frame["site"])
     decision = replace(learn_decision(y, chances, codes, list(names)), **changes)
-    return replace(model, about={**model.about, "decision": decision.to_dict()})
+    return replace(model, decision=decision)
 
 
 def quietly(call, *given, **named):
@@ -84,12 +84,12 @@ def test_threshold_and_sets_of_a_model_are_used(fitted, new, tmp_path):
         predict_file(fitted.model, file, tmp_path / "out.csv", coverage=0.9)
 
 
-def test_a_description_that_was_changed_is_told_and_not_used(folder):
-    expected = load_model(folder).classes
+def test_a_description_that_was_changed_is_refused(folder):
+    load_model(folder)
     for damage in (b"{", b"{}", (folder / "model.json").read_bytes().replace(b"yes", b"no!")):
         (folder / "model.json").write_bytes(damage)
-        with pytest.warns(DataWarning, match=r"model\.json"):
-            assert load_model(folder).classes == expected
+        with pytest.raises(InputError, match=r"model\.json"):
+            load_model(folder)
 
 
 def test_many_rows_are_sampled_and_counts_stay_exact():

@@ -11,7 +11,7 @@ from transferrisk.errors import InputError
 from transferrisk.fitting.model import load_model
 from transferrisk.models.saved import SavedModel, encode_tensors, read_tensors, save_model
 from transferrisk.models.trees import TREES, Sizes, empty_trees, sizes_of
-from transferrisk.settings import as_json
+from transferrisk.settings import as_json, convert
 from transferrisk.sklearn import BoostingClassifier, LeafTransferClassifier
 
 
@@ -60,7 +60,7 @@ def test_arrays_of_these_sizes_take_the_state():
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(torch.from_numpy(new)), model(torch.from_numpy(new)))
     with pytest.raises(InputError, match="nodes"):
-        Sizes.of({"nodes": "many", "trees": 1, "scores": 1, "subsets": 1, "categories": 1, "depth": 1})
+        convert("sizes", {"nodes": "many", "trees": 1, "scores": 1, "subsets": 1, "categories": 1, "depth": 1}, Sizes)
 
 
 @pytest.mark.parametrize("dense", [False, True])

@@ -274,6 +274,12 @@ class Categorical(BaseColumn):
     usual: str
     indicator: bool = True
 
+    def __post_init__(self) -> None:
+        if self.usual not in self.categories or len(set(self.categories)) < len(self.categories):
+            raise InputError(
+                f"categories must be different and hold the usual one, {self.usual!r}, got {self.categories}"
+            )
+
     @property
     def constant_but_for_missing(self) -> bool:
         return len(self.categories) + self.other < 2
@@ -549,25 +555,21 @@ class Schema:
         return asdict(self) | {"version": VERSION, "columns": columns}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+    def from_dict(cls, content: Any) -> Self:
         """Return the schema that `to_dict` was called on."""
-        if content.get("version") != VERSION:
-            raise InputError(f"schema of version {content.get('version')!r}: this release reads version {VERSION}")
+        columns: list[Column] = []
         try:
-            columns: list[Column] = []
-            for entry in map(dict, content["columns"]):
-                kind = COLUMNS[entry.pop("kind")]
-                if "scaling" in entry:
-                    entry["scaling"] = Scaling(**entry["scaling"])
-                if "categories" in entry:
-                    entry["categories"] = tuple(entry["categories"])
-                columns.append(kind(**entry))
-            dropped, remarks = dict(content["dropped"]), dict(content["remarks"])
-            return cls(tuple(columns), str(content["label"]), str(content["environment"]), dropped, remarks)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"schema cannot be read ({error!r}): it was changed or damaged; fit the model again"
-            ) from None
+            content = convert("schema", content, dict[str, Any])
+            if content.get("version") != VERSION:
+                raise InputError(f"this release reads version {VERSION}, got {content.get('version')!r}")
+            for i, entry in enumerate(convert("columns", content.get("columns"), tuple[dict[str, Any], ...])):
+                kind = convert(f"columns[{i}].kind", entry.pop("kind", None), Literal[*COLUMNS])
+                columns.append(convert(f"columns[{i}]", entry, COLUMNS[kind]))
+            rest = {key: value for key, value in content.items() if key != "version"}
+            schema: Self = convert("schema", {**rest, "columns": columns}, cls)
+        except InputError as error:
+            raise InputError(f"schema was changed or damaged ({error}): fit the model again") from None
+        return schema
 
 
 def _columns_by_name(frame: pd.DataFrame) -> dict[str, pd.Series]:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from importlib.metadata import distributions
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
@@ -53,12 +53,11 @@ from .candidates import (
 )
 from .compare import Choice, Comparison, Curve, Kept, can_blend, choose, compare, curve_of, numbered_in_time
 from .metrics import Calibration, Decision, Metric, learn_decision, row_losses
-from .model import Model, Origin
+from .model import Kind, Model, Origin
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["table", "vectors", "images"]
 OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in images, trainings or steps"""
 
@@ -656,12 +655,12 @@ def _whole_model(
         "origin": as_json(origin),
         "schema": None if source.schema is None else source.schema.to_dict(),
         "form": form,
-        "sizes": None if sizes is None else as_json(sizes),
+        "sizes": as_json(sizes),
         "members": as_json(members),
-        "decision": decision.to_dict(),
+        "decision": as_json(decision),
     }
     classes = tuple(np.array(samples.class_names, dtype=object)[final.classes_])
-    return Model(network, name, shape, classes, samples.environment_names, about, origin, source.schema)
+    return Model(network, name, shape, classes, samples.environment_names, about, origin, source.schema, form, decision)
 
 
 def _members(
@@ -681,7 +680,7 @@ def _members(
                 start=0 if schema is None or form_of(name) == "features" else len(schema.feature_names),
                 on_top=getattr(one, "representation_", "linear") if sizes is None else "",
                 dtype="float64" if one.model_.head.weight.dtype == torch.float64 else "float32",
-                sizes=None if sizes is None else as_json(sizes),
+                sizes=sizes,
             )
         )
     return members, form, max(member.start + member.width for member in members)

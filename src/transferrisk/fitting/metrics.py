@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from scipy.special import log_softmax, softmax, xlogy
 from scipy.stats import rankdata
 
 from ..errors import InputError
-from ..settings import Positive, Settings, Share, as_json, checked_fields
+from ..settings import Length, Measured, Positive, Settings, Share
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
@@ -46,6 +46,7 @@ METRICS = {
 TINY = float(np.finfo(np.float64).tiny)
 LEVELS = np.round(np.arange(0.50, 0.995, 0.01), 2)  # coverages that can be asked for
 TEMPERATURES = np.geomspace(0.2, 5, 81)
+PerLevel = Annotated[tuple[float, ...], Length(len(LEVELS))]
 MOST = 0.9  # of new environments in which sets are meant to reach their coverage
 
 
@@ -61,13 +62,13 @@ class Figures:
     """
 
     rows: int
-    accuracy: float
-    log_loss: float
-    brier: float
-    auroc: float
-    calibration_error: float
-    majority: float
-    entropy: float
+    accuracy: Measured
+    log_loss: Measured
+    brier: Measured
+    auroc: Measured
+    calibration_error: Measured
+    majority: Measured
+    entropy: Measured
 
 
 def figures(labels: Ints, probabilities: Floats, threshold: float | None = None) -> Figures:
@@ -365,14 +366,8 @@ class Conformal(Settings):
     seen       environment -> coverage at each of `LEVELS` when it was held out, with q and temperature from the others
     """
 
-    quantiles: tuple[float, ...]
-    seen: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for values in (self.quantiles, *self.seen.values()):
-            if len(values) != len(LEVELS):
-                raise InputError(f"quantiles and seen must have {len(LEVELS)} values, one a level, got {len(values)}")
+    quantiles: PerLevel
+    seen: Mapping[str, PerLevel] = field(default_factory=dict)
 
     def sets(self, probabilities: Floats, coverage: float = 0.9) -> NDArray[np.bool_]:
         """The classes in each row's set, (n, C)."""
@@ -434,22 +429,6 @@ class Decision(Settings):
     conformal: Conformal | None = None
     seen: Mapping[str, Figures] = field(default_factory=dict)
     temperatures: Mapping[str, Positive] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The decision in the types of JSON."""
-        return dict(as_json(self))
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Decision:
-        """The decision that `to_dict` gave."""
-        kept = content.get("conformal")
-        figures_of = {}
-        for name, one in content.get("seen", {}).items():
-            values: dict[str, Any] = {key: float("nan") if value is None else value for key, value in one.items()}
-            figures_of[name] = Figures(**values)
-        given = {**content, "conformal": None if kept is None else Conformal(**kept), "seen": figures_of}
-        with checked_fields(cls, given):
-            return cls(**given)
 
 
 def learn_decision(

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from ..models import Classifier, evaluation_mode, features_of
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 from ..reports import Table, percent
 from ..reports.values import Entry
-from ..settings import Settings, as_json, checked_fields, convert
+from ..settings import Settings, as_json, convert
 from .metrics import Decision, Figures, decide, per_class
 from .scoring import MANY, Scores, class_table, confusion_table, figures_table, guesses
 from .stream import ROWS, beginning, path_of, read_parts
@@ -43,6 +43,7 @@ from .stream import ROWS, beginning, path_of, read_parts
 if TYPE_CHECKING:
     import pandas as pd
 
+Kind = Literal["table", "vectors", "images"]
 CARD, COMPARISON, REPORT, SCHEMA = "card.md", "comparison.json", "report.html", "schema.json"
 FILES = (WEIGHTS, DESCRIPTION, SCHEMA, CARD, COMPARISON, REPORT)
 PREDICTION, SET = "prediction", "prediction_set"
@@ -69,7 +70,7 @@ class Origin(Settings):
     """
 
     data: str = ""
-    kind: str = "vectors"
+    kind: Kind = "vectors"
     label: str = "label"
     environment: str = "environment"
     names: Mapping[str, str] = field(default_factory=dict)
@@ -88,6 +89,10 @@ class Model(SavedModel):
         The data that it was fitted to.
     schema
         From rows of a table to the network's inputs; None: it takes vectors or images.
+    form
+        In which the network takes the rows of a table.
+    decision
+        What was learned from predictions in held-out environments, where there was a comparison.
     network
         The classifier.
     backbone
@@ -111,17 +116,8 @@ class Model(SavedModel):
 
     origin: Origin = field(default_factory=Origin)
     schema: Schema | None = None
-
-    @property
-    def decision(self) -> Decision:
-        """What was learned from predictions in held-out environments, where there was a comparison."""
-        return Decision.from_dict(self.about.get("decision") or {})
-
-    @property
-    def form(self) -> Form:
-        """The form in which the network takes the rows of a table."""
-        form: Form = convert("form", self.about.get("form", "features"), Form)
-        return form
+    form: Form = "features"
+    decision: Decision = field(default_factory=Decision)
 
     def predict_proba(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.float64]:
         """Probability of each class, (n, C): of a table's rows, vectors (n, d), or images (n, 3, h, w) in 0..255.
@@ -212,17 +208,17 @@ def load_model(folder: Path | str) -> Model:
     """
     saved = load_model_folder(folder)
     kind = "images" if len(saved.input_shape) == 3 else "vectors"
+    about = saved.about
     try:
-        given = {"kind": kind, **saved.about.get("origin", {})}
-        with checked_fields(Origin, given):
-            origin = Origin(**given)
-        content = saved.about.get("schema")
-        schema = None if content is None else Schema.from_dict(content)
-        model = Model(**vars(saved), origin=origin, schema=schema)
-        _ = model.decision
-        return model
-    except (InputError, TypeError, ValueError, KeyError, AttributeError) as error:
+        origin = convert("origin", {"kind": kind} | convert("origin", about.get("origin", {}), dict), Origin)
+        schema = None if about.get("schema") is None else Schema.from_dict(about["schema"])
+        if (origin.kind == "images", origin.kind == "table") != (kind == "images", schema is not None):
+            raise InputError(f"origin: kind must fit the inputs, got {origin.kind!r} for shape {saved.input_shape}")
+        form = convert("form", about.get("form", "features"), Form)
+        decision = convert("decision", about.get("decision", {}), Decision)
+    except InputError as error:
         raise InputError(f"{Path(folder) / WEIGHTS} cannot be understood ({error}): fit the model again") from None
+    return Model(**vars(saved), origin=origin, schema=schema, form=form, decision=decision)
 
 
 def keep_model(output: Path, folder: Path) -> None:

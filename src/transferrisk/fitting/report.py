@@ -27,7 +27,7 @@ from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
 from ..reports.render import markdown, markdown_text
 from ..reports.values import Cell, Entry
-from ..settings import dumps
+from ..settings import as_json, dumps
 from .blending import told_members
 from .candidates import BASELINES, named
 from .compare import Comparison, Curve, numbered_in_time
@@ -148,7 +148,7 @@ def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
         "name": named(fitted.choice.algorithm),
         "why": fitted.choice.why,
         "verdict": verdict(fitted),
-        "decision": fitted.decision.to_dict(),
+        "decision": as_json(fitted.decision),
         "comparison": None if fitted.comparison is None else fitted.comparison.to_dict(),
         "columns": None if fitted.columns is None else fitted.columns.to_dict(),
         "shifts": shifts_json(fitted.shifts) if fitted.shifts else None,

@@ -6,16 +6,17 @@ logits   (n, C): log sum_m w_m p_m(x), with w on the simplex and p_m the member'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..settings import Bound, Count, Positive, Settings, checked_fields, convert
+from ..settings import Bound, Count, Positive, Settings
 from .classifier import Classifier, OnFrozen
+from .trees import Sizes
 
 BLEND = "blend"  # the name of what is on top of the backbone in a saved model
 EXACT = 1e-6  # by which weights may miss one in sum
@@ -37,15 +38,11 @@ class Member(Settings):
     start: Annotated[int, Bound(least=0)] = 0
     on_top: str = ""
     dtype: Literal["float32", "float64"] = "float32"
-    sizes: Mapping[str, int] | None = None
+    sizes: Sizes | None = None
 
 
-def read_members(content: Any, columns: int) -> list[Member]:
-    """The members in the description of a saved model whose inputs have so many columns."""
-    members = []
-    for i, given in enumerate(convert("members", content, tuple[dict[str, Any], ...])):
-        with checked_fields(Member, given, f"members[{i}]"):
-            members.append(Member(**given))
+def check_members(members: Sequence[Member], columns: int) -> None:
+    """Refuse weights that are not on the simplex, and members that take columns beyond those of the inputs."""
     if abs(sum(member.weight for member in members) - 1) > EXACT:
         raise InputError(f"the weights of members must sum to 1, got {[member.weight for member in members]}")
     for member in members:
@@ -53,7 +50,6 @@ def read_members(content: Any, columns: int) -> list[Member]:
             raise InputError(
                 f"member {member.name!r} must take columns among {columns}, got {member.width} from {member.start} on"
             )
-    return members
 
 
 class Blend(nn.Module):

@@ -14,23 +14,25 @@ import platform
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..data.values import Standardise
-from ..errors import DataWarning, InputError, cause_of, warn
+from ..errors import InputError, cause_of
 from ..files import write_atomically
-from ..settings import dumps
-from .blend import BLEND, blend_on, read_members
+from ..settings import Count, Length, Settings, convert, dumps, field_kinds
+from .blend import BLEND, Member, blend_on, check_members
 from .classifier import Classifier, OnFrozen
 from .networks import build_model
 from .trees import TREES, Sizes, empty_trees
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 FORMAT = 4
+MOST_NUMBERS = 1 << 24  # of one input: what a damaged description promises beyond that is not tried
 _ENTRY = "transferrisk"
 
 
@@ -112,6 +114,41 @@ class SavedModel:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Description(Settings):
+    """What a saved model's header says of its network."""
+
+    backbone: str
+    input_shape: Annotated[tuple[Count, ...], Length(1)]
+    classes: Annotated[tuple[str, ...], Length(2)]
+    environments: tuple[str, ...]
+    about: Mapping[str, Any]
+    versions: Mapping[str, str]
+    format: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if prod(self.input_shape) > MOST_NUMBERS:
+            raise InputError(f"input_shape must hold at most {MOST_NUMBERS} numbers, got {self.input_shape}")
+        if len(set(self.classes)) < len(self.classes):
+            raise InputError(f"classes must be different, got {self.classes}")
+
+
+@dataclass(frozen=True)
+class Layers(Settings):
+    """What is known of a network beside its backbone's name, in `about`.
+
+    on_top   network on the backbone's standardised features, in this `dtype`; "": there is none
+    sizes    those of trees, which then are the network
+    members  of an average, which is then on top
+    """
+
+    on_top: str = ""
+    dtype: Literal["float32", "float64"] = "float32"
+    sizes: Sizes | None = None
+    members: tuple[Member, ...] | None = None
+
+
 def save_model(folder: Path, saved: SavedModel) -> None:
     """Write the model into a folder, in place of the one that is there.
 
@@ -170,21 +207,19 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     """
     path = _weights_of(folder)
     tensors, header = read_tensors(path)
+    _check_description(path.with_name(DESCRIPTION), header)
     try:
-        backbone, classes = str(header["backbone"]), tuple(map(str, header["classes"]))
-        shape = tuple(map(int, header["input_shape"]))
-        environments, about = tuple(map(str, header["environments"])), dict(header["about"])
-        if network is None and not backbone:
-            raise InputError(
-                f"{folder} holds a network that was built in Python: build it there, and give it as network"
-            )
-        network = network or _build_saved(header)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        if isinstance(error, InputError) and not backbone:
-            raise
+        described: Description = convert("header", header, Description)
+        backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
+        if network is None and backbone:
+            layers = convert("about", {name: about[name] for name in field_kinds(Layers) if name in about}, Layers)
+            network = _build_saved(backbone, shape, len(classes), layers)
+    except (InputError, RuntimeError) as error:
         raise InputError(
             f"{path} does not describe a model ({cause_of(error)}): train it again, or use a copy"
         ) from None
+    if network is None:
+        raise InputError(f"{folder} holds a network that was built in Python: build it there, and give it as network")
     head = tensors.get("head.weight", network.head.weight)
     if head.dtype != network.head.weight.dtype:
         network.to(head.dtype)
@@ -196,46 +231,44 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
             f"{folder} does not fit this model ({first}): it holds {backbone or 'a network'} for {len(classes)} "
             "classes; use the same backbone and number of classes"
         ) from None
-    _compare_description(path.with_name(DESCRIPTION), header)
-    return SavedModel(network.eval(), backbone, shape, classes, environments, about)
+    return SavedModel(network.eval(), backbone, shape, classes, described.environments, about)
 
 
-def _build_saved(header: Mapping[str, Any]) -> Classifier:
-    """The network that the header of a saved model describes, with weights that mean nothing yet.
+def _build_saved(backbone: str, shape: tuple[int, ...], classes: int, layers: Layers | Member) -> Classifier:
+    """The network of a saved model, with weights that mean nothing yet.
 
-    It is a backbone by its name or, where `on_top` names a network, that network in this `dtype` on the backbone's
-    standardised features. The backbone "linear" gives the rows themselves; "trees" are trees of these `sizes`, and
-    "blend" on top is the average of these `members`.
+    The backbone "linear" gives the rows themselves.
     """
-    classes, on_top = len(header["classes"]), header["about"].get("on_top")
-    if header["backbone"] == TREES:
-        (columns,) = header["input_shape"]
-        return empty_trees(Sizes.of(header["about"].get("sizes")), classes, int(columns))
-    network = build_model(header["backbone"], classes, tuple(header["input_shape"]), "none")
-    if not on_top:
+    if backbone == TREES:
+        return empty_trees(convert("sizes", layers.sizes, Sizes), classes, shape[0])
+    network = build_model(backbone, classes, shape, "none")
+    if not layers.on_top:
         return network
-    if on_top == BLEND:
-        members, networks = read_members(header["about"].get("members"), network.head.in_features), []
-        for member in members:
-            about = {"on_top": member.on_top, "dtype": member.dtype, "sizes": member.sizes}
-            backbone = "linear" if member.sizes is None else TREES
-            networks.append(
-                _build_saved({**header, "backbone": backbone, "input_shape": [member.width], "about": about})
-            )
+    width = network.head.in_features
+    if layers.on_top == BLEND:
+        members = convert("members", getattr(layers, "members", None), tuple[Member, ...])
+        check_members(members, width)
+        backbones = ["linear" if one.sizes is None else TREES for one in members]
+        networks = [
+            _build_saved(name, (one.width,), classes, one) for name, one in zip(backbones, members, strict=True)
+        ]
         return blend_on(network, members, networks)
-    dtype, width = getattr(torch, header["about"]["dtype"]), network.head.in_features
-    top = build_model(on_top, classes, (width,), "none").to(dtype)
+    dtype = getattr(torch, layers.dtype)
+    top = build_model(layers.on_top, classes, (width,), "none").to(dtype)
     return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))
 
 
-def _compare_description(path: Path, header: Mapping[str, Any]) -> None:
-    """Warn where model.json does not say what the weights' own header says, which is what counts."""
+def _check_description(path: Path, header: Mapping[str, Any]) -> None:
+    """Refuse a model.json that does not say what the weights' own header says."""
     try:
         described = json.loads(path.read_bytes()) if path.exists() else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         described = {}
     if described is not None and described != {key: value for key, value in header.items() if key != "format"}:
-        warn(f"{path} is damaged or was changed: it is not used, since {WEIGHTS} describes the model", DataWarning)
+        raise InputError(
+            f"{path} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
+            "or use a copy of the folder"
+        )
 
 
 def describe_folder(folder: Path | str) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..settings import Count, Seed, Settings, checked_fields
+from ..settings import Count, Seed, Settings
 from .classifier import Classifier
 
 TREES = "trees"  # the backbone's name in a saved model
@@ -39,13 +39,6 @@ class Sizes(Settings):
     subsets: Count
     categories: Count
     depth: Seed
-
-    @classmethod
-    def of(cls, content: Any) -> Sizes:
-        """The sizes in the description of a saved model."""
-        given = dict(content or {})
-        with checked_fields(cls, given):
-            return cls(**given)
 
 
 class TreeEnsemble(nn.Module):
