@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import parallel_steps
@@ -77,6 +78,32 @@ def one(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The run of two processes that nothing disturbs, and what it printed."""
+    folder = tmp_path_factory.mktemp("two")
+    return folder, ended(started(folder, start=TORCHRUN))[0]
+
+
+def until_saved(process, last, after=0):
+    """Wait until the checkpoint of a running training is beyond a step."""
+    deadline = time.monotonic() + 120
+    while not last.exists() or load_checkpoint(last).values["step"] <= after:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def process_of_rank(process, rank):
+    """The process that a running training has started for a rank."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and f"LOCAL_RANK={rank}" in (folder / "environ").read_text().split("\0"):
+                return int(folder.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
 def assert_same_training(one, other):
     weights, others = (load_checkpoint(folder / "last.safetensors").part("model") for folder in (one, other))
     assert weights.keys() == others.keys()
@@ -86,27 +113,45 @@ def assert_same_training(one, other):
     assert lines[0] == lines[1]
 
 
-def test_two_devices_stop_together_and_go_on_to_the_weights_of_one(one, tmp_path):
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc, which Linux has")
+def test_two_devices_that_are_stopped_and_killed_end_together_and_go_on_to_the_same_bits(two, tmp_path):
     last = tmp_path / "last.safetensors"
     process = started(tmp_path, "--devices", "2")  # saves after each of its 24 steps
-    deadline = time.monotonic() + 120
-    while not last.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    until_saved(process, last)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = ended(process, 130)
     assert errors.count("interrupted at step") == 1
-    assert 0 < load_checkpoint(last).values["step"] < 24
+    stopped = load_checkpoint(last).values["step"]
+    assert 0 < stopped < 24
+    process = started(tmp_path, "--devices", "2", "--resume")
+    until_saved(process, last, stopped)
+    os.kill(process_of_rank(process, 1), signal.SIGKILL)
+    _, errors = ended(process, 1)
+    told = [line for line in errors.splitlines() if line.startswith("trm: ") and "training trm" not in line]
+    saved = load_checkpoint(last).values["step"]
+    assert stopped < saved < 24
+    assert told[0].endswith(f"going on from step {stopped} of 24")
+    assert len(told) == 2, errors
+    for word in ("rank 1 ", "SIGKILL", "--resume", f"{last} holds step {saved}"):
+        assert word in told[1]
+    assert "Traceback" not in errors
     out, _ = ended(started(tmp_path, "--devices", "2", "--resume"))
     assert out.count("Selected model") == 1
-    assert_same_training(one, tmp_path)
+    resumed, whole = (load_checkpoint(folder / "last.safetensors") for folder in (tmp_path, two[0]))
+    assert resumed.tensors.keys() == whole.tensors.keys()
+    assert all(torch.equal(resumed.tensors[name], value) for name, value in whole.tensors.items())
+    records = [records_of(folder) for folder in (tmp_path, two[0])]
+    assert records[0] == records[1]
 
 
-def test_torchrun(one, tmp_path):
-    out, _ = ended(started(tmp_path, start=TORCHRUN))
-    assert out.count("Selected model") == 1
-    assert_same_training(one, tmp_path)
+def records_of(folder):
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return [json.loads(line) | {"seconds": 0.0} for line in lines]
+
+
+def test_torchrun(one, two):
+    assert two[1].count("Selected model") == 1
+    assert_same_training(one, two[0])
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,10 @@ def test_sigkill(tmp_path, name):
     assert {p.name for p in (tmp_path / "cut").iterdir()} == FILES
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138), (signal.SIGUSR2, 140)],
+)
 def test_a_signal_finishes_the_step_and_saves(tmp_path, signum, code):
     before = signal.getsignal(signum)
     run, ended = small_run("trm"), []
@@ -145,7 +148,8 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path, signum, code):
     class Asks(Watch):
         def after_step(self, step, total, loss):
             if step == 3:
-                os.kill(os.getpid(), signum)
+                for _ in range(1 if signum == signal.SIGINT else 3):  # schedulers send some of them again
+                    os.kill(os.getpid(), signum)
 
         def end(self, error):
             ended.append(error)
@@ -167,6 +171,17 @@ def test_a_signal_during_the_last_step_acts_when_all_is_saved(tmp_path):
         small_run().train(silent(tmp_path), interrupt)
     assert small_run().train(silent(tmp_path, resume=True)).history[-1]["step"] == STEPS
     assert load_checkpoint(tmp_path / "last.safetensors").values["step"] == STEPS
+
+
+def test_a_signal_that_the_program_uses_is_left_to_it(tmp_path):
+    came = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+    try:
+        ask = Steps(lambda done, total: os.kill(os.getpid(), signal.SIGUSR1) if done == 2 else None)
+        assert small_run().train(silent(tmp_path), ask).history[-1]["step"] == STEPS
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came == [1]
 
 
 def test_without_a_folder_a_signal_is_left_to_the_caller():

@@ -155,7 +155,7 @@ def train(
     from ..reports.terminal import print_line, print_values, task_progress
     from ..results.records import RECORDS
     from ..training import Progress, RunFolder, Steps, TrainSpec, run_spec
-    from ..training.engine import first_process_speaks
+    from ..training.processes import first_process_speaks
     from ..training.run_folder import LAST
     from ..training.trackers import make_trackers
 

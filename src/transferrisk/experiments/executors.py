@@ -28,6 +28,7 @@ from ..settings import Bound, Count, Settings
 from ..solvers import threads_set
 from ..training import OnStep, Stopped
 from ..training.engine import device_of
+from ..training.processes import how_it_ended
 from .tasks import ignore_steps
 
 T = TypeVar("T")
@@ -231,11 +232,7 @@ class _Worker:
         """Wait for its end, and say how it ended."""
         self.process.join()
         self.connection.close()
-        code = self.process.exitcode or 0
-        if code >= 0:
-            return f"ended with exit code {code}"
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-        return f"was ended by {name}{', perhaps because memory ran out' * (code == -9)}"
+        return how_it_ended(self.process.exitcode or 0)
 
 
 def _end(team: Sequence[_Worker]) -> None:

@@ -1,9 +1,10 @@
 """Training: one loop for all algorithms, what follows it, and a training as plain values."""
 
 from .defaults import Precision, TrainConfig
-from .engine import Engine, Stopped
+from .engine import Engine
 from .evaluate import evaluate, held_out_transfer_matrix, irm_penalties
 from .loop import Run, Trained, train
+from .processes import Stopped
 from .run_folder import Checkpoint, RunFolder, load_checkpoint
 from .spec import TrainSpec, run_spec
 from .state import setting_of

@@ -1,23 +1,16 @@
-"""The engine of a training: device, precision, and the processes that share the work.
-
-The processes are those started for `devices`, or torchrun's. Variables of the same names that a scheduler or a shell
-has left (RANK, SLURM_NTASKS, ...) start no process of ours, and say nothing about this one.
-"""
+"""The engine of a training: device, precision, and the processes that share the work."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-import signal
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import torch.distributed as dist
@@ -26,47 +19,15 @@ from torch import Tensor
 from ..algorithms import Team
 from ..data import EnvironmentSet
 from ..data.environments import Rows
-from ..errors import DivergedError, InputError, TransferRiskError
+from ..errors import InputError, TransferRiskError
 from .defaults import Precision
+from .processes import Followed, start_processes, started_by_torchrun
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 ROOM = 0.5  # share of the device's free memory that data may take
 LOOK_EVERY = 50  # steps between two looks at a value on a GPU, which has to be waited for
-PATIENCE = 10.0  # seconds a process waits for the first one to have ended
-LEADER = "TRANSFERRISK_LEADER"  # the process that started the others; they inherit it
-_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_STRAY = (*_TORCHRUN, "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-class Followed(TransferRiskError):
-    """The first process has failed, and says why."""
-
-
-class Stopped(TransferRiskError):
-    """A training was asked to stop by a signal, and has been saved; `again` says how to go on with it.
-
-    Parameters
-    ----------
-    signum
-        The signal.
-    step, total
-        Where the training was.
-    again
-        How to go on with it.
-
-    Examples
-    --------
-    >>> from transferrisk.training import Stopped
-    >>> print(Stopped(2, 30, 100))
-    interrupted at step 30 of 100; go on with: train with resume=True
-    """
-
-    def __init__(self, signum: int, step: int, total: int, again: str = "train with resume=True") -> None:
-        super().__init__(f"interrupted at step {step} of {total}; go on with: {again}")
-        self.signum, self.step, self.total = signum, step, total
-        self.exit_code = 128 + signum
 
 
 @dataclass(frozen=True)
@@ -277,10 +238,8 @@ def _launch(accelerator: str, devices: int | list[int], nodes: int, several: boo
     if started_by_torchrun():
         environment = environments.TorchElasticEnvironment()
     else:
-        if several and LEADER not in os.environ:
-            for name in _STRAY:
-                os.environ.pop(name, None)
-            os.environ[LEADER] = str(os.getpid())
+        if several and isinstance(devices, int):
+            start_processes(devices)
         environment = environments.LightningEnvironment()
     fabric: Fabric = import_module(package).Fabric(
         accelerator=accelerator,
@@ -291,44 +250,3 @@ def _launch(accelerator: str, devices: int | list[int], nodes: int, several: boo
     )
     fabric.launch()
     return fabric
-
-
-def started_by_torchrun() -> bool:
-    """Whether torchrun has started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and all(os.environ.get(name, "").isdecimal() for name in _TORCHRUN)
-
-
-@contextmanager
-def first_process_speaks() -> Iterator[bool]:
-    """Yield whether this process is the first. Others end silently where the first fails with the same error."""
-    name = "RANK" if started_by_torchrun() else "LOCAL_RANK" if LEADER in os.environ else ""
-    rank = os.environ.get(name, "")
-    first = not rank.isdecimal() or int(rank) == 0
-    if not first:
-        warnings.simplefilter("ignore")
-    try:
-        yield first
-    except TransferRiskError as error:
-        # Before the processes have met, all fail in the same; afterwards they do in what concerns them all.
-        told = not dist.is_initialized() or isinstance(error, (Followed, Stopped, DivergedError))
-        if not first and told:
-            _end_after_the_first(error.exit_code)
-        _leave_group()
-        raise
-    _leave_group()  # not where anything else is raised: others may wait in it, and leaving is done together
-
-
-def _leave_group() -> None:
-    """Leave the group of processes: its threads, if left to the interpreter's end, may abort the process."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def _end_after_the_first(code: int) -> NoReturn:
-    """End this process silently after the first one, whose observer would kill it for a child that failed before."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))  # what torchrun sends when the first one has ended
-    parent, end = os.getppid(), time.monotonic() + PATIENCE
-    while os.getppid() == parent and time.monotonic() < end:
-        time.sleep(0.02)
-    os._exit(code)

@@ -26,6 +26,7 @@ from .engine import LOOK_EVERY, Engine
 from .evaluate import evaluate as scores_of
 from .evaluate import held_out_transfer_matrix, irm_penalties
 from .feed import Feed, content_digests
+from .processes import raise_lost
 from .state import TrainState, make_step, start_state
 from .watches import Watch
 
@@ -306,7 +307,5 @@ def _one_line_errors(config: TrainConfig) -> Iterator[list[Run]]:
                 f"{full}: use a lower --batch-size{now}, a smaller --backbone or --lazy{saved}"
             ) from None
         if dist.is_initialized() and any(word in str(error).lower() for word in _LOST):
-            raise TransferRiskError(
-                f"another process of this training has ended: see what it says, then use --resume{saved}"
-            ) from None
+            raise_lost(next((run.saved for run in runs), ""))
         raise

@@ -29,7 +29,8 @@ from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, rea
 from ..results import Record, append_records, keep_records, select
 from ..results.records import RECORDS
 from ..settings import as_json, dumps
-from .engine import LOOK_EVERY, Stopped
+from .engine import LOOK_EVERY
+from .processes import Stopped
 from .state import Snapshot
 from .watches import Watch
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .loop import Run
 
 RUN, LAST, LOCK = "run.json", "last.safetensors", ".lock"
+STOPS = (signal.SIGINT, signal.SIGTERM, *(getattr(signal, n) for n in ("SIGUSR1", "SIGUSR2") if hasattr(signal, n)))
 FILES = (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION)
 
 
@@ -103,7 +105,8 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 class RunFolder(Watch):
     """Saves a training in a folder and goes on with it after an interruption, bit for bit on a CPU.
 
-    SIGINT and SIGTERM finish the step, save, and raise `Stopped`. Weights that are not numbers are never saved.
+    SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 finish the step, save, and raise `Stopped`. Weights that are not numbers are
+    never saved.
 
     The model is that of the evaluation that validation data like training's selects, where it is evaluated; else
     validation data like the test's; else it is the last one.
@@ -321,9 +324,11 @@ class RunFolder(Watch):
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Note SIGINT and SIGTERM in the list for the block; a second one acts at once, as if this were not here.
+    """Note requests to stop in the list for the block: Ctrl-C, SIGTERM, and what schedulers are told to send.
 
-    In a thread other than the main one nothing is caught, because Python allows it there alone.
+    A second Ctrl-C acts at once, as if this were not here. A second SIGTERM does not: schedulers send several. SIGUSR1
+    and SIGUSR2 are taken only where they would end the process, since a program may use them for something else. In a
+    thread other than the main one nothing is caught, because Python allows it there alone.
     """
     noted: list[int] = []
     before: dict[signal.Signals, Any] = {}
@@ -334,12 +339,13 @@ def noted_signals() -> Iterator[list[int]]:
 
     def note(signum: int, frame: FrameType | None) -> None:
         noted.append(signum)
-        release()
+        if signum == signal.SIGINT:
+            signal.signal(signum, before[signal.SIGINT])
 
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPS:
             handler = signal.getsignal(number) or signal.SIG_DFL
-            if handler is not signal.SIG_IGN:
+            if handler is signal.SIG_DFL or (number in STOPS[:2] and handler is not signal.SIG_IGN):
                 before[number] = handler
                 signal.signal(number, note)
     try:

@@ -14,7 +14,7 @@ from ..extras import require
 from ..files import write_atomically
 from ..results import Record, mean_score
 from ..results.records import BATCH
-from .engine import Stopped
+from .processes import Stopped
 from .run_folder import flattened
 from .watches import Watch
 
