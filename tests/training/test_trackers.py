@@ -200,9 +200,70 @@ def test_tensorboard_holds_what_was_recorded(tmp_path):
     assert [e.value for e in seen] == pytest.approx(accuracies)
 
 
+@pytest.fixture
+def wandb(monkeypatch):
+    """A stand-in with the functions that are used, as wandb documents them."""
+    fake = types.ModuleType("wandb")
+    fake.__spec__ = ModuleSpec("wandb", None)
+    fake.calls = []
+    fake.Error = type("Error", (Exception,), {})
+    fake.Settings = dict
+
+    def init(**given):
+        fake.calls.append(("init", given))
+        return types.SimpleNamespace(
+            log=lambda values, step: fake.calls.append(("log", (values, step))),
+            finish=lambda exit_code: fake.calls.append(("finish", exit_code)),
+        )
+
+    fake.init = init
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_wandb_gets_all_numbers_and_goes_on_with_its_run(wandb, tmp_path):
+    records = follow(["wandb"], tmp_path / "run")
+    (_, given), *logged, (_, code) = wandb.calls
+    assert (given["name"], given["dir"], given["resume"]) == ("run", str(tmp_path / "run"), "allow")
+    assert given["config"]["spec.training.lr"] == 0.05
+    losses = [(step, *values) for _, (values, step) in logged if "loss" in values]
+    assert losses == [(50, "loss"), (100, "loss")]
+    assert [(values, step) for _, (values, step) in logged if "loss" not in values] == [
+        (scalars([record for record in records if record["step"] == step]), step) for step in (60, 120)
+    ]
+    assert code == 0
+    wandb.calls.clear()
+    end(tmp_path / "run", DivergedError("the loss is nan"), ("wandb",))
+    assert wandb.calls[0][1]["id"] == given["id"]
+    assert wandb.calls[-1] == ("finish", DivergedError.exit_code)
+    end(tmp_path / "other", Stopped(15, 3, 9), ("wandb",))
+    assert wandb.calls[-1] == ("finish", 143)
+    assert {call[1]["id"] for call in wandb.calls if call[0] == "init"} > {given["id"]}
+
+
+def test_a_start_that_wandb_refuses(wandb, tmp_path):
+    def refuse(**_):
+        raise wandb.Error("api_key not configured\n(no-tty)")
+
+    wandb.init = refuse
+    with pytest.raises(TransferRiskError, match=r"\(api_key not configured \(no-tty\)\).*WANDB_MODE=offline"):
+        follow(["wandb"], tmp_path)
+
+
+def test_wandb_itself_writes_the_same_run_again_without_a_network(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="extra 'tracking'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    follow(["wandb"], tmp_path)
+    end(tmp_path, None, ("wandb",))
+    name = (tmp_path / "wandb.txt").read_text().strip()
+    logs = sorted((tmp_path / "wandb").glob(f"offline-run-*-{name}/run-{name}.wandb"))
+    assert logs
+    assert b"test/east/accuracy" in logs[0].read_bytes()
+
+
 def test_what_is_not_known_or_not_installed(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="tracker must be one of tensorboard, mlflow, got 'wandb'"):
-        make_trackers(["wandb"], tmp_path)
+    with pytest.raises(InputError, match="tracker must be one of tensorboard, mlflow, wandb, got 'neptune'"):
+        make_trackers(["neptune"], tmp_path)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"tensorboard is not installed: pip install 'transferrisk\[tracking\]'"):
         make_trackers(["tensorboard"], tmp_path)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..experiments.sweep import Event
 
 WIDE = 110  # letters of a terminal that has room for the place in the paper
-option, machine, ray = (partial(typer.Option, rich_help_panel=panel) for panel in (None, MACHINE, "Ray"))
+option, machine, cluster = (partial(typer.Option, rich_help_panel=panel) for panel in (None, MACHINE, "A cluster"))
 
 Name = Annotated[str | None, typer.Argument(help="A name that --list shows, or a recipe, FILE.toml.")]
 List = Annotated[bool, option("--list", help="Show the experiments, and stop.")]
@@ -25,16 +25,21 @@ Seeds = Annotated[int | None, option(min=1, max=10_000, help="Number of seeds. D
 Output = Annotated[str, option(metavar="FOLDER", help="Place of the results: a folder, or storage such as s3://...")]
 Dry = Annotated[bool, option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]
 Workers = Annotated[
-    int | None, machine(min=0, max=1024, help="Processes that run at once. Default: one a GPU or core.")
+    int | None,
+    machine(min=0, max=1024, help="Runs at once. Default: one a GPU or core; with submitit, what SLURM allows."),
 ]
 Threads = Annotated[int | None, machine(min=1, max=1024, help="Threads of each run. Default: cores / workers.")]
 Device = Annotated[str, machine(help="auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
 Precision = Annotated[str | None, machine(help="fp32, tf32 or bf16, unless the recipe says it. Default: bf16 on GPUs.")]
 Retries = Annotated[int, machine(min=0, max=1000, help="How often a run is tried again after its worker died.")]
-Chosen = Annotated[str, ray("--executor", help="local or ray.")]
-Address = Annotated[str | None, ray(help="Address of a cluster, such as auto. Default: one is started here.")]
-Gpus = Annotated[float | None, ray(min=0, help="GPUs of each run; 0.25 lets four runs share one.")]
-Cpus = Annotated[float | None, ray(min=0, help="Cores of each run. Default: 1.")]
+Chosen = Annotated[str, cluster("--executor", help="local, ray or submitit (SLURM).")]
+Address = Annotated[str | None, cluster(help="Address of a Ray cluster, such as auto. Default: one is started here.")]
+Gpus = Annotated[float | None, cluster(min=0, help="GPUs of each run; with Ray, 0.25 lets four runs share one.")]
+Cpus = Annotated[float | None, cluster(min=0, help="Cores of each run. Default: 1.")]
+Slurm = Annotated[
+    list[str] | None,
+    cluster(metavar="NAME=VALUE", help="Option of sbatch, such as partition=gpu or time=600. May be repeated."),
+]
 
 
 def experiment(
@@ -57,6 +62,7 @@ def experiment(
     address: Address = None,
     gpus_per_run: Gpus = None,
     cpus_per_run: Cpus = None,
+    slurm: Slurm = None,
 ) -> None:
     """Run an experiment of the paper, or one of your own. Finished runs are not repeated.
 
@@ -81,7 +87,7 @@ def experiment(
     recipe = load_recipe(name, fast, defaults)
     carrier = make_executor(
         executor, device=device, workers=workers, threads=threads, retries=retries, address=address,
-        gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run,
+        gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run, slurm=slurm or (), folder=output,
     )  # fmt: skip
     plan = make_plan(recipe, only or (), seeds, {"precision": precision or usual_precision(device)})
     cells = as_json([(cell.run.name, cell.columns) for cell in plan.cells])

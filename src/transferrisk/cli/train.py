@@ -91,7 +91,9 @@ Augment = Annotated[
     bool | None, training_option("--augment/--no-augment", help="Vary images. Default: where pretrained.")
 ]
 Recorded = Annotated[list[str] | None, training_option("--record", help="Measure irm or transfer as well.")]
-Trackers = Annotated[list[str] | None, training_option("--tracker", help="Report to tensorboard or mlflow as well.")]
+Trackers = Annotated[
+    list[str] | None, training_option("--tracker", help="Report to tensorboard, mlflow or wandb as well.")
+]
 Every = Annotated[
     int | None, training_option(min=1, help="Save every so many steps, besides evaluations and every five minutes.")
 ]

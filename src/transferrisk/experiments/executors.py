@@ -1,4 +1,6 @@
-"""Carrying out independent jobs: in processes of this machine, or in this one; `ray_executor` has those of a cluster.
+"""Carrying out independent jobs: in processes of this machine, or in this one.
+
+`ray_executor` and `submitit_executor` have those of a cluster.
 
 Python's own pools cannot do what runs of hours need: they break as a whole when one worker is killed, and end workers
 without letting them save. So each worker here is a process with a pipe: a job goes in; steps and the result come out. A
@@ -19,6 +21,7 @@ from functools import partial
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import torch
@@ -66,6 +69,12 @@ class Message:
 
 
 Messages = Generator[Message, None, None]
+EXECUTORS = {
+    "local": ("--workers", "--device"),
+    "ray": ("--address", "--gpus-per-run", "--cpus-per-run"),
+    "submitit": ("--workers", "--gpus-per-run", "--cpus-per-run", "--slurm"),
+}
+"""Executor -> the options that it has, besides those that all have."""
 OnJobStep = Callable[[int, int, int], None]
 """(position of the job, steps done, steps in all)"""
 
@@ -291,13 +300,14 @@ def _work(connection: Connection, device: str, threads: int) -> None:
         connection.send(("begun", None))
         kind = "done"
         while kind == "done":
-            kind, content = _answer(connection.recv(), Slot(device, threads, on_step))
+            kind, content = work_on(connection.recv(), Slot(device, threads, on_step))
             connection.send((kind, content))
     except (EOFError, ConnectionError, Stopped):
         return
 
 
-def _answer(job: Job[Any], slot: Slot) -> tuple[str, Any]:
+def work_on(job: Job[Any], slot: Slot) -> tuple[str, Any]:
+    """What came of a job in a worker: (done, result), (last, result) where the worker is broken, or (raised, error)."""
     try:
         result = job(slot)
     except Stopped:
@@ -311,27 +321,47 @@ def _answer(job: Job[Any], slot: Slot) -> tuple[str, Any]:
 def make_executor(
     name: str, *, device: str = "auto", workers: int | None = None, threads: int | None = None, retries: int = 2,
     address: str | None = None, gpus_per_run: float | None = None, cpus_per_run: float | None = None,
+    slurm: Sequence[str] = (), folder: str = "results",
 ) -> Executor:  # fmt: skip
-    """The executor of this name, local or ray; an option that it does not have is refused.
+    """The executor of this name, local, ray or submitit; an option that it does not have is refused.
 
     device  auto, cpu, cuda, or several such as cuda:0,cuda:1
+    slurm   options of sbatch, NAME=VALUE
+    folder  where the results go
     """
-    of_ray = {"--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run}
-    of_local = {"--workers": workers, "--device": None if device == "auto" else device}
-    if name not in ("local", "ray"):
-        raise InputError(f"unknown executor {name!r}{choices(name, ['local', 'ray'])}")
-    other, options = ("ray", of_ray) if name == "local" else ("local", of_local)
-    for option, value in options.items():
-        if value is not None:
-            raise InputError(f"{option} is an option of --executor {other}, got --executor {name}: leave it out")
+    if name not in EXECUTORS:
+        raise InputError(f"unknown executor {name!r}{choices(name, EXECUTORS)}")
+    given = {
+        "--workers": workers, "--device": None if device == "auto" else device, "--address": address,
+        "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--slurm": slurm or None,
+    }  # fmt: skip
+    for option, value in given.items():
+        if value is not None and option not in EXECUTORS[name]:
+            those = " and ".join(other for other, options in EXECUTORS.items() if option in options)
+            raise InputError(f"{option} is an option of --executor {those}, got --executor {name}: leave it out")
     if name == "local":
         devices = None if device == "auto" else tuple(map(str.strip, device.split(",")))
         for one in devices or ():
             device_of(one)  # one that is not there is an error
         return LocalExecutor(workers, devices, threads, retries)
-    from .ray_executor import RayExecutor
+    cpus = 1.0 if cpus_per_run is None else cpus_per_run
+    if name == "ray":
+        from .ray_executor import RayExecutor
 
-    return RayExecutor(address, gpus_per_run, 1.0 if cpus_per_run is None else cpus_per_run, threads, retries)
+        return RayExecutor(address, gpus_per_run, cpus, threads, retries)
+    from .submitit_executor import SubmititExecutor
+
+    folder = folder.removeprefix("file://")
+    if "://" in folder:
+        raise InputError(f"with --executor submitit, --output must be a folder that all machines share, got {folder}")
+    for pair in slurm:
+        if "=" not in pair:
+            raise InputError(f"--slurm must be NAME=VALUE, such as partition=gpu, got {pair!r}")
+    options = {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in slurm)}
+    cluster: Any = options.pop("cluster", "slurm")  # checked there
+    return SubmititExecutor(
+        Path(folder).absolute(), workers, gpus_per_run, cpus, threads, retries, options, cluster=cluster
+    )
 
 
 def usual_precision(device: str) -> str:

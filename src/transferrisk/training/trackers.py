@@ -1,10 +1,11 @@
-"""Watches that report to experiment trackers: TensorBoard and MLflow."""
+"""Watches that report to experiment trackers: TensorBoard, MLflow, and Weights & Biases."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,64 @@ class MLflow(Watch):
             ) from None
 
 
-TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+class WeightsAndBiases(Watch):
+    """Reports to a run of Weights & Biases, as `wandb` is set up; resuming goes on with it.
+
+    Without an account, WANDB_MODE=offline writes files into `wandb` of the folder, which `wandb sync` uploads later.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.wandb: Any = require("wandb", "tracking")
+        self.folder, self.run_file = folder, folder / "wandb.txt"
+
+    def begin(self, run: Run) -> None:
+        if not self.run_file.exists():
+            write_atomically(self.run_file, f"{secrets.token_hex(4)}\n")
+        with self._wandb_errors():
+            self.run: Any = self.wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "transferrisk"),
+                id=self.run_file.read_text().strip(),
+                resume="allow",
+                name=self.folder.name,
+                dir=str(self.folder),
+                config=flattened(run.description),
+                settings=self.wandb.Settings(console="off", silent=True),
+            )
+
+    def after_step(self, step: int, total: int, loss: float | None) -> None:
+        if loss is not None and step % LOSS_EVERY == 0:
+            with self._wandb_errors():
+                self.run.log({"loss": loss}, step=step)
+
+    def after_evaluation(self, records: Sequence[Record]) -> None:
+        with self._wandb_errors():
+            self.run.log(scalars(records), step=records[0]["step"])
+
+    def end(self, error: BaseException | None) -> None:
+        try:
+            with self._wandb_errors():
+                self.run.finish(exit_code=0 if error is None else getattr(error, "exit_code", 1))
+        except TransferRiskError:
+            if error is None:  # otherwise what ended the run is the one to tell
+                raise
+
+    @contextmanager
+    def _wandb_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self.wandb.Error as error:
+            cause = " ".join(str(error).split())
+            raise TransferRiskError(
+                f"Weights & Biases refused ({cause}): correct that, set WANDB_MODE=offline, or train without "
+                "--tracker wandb"
+            ) from None
+
+
+TRACKERS: dict[str, Callable[[Path], Watch]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+}
 
 
 def make_trackers(names: Sequence[str], folder: Path) -> list[Watch]:
