@@ -232,7 +232,7 @@ def test_bad_settings_of_the_data(arguments, message):
 
 def test_registry_names():
     names = {"erm", "reweight", "irm", "vrex", "groupdro", "mldg", "fish", "trm", "trm-direct"}
-    names |= {"coral", "fishr", "eqrm", "sam", "mixup"}
+    names |= {"coral", "fishr", "eqrm", "sam", "mixup", "dfr"}
     assert names <= set(available())
 
 

@@ -6,14 +6,17 @@ import copy
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from problems import random_batch
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from transferrisk import TransferRisk
 from transferrisk.algorithms import Batch, Pass, Setting, create
+from transferrisk.algorithms.base import HeldOut
 from transferrisk.algorithms.mixup import partners
 from transferrisk.algorithms.mldg import meta_gradient
 from transferrisk.algorithms.reweight import reweighted_risk
@@ -645,3 +648,67 @@ def test_mixups_shares_are_beta_distributed():
     shares = torch.stack([algorithm.forward(model, batch).features[0, 0].detach() for _ in range(2000)])
     torch.testing.assert_close(shares.mean(), torch.tensor(0.5), rtol=0, atol=0.03)
     torch.testing.assert_close(shares.var(), torch.tensor(1 / 8), rtol=0, atol=0.01)  # 1 / (4 (2 alpha + 1))
+
+
+def held_out(seed=0):
+    """Features of two environments whose classes are unbalanced, with one column that says nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    n = 80
+    environments, labels = torch.arange(n) % 2, (torch.rand(n, generator=generator) < 0.3).long()
+    features = torch.randn(n, 4, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 5.0, 0.1, 0.0]) + 2
+    features[:, 0] += labels * (1 + environments)
+    return HeldOut(features, labels, environments, torch.arange(n) // 2 % 2)
+
+
+def test_dfr_fits_the_head_to_scikit_learns_optimum_on_groups_that_count_the_same():
+    held = held_out()
+    model = Classifier(nn.Identity(), 4, 2).double()
+    create("dfr", Setting(2, 2), ridges=(0.05,)).finish(model, held)
+    groups = 2 * held.environments + held.labels
+    weights = 1 / torch.bincount(groups)[groups].double() / 4
+    mean = (weights[:, None] * held.features).sum(0)
+    deviation = (weights[:, None] * (held.features - mean).square()).sum(0).sqrt()
+    deviation[3] = 1  # the column that is constant
+    rows = F.pad((held.features - mean) / deviation, (0, 1), value=1.0)
+    # scikit-learn's two-class model has one row, the difference of our two: its penalty is twice as strong.
+    reference = LogisticRegression(C=2 / 0.05, fit_intercept=False, tol=1e-10, max_iter=1000)
+    reference.fit(rows.numpy(), held.labels.numpy(), sample_weight=weights.numpy())
+    expected = reference.decision_function(rows.numpy())
+    logits = model(held.features).detach()
+    np.testing.assert_allclose((logits[:, 1] - logits[:, 0]).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dfr_takes_the_ridge_of_the_best_worst_group_on_the_other_half():
+    held, ridges = held_out(seed=3), (1e-4, 1e-1, 10.0)
+
+    def worst(model):
+        right = (model(held.features).argmax(1) == held.labels).double()
+        groups = 2 * held.environments + held.labels
+        return min(float(right[(groups == g) & (held.halves == 1)].mean()) for g in range(4))
+
+    model, scores, heads = Classifier(nn.Identity(), 4, 2).double(), [], []
+    algorithm = create("dfr", Setting(2, 2), ridges=ridges)
+    for ridge in ridges:
+        one = create("dfr", Setting(2, 2), ridges=(ridge,))
+        one.finish(model, held)
+        heads.append(model.predictor)
+        one.finish(model, held.only(held.halves == 0))  # standardised by itself, which changes the ridge a little
+        scores.append(worst(model))
+    algorithm.finish(model, held)
+    chosen = [torch.equal(model.predictor, head) for head in heads]
+    assert sum(chosen) == 1
+    assert scores[chosen.index(True)] == pytest.approx(max(scores), abs=0.1)
+    assert min(scores) < max(scores)
+
+
+def test_dfr_weighs_samples():
+    held = held_out()
+    counts = torch.arange(80) % 3 + 1
+    repeated = HeldOut(*(None if part is None else part.repeat_interleave(counts, 0) for part in held))
+    ends = []
+    for given in (repeated, held._replace(weights=counts.double()), held):
+        model = Classifier(nn.Identity(), 4, 2).double()
+        create("dfr", Setting(2, 2)).finish(model, given)
+        ends.append(model.predictor)
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(ends[0], ends[2], atol=1e-3)

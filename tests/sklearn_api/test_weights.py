@@ -27,7 +27,7 @@ def repeated(*arrays):
     return [np.repeat(array, COUNTS, axis=0) for array in arrays]
 
 
-DRAWS = {"mixup"}  # partners at random, by weight: see tests/algorithms/test_truth.py
+DRAWS = {"mixup", "dfr"}  # partners, or what is held out: see tests/algorithms/test_truth.py
 EXACT = [name for name in available() if name not in DRAWS]
 
 

@@ -28,7 +28,11 @@ from transferrisk.training import RunFolder, Steps, Stopped, Watch, load_checkpo
 
 CASES = [(name, {}) for name in available()] + [("trm", {"query": "random"})]
 CASES += [(name, {"statistics": "joint"}) for name in ("mldg", "fish")]
-TRAININGS = {"adamw": {"optimiser": "adamw", "lr": 0.01, "dropout": 0.2}}
+TRAININGS = [
+    ("erm", {"optimiser": "adamw", "lr": 0.01, "dropout": 0.2, "average": "ema", "ema_decay": 0.9}),
+    ("trm", {"average": "swad", "epochs": 4, "evaluations": 6, "swad_patience": 2, "swad_tolerance": 2}),
+    ("dfr", {"average": "ema"}),
+]
 FILES = {"run.json", "records.jsonl", "last.safetensors", "model.safetensors", "model.json"}
 
 
@@ -64,7 +68,7 @@ def assert_same_run(one, other):
 # ---- going on
 
 
-CASES = [(name, settings, {}) for name, settings in CASES] + [("erm", {}, config) for config in TRAININGS.values()]
+CASES = [(name, settings, {}) for name, settings in CASES] + [(name, {}, config) for name, config in TRAININGS]
 
 
 @pytest.mark.parametrize(("name", "settings", "config"), CASES, ids=lambda v: "-".join(v) if isinstance(v, dict) else v)
@@ -106,7 +110,7 @@ def test_killed_anywhere_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch, na
         except Killed:
             kills += 1
     assert kills >= 2
-    assert steps_of(trained.history) == [3, 6, 9]
+    assert steps_of(trained.history) == sorted(run.config.evaluated(3 * run.config.epochs if name != "dfr" else 9))
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 

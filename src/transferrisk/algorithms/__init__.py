@@ -2,6 +2,7 @@
 
 from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting, Team
 from .coral import CORAL
+from .dfr import DFR
 from .eqrm import EQRM
 from .erm import ERM
 from .fish import Fish
@@ -29,6 +30,7 @@ from .vrex import VREx
 __all__ = [
     "ALGORITHMS",
     "CORAL",
+    "DFR",
     "EQRM",
     "ERM",
     "IRM",

@@ -198,6 +198,19 @@ class Pass:
         return environment_means(self.cross_entropies, self.environments, num_environments, self.weights)
 
 
+class HeldOut(NamedTuple):
+    """Features of training samples that no step draws, for `Algorithm.finish`."""
+
+    features: Tensor  # (n, d) of the model that is finished
+    labels: Tensor  # (n,)
+    environments: Tensor  # (n,)
+    halves: Tensor  # (n,) 0 and 1 by turns in each environment; samples that show the same thing are in one half
+    weights: Tensor | None = None  # (n,) None: all the same
+
+    def only(self, index: Tensor) -> HeldOut:
+        return HeldOut(*(None if tensor is None else tensor[index] for tensor in self))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Team:
     """Process `rank` of `size`, with equal parts: of each environment, the samples rank, rank + size, ...
@@ -355,6 +368,14 @@ class Algorithm(nn.Module, Generic[C]):
         """Update the model once; `epoch` counts from 0 and has fractions."""
         self.check(batch)
         return self.act(self.plan(batch, epoch), model, batch, optimiser)
+
+    @property
+    def held_out(self) -> float:
+        """The share of the training set that steps do not draw, and `finish` is given."""
+        return 0.0
+
+    def finish(self, model: Classifier, held: HeldOut) -> None:
+        """Change the model that is evaluated and saved, which is a copy of the one that trains; for `held_out` > 0."""
 
     def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
         """Take the step itself, by its plan."""

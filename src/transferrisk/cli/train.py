@@ -61,8 +61,8 @@ HoldOut = Annotated[
 Algorithm = Annotated[
     str | None,
     typer.Option(
-        help="erm, reweight, irm, vrex, groupdro, mldg, fish, trm, trm-direct, or one of an installed package. "
-        "Default: trm."
+        help="erm, reweight, irm, vrex, groupdro, mldg, fish, coral, fishr, eqrm, sam, mixup, dfr, trm, trm-direct, or "
+        "one of an installed package. Default: trm."
     ),
 ]
 Set = Annotated[
@@ -82,7 +82,12 @@ Epochs = Annotated[int | None, training_option(min=1, help="Number of epochs. De
 Batch = Annotated[int | None, training_option("--batch-size", min=1, help="Samples of each environment in a step.")]
 Lr = Annotated[float | None, training_option("--lr", min=0, help="Learning rate.")]
 Decay = Annotated[float | None, training_option(min=0, help="Weight decay.")]
-Momentum = Annotated[float | None, training_option(min=0, max=1, help="Momentum of SGD.")]
+Momentum = Annotated[float | None, training_option(min=0, max=1, help="Momentum of SGD; of Adam its first factor.")]
+Optimiser = Annotated[str | None, training_option(help="sgd, adam or adamw. Default: sgd.")]
+Dropout = Annotated[float | None, training_option(min=0, max=1, help="Share of the features hidden in each step.")]
+Average = Annotated[
+    str | None, training_option(help="Evaluate and save an average of the weights over steps: ema or swad.")
+]
 DecayAt = Annotated[
     float | None, training_option(min=0, max=1, help="Share of the steps after which the rate falls; 1: never.")
 ]
@@ -118,6 +123,9 @@ def train(
     lr: Lr = None,
     weight_decay: Decay = None,
     momentum: Momentum = None,
+    optimiser: Optimiser = None,
+    dropout: Dropout = None,
+    average: Average = None,
     decay_at: DecayAt = None,
     evaluations: Evaluations = None,
     augment: Augment = None,
@@ -164,6 +172,7 @@ def train(
     given: dict[str, Any] = {
         "epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "momentum": momentum,
         "decay_at": decay_at, "evaluations": evaluations, "record": tuple(record) if record else None,
+        "optimiser": optimiser, "dropout": dropout, "average": average,
     }  # fmt: skip
     chosen = algorithm or ("trm" if finetune_samples is None else "erm")
     with first_process_speaks() as speaks:

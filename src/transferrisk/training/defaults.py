@@ -64,6 +64,15 @@ class TrainConfig(Settings):
         sgd, adam, or adamw, which decays weights apart from the gradient.
     dropout
         Share of the features that are set to 0 at random in each step.
+    average
+        What is evaluated and saved: the weights of the last step (None), an exponential moving average ("ema"), or
+        their mean over the valley of the validation loss ("swad"), which is looked at in each evaluation.
+    ema_decay
+        Factor of the average in each step; with 1 it is the mean over all steps.
+    swad_patience, swad_tolerance
+        Evaluations without a lower loss after which SWAD's mean begins, and with higher losses after which it ends.
+    swad_ratio
+        How high these losses are: above the mean loss where it began times this.
 
     Examples
     --------
@@ -86,6 +95,11 @@ class TrainConfig(Settings):
     steps: Count | None = None
     optimiser: Optimiser = "sgd"
     dropout: Annotated[float, Bound(least=0, below=1)] = 0.0
+    average: Literal["ema", "swad"] | None = None
+    ema_decay: Annotated[float, Bound(above=0, most=1)] = 0.999
+    swad_patience: Count = 3
+    swad_tolerance: Count = 6
+    swad_ratio: Positive = 1.3
 
     def __post_init__(self) -> None:
         optimiser = convert("optimiser", self.optimiser, Optimiser)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ..algorithms import Algorithm, Logs, Setting
 from ..data import EnvironmentSet
-from ..errors import DivergedError, TransferRiskError, full_memory
+from ..errors import DivergedError, InputError, TransferRiskError, full_memory
 from ..models import Classifier, features_of
 from ..results import Record, select
 from ..results.records import BATCH
@@ -199,6 +199,10 @@ def train(
     """
     engine = engine or Engine.of()
     rule = next(filter(evaluate.__contains__, ("training_domain", "test_domain")), "last")
+    if config.average == "swad" and "training_domain" not in evaluate:
+        raise InputError(
+            "average must not be 'swad' without training-domain validation data: evaluate it, or use 'ema'"
+        )
     with engine.arithmetic(), _one_line_errors(config) as begun, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
@@ -213,7 +217,7 @@ def train(
             one.begin(run)
             ending.push(partial(_end, one))
         _steps(run, watches, seed)
-    return Trained(state.model, run.history, state, rule)
+    return Trained(state.evaluated, run.history, state, rule)
 
 
 def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:
@@ -223,7 +227,8 @@ def _end(watch: Watch, kind: object, error: BaseException | None, trace: object)
 def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
     """Take the steps from where the state is to the end, and evaluate in between."""
     state, engine, config, total = run.state, run.engine, run.config, run.total
-    data, *others = engine.place([run.data, *run.evaluate.values()])
+    whole, *others = engine.place([run.data, *run.evaluate.values()])
+    data, refreshed = state.drawn(whole), False
     evaluated = dict(zip(run.evaluate, others, strict=True))
     due = config.evaluated(total)
     augmentation = state.augmentation if config.augment else None
@@ -242,11 +247,18 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             except TransferRiskError:
                 run.check()  # if it is because of weights that are not numbers, that is what to say
                 raise
+            if state.averaging is not None:
+                state.averaging.after_step()
             state.step += 1
+            refreshed = False
             state.seconds += time.perf_counter() - began
             loss = None
             if state.step in due:
                 loss = run.check(logs)
+                if state.averaging is not None and state.averaging.needs_losses:
+                    state.averaging.after_segment(_mean_loss(state.model, evaluated))
+                state.refresh(whole)
+                refreshed = True
                 records = measure(state, evaluated, config, logs)
                 run.history += records
                 for one in watches:
@@ -256,6 +268,14 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             for one in watches:
                 one.after_step(state.step, total, loss)
                 stopping = one.should_stop() or stopping
+    if not refreshed:
+        state.refresh(whole)
+
+
+def _mean_loss(model: Classifier, sets: Mapping[str, EnvironmentSet]) -> float:
+    """The loss on validation data like training's, the mean over its environments."""
+    losses = [float(scores["loss"]) for scores in scores_of(model, sets["training_domain"]).values()]
+    return sum(losses) / len(losses)
 
 
 def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs) -> list[Record]:
@@ -264,7 +284,7 @@ def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: Train
     Extras that `config.record` names are measured on training-domain validation data, where that is among the parts.
     See `results.records` for their form.
     """
-    model, when = state.model, {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
+    model, when = state.evaluated, {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
     records: list[Record] = []
     for part, data in sets.items():
         features = features_of(model, data.batch, len(data))

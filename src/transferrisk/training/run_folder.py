@@ -280,8 +280,10 @@ class RunFolder(Watch):
         run = self._run
         chosen = select(run.history, run.rule)
         if chosen and chosen[0]["step"] == run.state.step:
+            if resumed:
+                run.state.refresh(run.data)
             saved = SavedModel(
-                network=run.state.model,
+                network=run.state.evaluated,
                 backbone=str(run.about.get("backbone") or ""),
                 input_shape=tuple(run.data.inputs[:1].shape[1:]),
                 classes=run.data.class_names,

@@ -8,6 +8,7 @@ get memory, handles and kernels ready; they count like all others.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -20,11 +21,15 @@ from torch import Generator, Tensor
 from torch.optim import Optimizer
 
 from ..algorithms import Algorithm, Batch, Logs, Setting
+from ..algorithms.base import HeldOut
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
+from ..data.environments import hold_out
 from ..errors import InputError, StepWarning, warn
-from ..models import Classifier
+from ..models import Classifier, features_of
+from .averaging import Averaging, averaged_tensors, averaging_of, decode, encode
 from .defaults import TrainConfig
 from .engine import Engine
+from .evaluate import alternate_sources
 
 WARM_UP = 2  # ordinary steps before a plan is recorded
 MOST_PLANS = 24
@@ -60,6 +65,9 @@ class TrainState:
     """
     augmentation  the generator images are augmented with, on the device
     seconds       of training so far, evaluations left out
+    averaging     of the weights
+    twin          a copy of the model with averaged weights, or that the algorithm finishes, as of the last `refresh`
+    kept, held    positions of the training samples that steps draw, and of those that the algorithm holds out
     """
 
     model: Classifier
@@ -69,6 +77,35 @@ class TrainState:
     augmentation: Generator
     step: int = 0
     seconds: float = 0.0
+    averaging: Averaging | None = None
+    twin: Classifier | None = None
+    kept: Tensor | None = None
+    held: Tensor | None = None
+
+    @property
+    def evaluated(self) -> Classifier:
+        """The model that is evaluated and saved: the one that trains, or its `twin`."""
+        return self.model if self.twin is None else self.twin
+
+    def drawn(self, data: EnvironmentSet) -> EnvironmentSet:
+        """The training samples that steps draw."""
+        return data if self.kept is None else data.select(self.kept.to(data.labels.device))
+
+    def refresh(self, data: EnvironmentSet) -> None:
+        """Bring `twin` up to date; of the training data it takes what is held out."""
+        if self.twin is None:
+            return
+        self.twin.load_state_dict(self.model.state_dict())
+        if self.averaging is not None:
+            averages = self.averaging.result()
+            for name, tensor in averaged_tensors(self.twin).items():
+                tensor.copy_(averages.get(name, tensor))
+        if self.held is not None:
+            held = data.select(self.held.to(data.labels.device))
+            features = features_of(self.twin, held.batch, len(held))
+            parts = held.labels, held.environments, alternate_sources(held), held.weights
+            moved = (None if part is None else part.to(features.device) for part in parts)
+            self.algorithm.finish(self.twin, HeldOut(features, *moved))  # type: ignore[arg-type]
 
     @property
     def epoch(self) -> float:
@@ -100,7 +137,9 @@ class TrainState:
         if device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(device)
         moving, fixed = _optimiser_state(self.optimiser)
+        averages, averaging = ({}, {}) if self.averaging is None else encode(self.averaging)
         kept = {
+            "averages": averages,
             "model": self.model.state_dict(),
             "optimiser": moving,
             "algorithm": self.algorithm.state_dict(),
@@ -112,7 +151,8 @@ class TrainState:
             for name, value in held.items():
                 copied = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
                 tensors[f"{part}.{name}"] = copied
-        return Snapshot(tensors, {"optimiser": fixed, "step": self.step, "seconds": self.seconds})
+        values = {"optimiser": fixed, "averaging": averaging, "step": self.step, "seconds": self.seconds}
+        return Snapshot(tensors, values)
 
     def restore(self, saved: Snapshot) -> None:
         device = self.model.head.weight.device
@@ -128,6 +168,8 @@ class TrainState:
         self.algorithm.to(device)  # buffers that its first step makes were just made
         self.sampler.load_state_dict(saved.part("sampler"))
         _restore_optimiser(self.optimiser, saved.part("optimiser"), saved.values["optimiser"])
+        if self.averaging is not None:
+            decode(self.averaging, saved.part("averages"), saved.values["averaging"])
         self.step, self.seconds = saved.values["step"], saved.values["seconds"]
         random = saved.part("random")
         torch.set_rng_state(random["cpu"])
@@ -181,8 +223,6 @@ def start_state(
     """
     engine.team.check(config.batch_size)
     torch.manual_seed(seed)
-    size = config.batch_size
-    sampler = WholeSampler(data) if size is None else BalancedSampler(data, size, seed)
     built = model if isinstance(model, Classifier) else model()
     built.autocast = torch.bfloat16 if engine.precision == "bf16" else None
     if engine.on_gpu and engine.team.size > 1:
@@ -196,8 +236,16 @@ def start_state(
         algorithm = algorithm(setting_of(data, built.head.in_features))
     algorithm.to(engine.device)
     algorithm.team = engine.team
+    kept, held = hold_out(data, algorithm.held_out, seed) if algorithm.held_out else (None, None)
+    steps_of = data if kept is None else data.select(kept.to(data.labels.device))
+    size = config.batch_size
+    sampler = WholeSampler(steps_of) if size is None else BalancedSampler(steps_of, size, seed)
+    averaging = averaging_of(built, config)
+    twin = None if averaging is None and held is None else copy.deepcopy(built)
     augmentation = Generator(engine.device).manual_seed(40_000 + seed + 1_000_003 * engine.team.rank)
-    return TrainState(built, optimiser, algorithm, sampler, augmentation)
+    return TrainState(
+        built, optimiser, algorithm, sampler, augmentation, averaging=averaging, twin=twin, kept=kept, held=held
+    )
 
 
 def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:

@@ -158,7 +158,7 @@ class EarlyStopping(Watch):
         reached = (accuracy, -mean_score(records, self.part, "loss"))
         if reached > self._best:
             self._best, self._waited = reached, 0
-            self._weights = copy.deepcopy(self._run.state.model.state_dict())
+            self._weights = copy.deepcopy(self._run.state.evaluated.state_dict())
         elif self._run.state.epoch >= self.after:
             self._waited += 1
 
@@ -167,7 +167,7 @@ class EarlyStopping(Watch):
 
     def end(self, error: BaseException | None) -> None:
         if error is None and self._weights:
-            self._run.state.model.load_state_dict(self._weights)
+            self._run.state.evaluated.load_state_dict(self._weights)
 
 
 class Progress(Watch):
