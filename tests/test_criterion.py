@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
 from problems import arguments, overlapping_batch, random_batch, relative
 
 from transferrisk import TransferRisk
-from transferrisk.errors import InputError
+from transferrisk import criterion as criterion_module
+from transferrisk.errors import InputError, StepWarning
 from transferrisk.functional import optimal_predictor, transfer_matrix
 from transferrisk.solvers import CG, Newton
 
@@ -279,3 +281,62 @@ def test_first_batch_in_inference_mode_does_not_spoil_training():
     features = batch.features.clone().requires_grad_()
     criterion.train()(features, batch.labels, batch.index).risk.backward()
     assert features.grad.isfinite().all()
+
+
+def test_a_compiled_model_breaks_its_graph_once_and_has_the_same_gradient():
+    features, labels, environments = arguments(random_batch(22, [8, 8, 8], classes=3, width=5, dtype=torch.float32))
+    layer, graphs, gradients = torch.nn.Linear(5, 6), [], []
+
+    def loss_of(criterion):
+        def loss(features):
+            hidden = layer(features).relu()
+            return hidden.square().mean() + 2 * criterion(hidden, labels, environments).risk
+
+        return loss
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, about its own compiler
+        for loss in (loss_of(TransferRisk()), torch.compile(loss_of(TransferRisk()), backend=backend)):
+            for _ in range(2):  # the weights of environments move in between
+                layer.weight.grad = None
+                loss(features).backward()
+            gradients.append(layer.weight.grad)
+    assert len(graphs) == 2
+    assert torch.equal(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_where_all_predictors_are_too_many_some_are_taken_and_it_says_so(monkeypatch, training):
+    batch = random_batch(23, [4] * 7, classes=3, width=4)
+    exact = TransferRisk(weights="worst")(*arguments(batch))
+    monkeypatch.setattr(criterion_module, "MOST_LOGITS", 3 * 28 * 3)
+    criterion = TransferRisk(weights="worst").train(training)
+    seen = set()
+    for _ in range(3):
+        with pytest.warns(StepWarning, match=r"7 environments.* 3 "):
+            out = criterion(*arguments(batch))
+        rows = (~out.matrix.isnan()).any(1).nonzero().flatten()
+        assert len(rows) == len(out.solution.value) == 3
+        torch.testing.assert_close(out.matrix[rows], exact.matrix[rows])
+        torch.testing.assert_close(out.risk, (exact.weights * exact.matrix)[rows].sum(1).mean())
+        seen.add(tuple(rows.tolist()))
+    assert seen != {(0, 3, 6)} if training else seen == {(0, 3, 6)}
+
+
+def test_environments_that_are_absent_cost_nothing_and_too_many_are_refused():
+    batch = random_batch(24, [5, 6, 7], classes=3, width=4)
+    ids = [7, 1500, 1999]
+    features, exact = batch.features.clone().requires_grad_(), batch.features.clone().requires_grad_()
+    out = TransferRisk(environments=2000)(features, batch.labels, torch.tensor(ids)[batch.index])
+    reference = TransferRisk()(exact, batch.labels, batch.index)
+    out.risk.backward()
+    reference.risk.backward()
+    assert len(out.solution.value) == 3
+    torch.testing.assert_close(out.matrix[ids][:, ids], reference.matrix)
+    torch.testing.assert_close(features.grad, exact.grad)
+    with pytest.raises(InputError, match=r"environments must be at most .* got 10000"):
+        TransferRisk(environments=10_000)

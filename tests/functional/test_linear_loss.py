@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from problems import padded_loss, random_predictors
 
 from transferrisk.functional import SoftmaxLoss
-from transferrisk.functional.linear_loss import row_losses, softmax_jacobian, softmax_residual, with_bias
+from transferrisk.functional.linear_loss import (
+    losses_and_residuals,
+    row_losses,
+    softmax_jacobian,
+    softmax_residual,
+    with_bias,
+)
 
 sizes = st.fixed_dictionaries(
     {"batch": st.integers(1, 3), "n": st.integers(4, 12), "classes": st.integers(2, 6), "width": st.integers(1, 9)}
@@ -131,3 +137,14 @@ def test_near_certain_predictions_keep_their_digits_in_float32():
     exact = math.log1p(math.exp(-20) + math.exp(-21))
     assert float(row_losses(logits, targets)) == pytest.approx(exact, rel=1e-6)
     assert float(row_losses(-1e4 * logits, targets)) == pytest.approx(2.1e5)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(2, 40), st.sampled_from([1.0, 100.0]))
+def test_losses_and_residuals_at_once_are_those_one_by_one(seed, n, classes, scale):
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(2, n, classes, generator=generator, dtype=torch.float64)
+    labels = torch.randint(classes, (n,), generator=generator)
+    targets = F.one_hot(labels, classes).to(torch.float64)
+    expected = row_losses(logits, targets), softmax_residual(torch.softmax(logits, -1), targets)
+    for found, known in zip(losses_and_residuals(logits.clone(), labels), expected, strict=True):
+        torch.testing.assert_close(found, known, rtol=1e-12, atol=0)

@@ -17,6 +17,7 @@ from transferrisk.errors import DivergedError, InputError
 from transferrisk.functional import (
     exponentiated_gradient,
     optimal_predictor,
+    transfer,
     transfer_matrix,
     transfer_risk,
     uniform_weights,
@@ -162,6 +163,14 @@ def test_every_route_gives_the_same_gradient(sizes):
     for space in ("predictor", "sample"):
         for implicit in (CG(), Cholesky(), Woodbury()):
             assert relative(batch.gradient(1e-3, space=space, implicit=implicit), exact) < 1e-8
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20], ids=["computed again", "kept"])
+def test_queries_one_at_a_time_give_the_gradient_of_all_at_once(monkeypatch, kept):
+    batch = random_batch(13, [6, 9, 7], classes=30, width=40)
+    together = batch.gradient(1e-2, bound=2.0)
+    monkeypatch.setattr(transfer, "MOST_LOGITS", ((1, kept), (1, kept)))
+    torch.testing.assert_close(batch.gradient(1e-2, bound=2.0), together, rtol=1e-9, atol=1e-12)
 
 
 def test_solving_h_in_the_span_of_its_own_rows_would_be_wrong():

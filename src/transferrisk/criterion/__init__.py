@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import DivergedError, InputError
+from ..errors import DivergedError, InputError, StepWarning, warn
 from ..functional import fused
 from ..functional.checks import (
     check_count,
@@ -40,6 +40,8 @@ from ..solvers.minimisers import chosen_solvers
 
 Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
+MOST_ENVIRONMENTS = 4096  # of which every pair has a weight
+MOST_LOGITS = 1 << 28  # of all queries on all samples in a step
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class TransferRisk(nn.Module):
     weights_lr
         Rate of the exponentiated gradient.
     query
-        "all", or "random": one Q a step (algorithm 1); in eval mode always all.
+        "all", or "random": one Q a step (algorithm 1); in eval mode always all. Where predictors of all Q on all
+        samples would have more than 2^28 logits, so many Q as fit are taken: random ones, or evenly spaced ones in eval
+        mode; a StepWarning says so.
     solver
         How W(Q) is found: None or "newton" (to convergence), "dense" (the same by factoring its Hessian, faster where C
         (d + 1) is below some 300), "sgd" (the paper: 30 steps at 0.1), "captured", or a minimiser of
@@ -217,17 +221,35 @@ class TransferRisk(nn.Module):
         start           (C, d + 1): where to start the search for the predictors, such as a classifier's own weights
         sample_weights  (n,) from 0 up: how much each sample counts within its environment, in fitting its predictor
                         and in testing another's; only ratios within an environment matter. Fused kernels take none
+
+        In a function that torch.compile compiles, this is one call between two graphs: its loops end when an answer is
+        good, which no graph can hold.
         """
+        if torch.compiler.is_compiling():
+            evaluate: Callable[..., TransferRiskOutput] = torch.compiler.disable(self._evaluate)
+            return evaluate(features, labels, environments, start, sample_weights)
+        return self._evaluate(features, labels, environments, start, sample_weights)
+
+    def _evaluate(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        environments: Tensor,
+        start: Tensor | None,
+        sample_weights: Tensor | None,
+    ) -> TransferRiskOutput:
         check_shapes(features, labels, environments)
         if sample_weights is not None:
             check_sample_weights(sample_weights, features)
         if self.alpha.device != features.device:
             self.to(features.device)
+        present: Tensor | None = None  # (E',) the environments that the result is about; None: all
         if self.takes_start(features, sample_weights):
-            result, queries = self._solved_transfer(features, labels, environments, start, sample_weights)
+            result, queries, present = self._solved_transfer(features, labels, environments, start, sample_weights)
         else:
             result, queries = self._fused_transfer(features, labels, environments)
-        matrix, used = self._square(result.matrix, queries), self._square(result.weights, queries)
+        matrix = self._square(result.matrix, queries, present, torch.nan)
+        used = self._square(result.weights, queries, present, 0.0)
         if self.training and self.weights == "eg":
             self._move_weights(result, matrix, queries)
         return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
@@ -247,27 +269,39 @@ class TransferRisk(nn.Module):
         environments: Tensor,
         start: Tensor | None,
         sample_weights: Tensor | None,
-    ) -> tuple[Transfer, Tensor | None]:
-        """The risk by the solvers, and the queries, None for all."""
+    ) -> tuple[Transfer, Tensor | None, Tensor | None]:
+        """The risk by the solvers, the queries, None for all, and the environments it is about, None for all.
+
+        Where values may be read, absent environments are left out, so that only those in the batch cost anything.
+        """
         index = self._index(features, labels, environments, start)
-        queries = self._pick(index) if self.query == "random" and self.training else None
+        present = None
+        if not self.captured:
+            ids = index.unique()
+            present = ids if len(ids) < len(self.environment_ids) else None
+        queries = self._queries(index, present)
+        places, alpha, number = queries, self.alpha, len(self.environment_ids)
+        if present is not None:
+            index, number = torch.searchsorted(present, index), len(present)
+            places = None if queries is None else torch.searchsorted(present, queries)
+            alpha = alpha[present][:, present]
         assert self.num_classes is not None
         rule: WeightRule = worst_weights if self.weights == "worst" else uniform_weights
         if self.weights == "eg":
-            rule = given_weights(self.alpha if queries is None else self.alpha[queries])
+            rule = given_weights(alpha if places is None else alpha[places])
         for attempt in attempts(features):
             try:
                 result = transfer_risk(
                     attempt,
                     labels,
                     index,
-                    len(self.environment_ids),
+                    number,
                     self.num_classes,
                     self.ridge,
                     weights=rule,
                     gradient_matching=0.0 if self.implicit is None else self.gradient_matching,
                     bound=self.bound,
-                    queries=queries,
+                    queries=places,
                     solver=self.solver,
                     implicit=self.implicit,
                     start=start,
@@ -289,7 +323,7 @@ class TransferRisk(nn.Module):
         for solution, name in missed:
             warn_not_converged(solution, name)
         dtype = working_dtype(features.dtype)
-        return result if result.risk.dtype == dtype else result.to(dtype), queries
+        return result if result.risk.dtype == dtype else result.to(dtype), queries, present
 
     def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
         """The same by the fused kernels, which always start from zero."""
@@ -360,16 +394,42 @@ class TransferRisk(nn.Module):
             self._set_environments(present)
         return torch.searchsorted(self.environment_ids, environments)
 
-    def _pick(self, index: Tensor) -> Tensor:
-        """(1,) one of the environments that are present, uniformly."""
-        everyone = torch.arange(len(self.environment_ids), device=index.device)
-        present = (index.unsqueeze(-1) == everyone).any(0)
-        # From the CPU's generator unless nothing may be copied: so one generator's state is enough to resume.
-        drawn = torch.rand(len(everyone), device=index.device if self.captured else "cpu").to(index.device)
-        return torch.where(present, drawn, -1.0).argmax(0, keepdim=True)
+    def _queries(self, index: Tensor, present: Tensor | None) -> Tensor | None:
+        """(m,) the environments whose predictors are tested, in order; None: all that the result is about."""
+        if self.query == "random" and self.training:
+            return self._pick(index)
+        E = len(self.environment_ids) if present is None else len(present)
+        assert self.num_classes is not None
+        most = max(1, MOST_LOGITS // (len(index) * self.num_classes))
+        if self.captured or most >= E:
+            return None
+        kind = "random ones are used in each step" if self.training else "evenly spaced ones are used"
+        warn(
+            f"predictors of {E} environments on {len(index)} samples of {self.num_classes} classes are too many for a "
+            f'step: {most} {kind}; smaller batches allow more, query="random" takes one',
+            StepWarning,
+        )
+        if self.training:
+            return self._pick(index, most)
+        everyone = torch.arange(E, device=index.device) if present is None else present
+        return everyone[torch.linspace(0, E - 1, most).round().long()]
 
-    def _square(self, rows: Tensor, queries: Tensor | None) -> Tensor:
-        """(m, E) to (E, E), with nan in the rows that were not queried."""
+    def _pick(self, index: Tensor, number: int = 1) -> Tensor:
+        """(number,) of the environments that are present, uniformly, in order."""
+        E = len(self.environment_ids)
+        present = torch.zeros(E + 1, dtype=torch.bool, device=index.device).index_fill(0, index + 1, True)[1:]
+        # From the CPU's generator unless nothing may be copied: so one generator's state is enough to resume.
+        drawn = torch.rand(E, device=index.device if self.captured else "cpu").to(index.device)
+        drawn = torch.where(present, drawn, -1.0)
+        return drawn.argmax(0, keepdim=True) if number == 1 else drawn.topk(number).indices.sort().values
+
+    def _square(self, rows: Tensor, queries: Tensor | None, present: Tensor | None, absent: float) -> Tensor:
+        """Rows of the result as (E, E): `absent` for what is not in the batch, nan in rows that were not queried."""
+        if present is not None:
+            shown = rows.new_full((len(rows), len(self.alpha)), absent).index_copy(1, present, rows)
+            if queries is None:
+                return torch.full_like(self.alpha, absent, dtype=rows.dtype).index_copy(0, present, shown)
+            rows = shown
         if queries is None:
             return rows
         return torch.full_like(self.alpha, torch.nan, dtype=rows.dtype).index_copy(0, queries, rows)
@@ -379,6 +439,7 @@ class TransferRisk(nn.Module):
         E = len(ids)
         if E < 2:
             raise InputError(f"environments must be two or more, got {ids.tolist()}: transfer needs another one")
+        _check_number(E)
         with torch.inference_mode(False):  # a first batch may be one of evaluation; training goes on with these
             self.environment_ids = ids.to(torch.int64, copy=True)
             # Zero on the diagonal: Q is not transferred to itself.
@@ -432,4 +493,13 @@ def _identifiers(environments: object) -> Tensor:
             ids.append(operator.index(one))
         except TypeError:
             raise InputError(f"environments must be their number, or integer ids, got {environments!r}") from None
+    _check_number(len(ids) if several else ids[0])
     return torch.tensor(ids, dtype=torch.int64) if several else torch.arange(max(ids[0], 0))
+
+
+def _check_number(number: int) -> None:
+    if number > MOST_ENVIRONMENTS:
+        raise InputError(
+            f"environments must be at most {MOST_ENVIRONMENTS}, got {number}, since every pair of them has a weight: "
+            "merge small ones"
+        )

@@ -69,6 +69,21 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return largest + torch.log1p(torch.expm1(-largest) + rest)
 
 
+def losses_and_residuals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """`row_losses` and `softmax_residual` of logits (..., n, C) and labels (n,), by one pass of exp.
+
+    It writes over the logits. Rows of padding, whose label is -1, must have no weight.
+    """
+    own = labels.clamp(0, logits.shape[-1] - 1).unsqueeze(-1).expand(*logits.shape[:-1], 1)
+    others = logits.sub_(logits.gather(-1, own)).scatter_(-1, own, -torch.inf)
+    largest = others.amax(-1, keepdim=True).clamp_(min=0)
+    others = others.sub_(largest).exp_()
+    rest = others.sum(-1, keepdim=True)
+    losses = (largest + torch.log1p(torch.expm1(-largest) + rest)).squeeze(-1)
+    total = rest + torch.exp(-largest)
+    return losses, others.div_(total).scatter_(-1, own, -rest / total)
+
+
 def environment_means(
     values: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -200,12 +215,22 @@ class SoftmaxLoss:
         return Hessian(self.rows, probabilities_of(logits_of(x, self.rows)), self.weights, self.ridge)
 
     def linearise(self, x: Tensor) -> Linearisation:
-        hessian = self.hessian(x)
+        assert self.shares is None
+        logits = logits_of(x, self.rows)
+        hessian = Hessian(self.rows, probabilities_of(logits), self.weights, self.ridge)
         residual = self.weights.unsqueeze(-1) * softmax_residual(hessian.probabilities, self.targets)
+
+        def value() -> Tensor:
+            """With k the likeliest class, the loss of a row is L_k - L_y - log S_k."""
+            likeliest, own = logits.amax(-1), logits.gather(-1, self.labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+            losses = likeliest - own - hessian.probabilities.amax(-1).log()
+            return (self.weights * losses).sum(-1) + 0.5 * self.ridge * euclidean(x, x)
+
         return Linearisation(
-            gradient=torch.add(residual.mT @ self.rows, x, alpha=self.ridge),
+            gradient=torch.baddbmm(x, residual.mT, self.rows, beta=self.ridge),
             scale=(residual.abs().sum(-1) * self.lengths).sum(-1),
             hessian=hessian,
+            value=value,
         )
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
@@ -380,9 +405,9 @@ class Hessian:
         """H[V], (B, C, D), with r J(U) as in `softmax_jacobian`."""
         top, weighted = self._constants
         change = logits_of(vector, self.rows)
-        change = change - change.gather(-1, top)
-        mean = (self.probabilities * change).sum(-1, keepdim=True)
-        return torch.add((weighted * (change - mean)).mT @ self.rows, vector, alpha=self.ridge)
+        change = change.sub_(change.gather(-1, top))
+        change = change.sub_((self.probabilities * change).sum(-1, keepdim=True)).mul_(weighted)
+        return torch.baddbmm(vector, change.mT, self.rows, beta=self.ridge)
 
     def dense(self) -> Tensor:
         """H as (B, C D, C D), row-major over (class, column)."""

@@ -104,6 +104,25 @@ class Fit:
     reduced: Tensor
     solution: Solution
 
+    def logits(self, rows: Tensor) -> Tensor:
+        """Z W^T of any rows (n, D), (B, n, C)."""
+        if self.basis is None or not self._is_shorter:
+            return logits_of(self.solution.value, rows)
+        return logits_of(self.reduced, rows @ self.basis)
+
+    def at_rows(self, residuals: Tensor) -> Tensor:
+        """sum over the batch of T W, (n, D), for T (B, n, C): the transpose of `logits`, of one problem or several."""
+        if self.basis is None or not self._is_shorter:
+            return residuals.mT.flatten(0, 1).mT @ self.solution.value.flatten(0, 1)
+        return ((residuals @ self.reduced) @ self.basis.mT).sum(0)
+
+    @property
+    def _is_shorter(self) -> bool:
+        """Whether a product with Q and one with X are less work than one with W."""
+        assert self.basis is not None
+        (D, k), C = self.basis.shape[1:], self.reduced.shape[1]
+        return k * (C + D) < C * D
+
 
 def fit_rows(
     rows: Tensor,

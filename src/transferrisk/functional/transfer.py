@@ -27,8 +27,9 @@ from torch import Tensor
 from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
 from ..solvers.minimisers import check_solver
+from ..solvers.protocols import joined
 from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, working_dtype
-from .linear_loss import one_hot, row_losses, softmax_residual, with_bias
+from .linear_loss import losses_and_residuals, one_hot, with_bias
 from .predictor import (
     PREDICTOR,
     Fit,
@@ -41,6 +42,8 @@ from .predictor import (
 )
 
 LEAST_WEIGHT = 1e-30
+MOST_LOGITS = (1 << 27, 1 << 27), (1 << 20, 1 << 25)
+"""Logits that are worked on at once, and that are kept: on a GPU, and on a CPU, where those worked on fit its cache."""
 WeightRule = Callable[[Tensor, Tensor], Tensor]
 """(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
 
@@ -91,8 +94,7 @@ def group(
     n = len(features)
     wrong = (labels < 0) | (labels >= num_classes) | (index < 0) | (index >= num_environments)
     index = index.clamp(0, num_environments - 1)
-    environments = torch.arange(num_environments, device=index.device)
-    counts = (index.unsqueeze(-1) == environments).sum(0)  # (E,)
+    counts = index.new_zeros(num_environments).scatter_add_(0, index, torch.ones_like(index))
     size = capacity if capacity is not None else max(int(counts.max()), 1)
     order = torch.argsort(index, stable=True)
     first = counts.cumsum(0) - counts  # (E,) where each environment starts in the sorted order
@@ -106,7 +108,7 @@ def group(
     share = torch.where(counts > size, torch.nan, 1 / counts.clamp(min=1).to(features.dtype))[index]
     if sample_weights is not None:
         given = sample_weights.to(features.dtype)
-        total = torch.where(index.unsqueeze(-1) == environments, given.unsqueeze(-1), 0).sum(0)  # (E,)
+        total = place(given).sum(-1)  # (E,)
         share = torch.where(share.isnan(), share, given / torch.where(total > 0, total, 1)[index])
         counts = torch.where(total > 0, counts, 0)
     share = torch.where(wrong, torch.nan, share)
@@ -269,31 +271,6 @@ def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: T
     return torch.where(moved, (mass * shares).clamp(min=LEAST_WEIGHT), weights)
 
 
-def feature_gradient(
-    grouped: Grouped,
-    queries: Tensor,
-    fit: Fit,
-    logits: Tensor,
-    share: Tensor,
-    gradient_matching: float,
-    bound: float | None,
-    implicit: LinearSolver | None,
-) -> tuple[Tensor, Solution | None]:
-    """dR/dZ, (E, N, D), for R = sum over `share` (m, E) times M, and h_Q; `logits` (m, E, N, C) of W(Q) on P."""
-    predictors = fit.solution.value
-    probabilities = torch.softmax(logits, -1)
-    residual = share[..., None, None] * grouped.weights.unsqueeze(-1) * softmax_residual(probabilities, grouped.targets)
-    direct = torch.einsum("qpnc,qcd->pnd", residual, predictors)
-    if gradient_matching == 0:
-        return direct, None
-    v = torch.einsum("qpnc,pnd->qcd", residual, grouped.rows)
-    moved, h = implicit_vjp(fit, v, implicit)
-    through_predictor = torch.zeros_like(direct).index_copy(0, queries, gradient_matching * moved)
-    if bound is not None:
-        through_predictor = bounded(through_predictor, direct, bound)
-    return direct + through_predictor, h
-
-
 def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
     """The gradient, scaled down where needed so that its norm is at most bound times the reference's.
 
@@ -403,18 +380,27 @@ def transfer_risk(
         grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity, sample_weights)
         everyone = torch.arange(num_environments, device=index.device)
         queries = everyone if queries is None else queries
-        fit = fit_rows(
-            grouped.rows[queries],
-            grouped.labels[queries],
-            grouped.weights[queries],
-            num_classes,
-            ridge,
-            solver=solver,
-            space=space,
-            start=None if start is None else start.detach().to(features.dtype).expand(len(queries), -1, -1),
-        )
-        logits = torch.einsum("qcd,pnd->qpnc", fit.solution.value, grouped.rows)
-        matrix = (grouped.weights * row_losses(logits, grouped.targets)).sum(-1)  # (m, E)
+        logits = grouped.labels.numel() * num_classes  # of one query
+        most, kept = MOST_LOGITS[queries.device.type == "cpu"]
+        fits, tested, residuals = [], [], []
+        for some in queries.split(max(1, most // logits)):
+            fit = fit_rows(
+                grouped.rows[some],
+                grouped.labels[some],
+                grouped.weights[some],
+                num_classes,
+                ridge,
+                solver=solver,
+                space=space,
+                start=None if start is None else start.detach().to(features.dtype).expand(len(some), -1, -1),
+            )
+            losses, residual = _tested(fit, grouped)
+            fits.append(fit)
+            tested.append((grouped.weights * losses).sum(-1))
+            if wants_gradient:  # kept where there is room, else computed again
+                residuals.append(residual if len(queries) * logits <= kept else None)
+        matrix = torch.cat(tested)  # (m, E)
+        solution = joined([fit.solution for fit in fits])
         assert grouped.counts is not None  # `group` counts them
         present = grouped.counts > 0
         both = present[queries].unsqueeze(-1) & present
@@ -424,13 +410,32 @@ def transfer_risk(
         risk = (share * matrix).sum()
         inverse = None
         if wants_gradient:
-            gradient, inverse = feature_gradient(
-                grouped, queries, fit, logits, share, gradient_matching, bound, implicit
-            )
-            gradient = grouped.ungroup(gradient)[:, :-1]
+            direct, through_predictors = torch.zeros_like(grouped.rows), torch.zeros_like(grouped.rows)
+            inverses, first = [], 0
+            for fit, before in zip(fits, residuals, strict=True):
+                some = slice(first, first + len(fit.reduced))
+                first = some.stop
+                residual = _tested(fit, grouped)[1] if before is None else before
+                residual.mul_((share[some].unsqueeze(-1) * grouped.weights).flatten(1).unsqueeze(-1))
+                direct += fit.at_rows(residual).view_as(direct)
+                if gradient_matching > 0:
+                    moved, h = implicit_vjp(fit, residual.mT @ grouped.rows.flatten(0, 1), implicit)
+                    through_predictors.index_copy_(0, queries[some], gradient_matching * moved)
+                    inverses.append(h)
+            if bound is not None:
+                through_predictors = bounded(through_predictors, direct, bound)
+            inverse = joined(inverses) if inverses else None
+            gradient = grouped.ungroup(direct + through_predictors)[:, :-1]
     if wants_gradient:
         risk = WithGradient.apply(features, risk, gradient)  # type: ignore[no-untyped-call]  # torch's apply
-    return Transfer(risk, torch.where(both, matrix, torch.nan), used, fit.solution, inverse)
+    return Transfer(risk, torch.where(both, matrix, torch.nan), used, solution, inverse)
+
+
+def _tested(fit: Fit, grouped: Grouped) -> tuple[Tensor, Tensor]:
+    """The losses of every sample by every predictor, (m, E, N), and the residuals S - Y, (m, E N, C)."""
+    logits = fit.logits(grouped.rows.flatten(0, 1))
+    losses, residuals = losses_and_residuals(logits, grouped.labels.flatten())
+    return losses.unflatten(-1, grouped.labels.shape), residuals
 
 
 def transfer_matrix(

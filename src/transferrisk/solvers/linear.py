@@ -70,9 +70,10 @@ class CG:
             own = default if self.tolerance is None else self.tolerance
             tolerance = rhs.new_full(rhs.shape[:1], own)
         x = torch.zeros_like(rhs)
-        residual = direction = rhs
+        residual, direction = rhs.clone(), rhs
         square = euclidean(rhs, rhs)
         target = square * tolerance.square()
+        nothing = torch.zeros_like(square)
         iterations = 0
         while iterations < self.max_iterations:
             active = square > target
@@ -80,11 +81,11 @@ class CG:
                 break
             image = product(direction)
             curvature = euclidean(direction, image)
-            step = per_problem(torch.where(active & (curvature > 0), square / curvature, 0), rhs)
-            x = torch.addcmul(x, step, direction)
-            residual = torch.addcmul(residual, step, image, value=-1)
+            step = per_problem(torch.where(active & (curvature > 0), square / curvature, nothing), rhs)
+            x.addcmul_(step, direction)
+            residual.addcmul_(step, image, value=-1)
             previous, square = square, torch.where(active, euclidean(residual, residual), square)
-            ratio = torch.where(previous > 0, square / previous, 0)
+            ratio = torch.where(previous > 0, square / previous, nothing)
             direction = torch.addcmul(residual, per_problem(ratio, rhs), direction)
             iterations += 1
         return Solution(x, square <= target, iterations, square.sqrt())

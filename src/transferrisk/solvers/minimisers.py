@@ -11,7 +11,17 @@ from torch import Tensor
 
 from ..errors import InputError, choices
 from .linear import CG, Cholesky, Neumann, Woodbury
-from .protocols import LinearSolver, Minimiser, Problem, Product, Solution, accurate, euclidean, norms, per_problem
+from .protocols import (
+    Linearisation,
+    LinearSolver,
+    Minimiser,
+    Problem,
+    Solution,
+    accurate,
+    euclidean,
+    norms,
+    per_problem,
+)
 
 _PRODUCTS = CG(max_iterations=500)  # the default solver of an iteration's linear system
 _CANDIDATES = 8  # steps that are tried at once
@@ -76,8 +86,9 @@ class Newton:
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
         x = start
         target = torch.finfo(x.dtype).eps if self.tolerance is None else self.tolerance
-        gradient, scale, hessian = problem.linearise(x)
-        residual = best = norms(gradient)
+        here = problem.linearise(x)
+        residual = best = norms(here.gradient)
+        scale, looks = here.scale, not self.fixed and x.device.type == "cpu"  # where looking at values costs nothing
         active = residual > target * scale
         stalled = torch.zeros_like(residual)
         iterations = 0
@@ -87,13 +98,21 @@ class Newton:
                 # gained.
                 forcing = torch.maximum((residual / scale).sqrt().clamp(max=0.1), 0.1 * target * scale / residual)
                 forcing = torch.where(active, forcing, 1.0)
-                direction = -self.linear.run(hessian.product, gradient, forcing).value
+                direction = -self.linear.run(here.hessian.product, here.gradient, forcing).value
             else:
-                direction = -hessian.direct(gradient)
-            step = self._step(problem, x, gradient, direction, hessian.product)
-            x = x + per_problem(torch.where(active, step, 0), x) * direction
-            gradient, scale, hessian = problem.linearise(x)
-            residual = norms(gradient)
+                direction = -here.hessian.direct(here.gradient)
+            slope = euclidean(here.gradient, direction)  # (B,) <= 0
+            ahead = None
+            if looks:
+                step = active.to(x.dtype)
+                there = x + per_problem(step, x) * direction
+                ahead = problem.linearise(there)
+            if ahead is None or not bool(_enough(here.value(), ahead.value(), step * slope, x.dtype).all()):
+                step = self._shorter_step(problem, x, here, direction, slope, looks)
+                there = x + per_problem(torch.where(active, step, 0), x) * direction
+                ahead = problem.linearise(there)
+            x, here = there, ahead
+            residual, scale = norms(here.gradient), here.scale
             stalled = torch.where(residual < 0.5 * best, 0, stalled + 1)
             best = torch.minimum(best, residual)
             # Far from the optimum the gradient may rest a while; once the answer is good, one idle iteration is enough.
@@ -107,24 +126,34 @@ class Newton:
             converged = residual <= target * scale
         return Solution(x, converged, iterations, residual)
 
-    def _step(self, problem: Problem, x: Tensor, gradient: Tensor, direction: Tensor, product: Product) -> Tensor:
+    def _shorter_step(
+        self, problem: Problem, x: Tensor, here: Linearisation, direction: Tensor, slope: Tensor, looks: bool
+    ) -> Tensor:
         """The longest of a geometric series of steps, from 1 down to the safe one, that lowers the function enough."""
-        slope = euclidean(gradient, direction)  # (B,) <= 0
-
-        def enough(steps: Tensor) -> Tensor:
-            values = problem.along(x, direction, torch.cat([torch.zeros_like(slope)[None], steps]))
-            rounding = 8 * torch.finfo(x.dtype).eps * (1 + values[0].abs())
-            return values[1:] <= values[0] + _SUFFICIENT * steps * slope + rounding
-
-        whole = torch.ones_like(slope)
-        if not self.fixed and x.device.type == "cpu" and bool(enough(whole[None]).all()):  # looking costs nothing there
-            return whole
-        safe = problem.safe_step(direction, slope, euclidean(direction, product(direction))).clamp(max=1.0)
+        curvature = euclidean(direction, here.hessian.product(direction))
+        safe = problem.safe_step(direction, slope, curvature).clamp(max=1.0)
         powers = torch.linspace(0, 1, _CANDIDATES, dtype=x.dtype, device=x.device)
         steps = safe ** powers.unsqueeze(-1)  # (T, B)
-        good = enough(steps)
+        if looks:
+            found, before = steps[-1], here.value()
+            open_still = torch.ones_like(before, dtype=torch.bool)
+            for tried in steps[:-1]:
+                good = _enough(before, problem.along(x, direction, tried[None])[0], tried * slope, x.dtype)
+                found = torch.where(open_still & good, tried, found)
+                open_still &= ~good
+                if not bool(open_still.any()):
+                    break
+            return found
+        values = problem.along(x, direction, torch.cat([torch.zeros_like(slope)[None], steps]))
+        good = _enough(values[0], values[1:], steps * slope, x.dtype)
         first = torch.cat([good[:-1], torch.ones_like(good[:1])]).to(torch.uint8).argmax(0)
         return steps.gather(0, first[None]).squeeze(0)
+
+
+def _enough(before: Tensor, after: Tensor, promised: Tensor, dtype: torch.dtype) -> Tensor:
+    """Tell whether values fell by a fair part of what the slope promises, (<= 0), or by no less than rounding hides."""
+    rounding = 8 * torch.finfo(dtype).eps * (1 + before.abs())
+    return after <= before + _SUFFICIENT * promised + rounding
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Conventions: a vector is any tensor with a leading batch dimension B; the proble
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
@@ -50,6 +50,15 @@ class Solution:
     def to(self, dtype: torch.dtype) -> Solution:
         """The same in another floating type."""
         return replace(self, value=self.value.to(dtype), residual=self.residual.to(dtype))
+
+
+def joined(solutions: Sequence[Solution]) -> Solution:
+    """Solutions of several batches as one."""
+    if len(solutions) == 1:
+        return solutions[0]
+    parts = zip(*((one.value, one.converged, one.residual) for one in solutions), strict=True)
+    value, converged, residual = map(torch.cat, parts)
+    return Solution(value, converged, max(one.iterations for one in solutions), residual)
 
 
 class System(Protocol):
@@ -102,6 +111,7 @@ class Linearisation(NamedTuple):
     gradient: Tensor
     scale: Tensor
     hessian: System
+    value: Callable[[], Tensor]  # the function itself, (B,), computed when it is called
 
 
 class Evaluated(Protocol):
