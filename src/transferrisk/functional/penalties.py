@@ -221,7 +221,7 @@ def risk_quantile(risks: Tensor, present: Tensor, alpha: float, kernels: bool = 
         for _ in range(math.ceil(digits / math.log2(_POINTS - 1)) + 1):  # each makes the bracket so much narrower
             grid = low + (high - low) * steps
             below = (_share_below(grid, risks, there, width) < alpha).sum().clamp(1, _POINTS - 1)
-            low, high = grid[below - 1], grid[below]
+            low, high = grid.take(below - 1), grid.take(below)  # an index would be read from the device
         quantile = (low + high) / 2
         units = (quantile - risks) / width
         log_density = torch.where(present, -0.5 * units.square(), -torch.inf)

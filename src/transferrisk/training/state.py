@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from inspect import unwrap
 from itertools import chain
+from pathlib import Path
+from traceback import extract_tb, walk_tb
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from ..algorithms import Algorithm, Batch, Logs, Setting
 from ..algorithms.base import HeldOut
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
 from ..data.environments import hold_out
-from ..errors import InputError, StepWarning, warn
+from ..errors import InputError, StepWarning, TransferRiskError, cause_of, full_memory, warn
 from ..models import Classifier, features_of
 from .averaging import Averaging, averaged_tensors, averaging_of, decode, encode
 from .defaults import TrainConfig
@@ -331,7 +333,11 @@ def why_not_captured(algorithm: Algorithm[Any]) -> str | None:
 
 
 class CapturedStep:
-    """A `Step` of a state on a CUDA device, for batches of one shape, in blocks."""
+    """A `Step` of a state on a CUDA device, for batches of one shape, in blocks.
+
+    An algorithm whose step a graph cannot hold, because it reads a value from the device, say, goes on operation by
+    operation; a warning says which line of it that is.
+    """
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
@@ -340,10 +346,13 @@ class CapturedStep:
         self.logs: dict[Hashable, Logs] = {}
         self.taken: Counter[Hashable] = Counter()
         self.stream = torch.cuda.Stream()
+        self.refused = False  # a graph cannot hold a step
 
     def __call__(self, batch: Batch) -> Logs:
         algorithm = self.state.algorithm
         plan = algorithm.plan(batch, self.state.epoch)
+        if self.refused:
+            return self._act(plan, batch)
         held = self._hold(batch)
         if plan in self.graphs:
             self.graphs[plan].replay()
@@ -353,8 +362,25 @@ class CapturedStep:
             with aside(self.stream):
                 return self._act(plan, held)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
-            self.logs[plan] = self._act(plan, held)
+        undo = _undoing(self.state)
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.logs[plan] = self._act(plan, held)
+        except (RuntimeError, TransferRiskError) as error:
+            undo()
+            first = _first_of(error)
+            if isinstance(first, TransferRiskError) or not is_capture_error(error):
+                raise first from None
+            where = line_of(first)
+            warn(
+                f"steps are not captured in a CUDA graph, which would be faster: {where} cannot be recorded "
+                f"({cause_of(first)}); use no values of tensors there, as .item() and boolean indices do",
+                StepWarning,
+            )
+            self.refused = True
+            self.graphs.clear()
+            self.logs.clear()
+            return self._act(plan, batch)
         self.graphs[plan] = graph
         graph.replay()
         return self.logs[plan]
@@ -373,6 +399,60 @@ class CapturedStep:
         if self.batch.weights is not None and batch.weights is not None:
             self.batch.weights.copy_(batch.weights)
         return self.batch
+
+
+def _undoing(state: TrainState) -> Callable[[], None]:
+    """What brings back everything that a recording may leave otherwise when it fails.
+
+    Nothing that is recorded is executed, so weights stay as they are. But torch stays on the stream that it recorded
+    on, its generator believes to be recorded still, and an algorithm may hold new tensors of the graph's memory.
+    """
+    stream, device = torch.cuda.current_stream(), state.model.head.weight.device
+    generator = torch.cuda.default_generators[device.index or 0]
+    drawn, draws = torch.get_rng_state(), generator.clone_state()
+    modules = list(state.algorithm.modules())
+    kept = [(dict(vars(module)), dict(module._buffers)) for module in modules]
+
+    def undo() -> None:
+        torch.cuda.set_stream(stream)
+        torch.set_rng_state(drawn)
+        generator.graphsafe_set_state(draws)
+        for module, (attributes, buffers) in zip(modules, kept, strict=True):
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        state.optimiser.zero_grad(set_to_none=True)
+
+    return undo
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The error that came first: leaving a recording that has failed raises another."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def is_capture_error(error: BaseException) -> bool:
+    """Whether torch raised an error because an operation cannot be recorded in a CUDA graph."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, RuntimeError) and "captur" in str(chain).lower() and not full_memory(chain):
+            return True
+        chain = chain.__context__
+    return False
+
+
+def line_of(error: BaseException) -> str:
+    """The innermost line of code outside torch and this package that an error came from, else outside torch."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
+    for ours in (("torch", "transferrisk"), ("torch",)):
+        if outside := [place for place, name in enumerate(names) if name not in ours]:
+            found = extract_tb(error.__traceback__)[outside[-1]]
+            return f"{Path(found.filename).name}:{found.lineno}, in {found.name} ({found.line}),"
+    return "an operation"
 
 
 class aside:
