@@ -5,12 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test fuzz lint types format clean
+.PHONY: help install demo test fuzz docs docs-serve lint types format clean
 
 help:
 	@echo "make demo     train ERM, IRM, GroupDRO and TRM on embedded data and write runs/demo/report.html"
 	@echo "make test     lint, types and the test suite"
 	@echo "make fuzz     fit, predict and audit 2000 odd tables at random; FUZZ_CASES=500 make fuzz tries fewer"
+	@echo "make docs     build the documentation into site/, strictly; make docs-serve shows it while you write"
 	@echo "make install  the set-up alone: $(VENV) with every extra the tests use"
 	@echo "make format   let ruff rewrite the code"
 	@echo "make clean    remove $(VENV) and caches"
@@ -20,9 +21,16 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; run with PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,coco,vision,pretrained,tracking,onnx,ray,slurm,boosting,interop,search]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,coco,vision,pretrained,tracking,onnx,ray,slurm,boosting,interop,search,hub]'
 	@touch $@
 	@echo "==> Installed"
+
+DOCS_STAMP := $(VENV)/.docs-installed
+
+$(DOCS_STAMP): $(STAMP)
+	@echo "==> Installing what builds the documentation"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 install: $(STAMP)
 
@@ -38,6 +46,14 @@ fuzz: $(STAMP)
 	@echo "==> Trying odd tables"
 	@FUZZ_CASES=$${FUZZ_CASES:-2000} $(BIN)/python -m pytest -n 2 tests/fuzz
 
+docs: $(DOCS_STAMP)
+	@echo "==> Building site/"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "==> site/index.html"
+
+docs-serve: $(DOCS_STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
 lint: $(STAMP)
 	@echo "==> Checking format and lint"
 	@$(BIN)/ruff format --check --quiet .
@@ -52,4 +68,4 @@ format: $(STAMP)
 	@$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

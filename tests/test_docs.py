@@ -69,7 +69,7 @@ def test_readme_is_a_front_door():
     assert re.search(r"!\[|<img ", text)
 
 
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "index.md" or f"]({page.name})" in index, page.name
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert re.search(rf" {page.relative_to(ROOT / 'docs').as_posix()}\n", navigation), page

@@ -1,0 +1,79 @@
+"""What the site needs beyond Markdown: links into the repository, equations as MathML, gallery and reference pages."""
+
+from __future__ import annotations
+
+import ast
+import html
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[2]
+GALLERY = ("loop", "audit", "hospitals", "search", "lightning", "photographs", "algorithm", "results")
+"""Programs in examples/, in the order of the gallery."""
+MODULES = (
+    "functional", "sklearn", "auditing", "fitting", "algorithms", "training", "models", "data", "results", "solvers",
+)  # fmt: skip
+"""Modules whose page lists every class and function of their `__all__`."""
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add a page for each program of the gallery (docstring, picture, source, output) and for each public module."""
+    for name in MODULES:
+        module = import_module(f"transferrisk.{name}")
+        page = f"# transferrisk.{name}\n\n{inspect.getdoc(module).partition(chr(10))[0]}\n\n"
+        for public in map(module.__dict__.get, module.__all__):
+            if inspect.isclass(public) or inspect.isfunction(public):
+                home = public.__module__
+                if home.partition(".auditing")[1] and public.__name__ in ("Audit", "audit"):
+                    continue  # on the page of the package itself
+                page += f"::: {home}.{public.__name__}\n"
+        files.append(File.generated(config, f"reference/{name}.md", content=page))
+    rows = []
+    for name in GALLERY:
+        source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        title, _, text = (ast.get_docstring(ast.parse(source)) or "").partition("\n")
+        code = source.split('"""', 2)[2].strip()
+        output = (ROOT / "docs" / "gallery" / f"{name}.txt").read_text(encoding="utf-8").rstrip()
+        page = f"# {title.rstrip('.')}\n\n{text.strip()}\n\n![]({name}.svg)\n\n"
+        page += f'```python title="examples/{name}.py"\n{code}\n```\n\nIt prints:\n\n```text\n{output}\n```\n'
+        files.append(File.generated(config, f"gallery/{name}.md", content=page))
+        rows.append(f'<a class="card" href="{name}/"><img src="{name}.svg" alt=""><b>{title.rstrip(".")}</b></a>')
+    index = "# Gallery\n\nShort programs, run from a clone: `python examples/NAME.py`. The tests run them, too.\n\n"
+    files.append(
+        File.generated(config, "gallery/index.md", content=index + f'<div class="cards">{"".join(rows)}</div>\n')
+    )
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Let links that leave docs/ lead to the repository; what they name must be there."""
+
+    def repository(match: re.Match[str]) -> str:
+        target, _, anchor = match[1].partition("#")
+        path = (ROOT / "docs" / Path(page.file.src_path).parent / target).resolve()
+        if ROOT / "docs" in path.parents or ROOT not in path.parents:
+            return match[0]
+        if not path.exists():
+            raise PluginError(f"{page.file.src_path} links to {match[1]}, which does not exist")
+        kind = "tree" if path.is_dir() else "blob"
+        return f"]({config.repo_url.rstrip('/')}/{kind}/main/{path.relative_to(ROOT)}{anchor and '#' + anchor})"
+
+    return re.sub(r"\]\(((?:\.\./)[^)\s]+)\)", repository, markdown)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Turn equations into MathML, which browsers draw by themselves."""
+
+    def mathml(match: re.Match[str]) -> str:
+        text = html.unescape(match[3])
+        return convert(text, display="block" if match[1] == "div" else "inline")
+
+    pattern = r'<(div|span) class="arithmatex">\\(\[|\()(.*?)\\[\])]</\1>'
+    return re.sub(pattern, mathml, content, flags=re.DOTALL)
