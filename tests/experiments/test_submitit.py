@@ -115,7 +115,7 @@ def test_what_slurm_is_asked_for(tmp_path, slurm):
     )  # fmt: skip
     runs = [walk(seed=seed) for seed in range(3)]
     summary = run_experiment(plan(*runs), Store(tmp_path / "results"), replace(executor, patience=0.0))
-    why = "its worker process ended without a result, at each of 2 attempts"
+    why = "its worker process ended without a result, in state OUT_OF_MEMORY, at each of 2 attempts"
     assert summary.failed == {run.name: why for run in runs}
     array, *again = [
         set(path.read_text().splitlines()) for path in sorted(slurm.glob("*.job"), key=lambda path: int(path.stem))

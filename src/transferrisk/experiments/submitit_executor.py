@@ -167,7 +167,7 @@ class SubmititExecutor(Settings):
                         elif time.monotonic() - unseen.setdefault(position, time.monotonic()) < self.patience:
                             continue
                         else:
-                            kind, content = "died", f"ended without a result{_last_words(job)}"
+                            kind, content = "died", f"ended without a result, in state {job.state}{_last_words(job)}"
                         del running[position]
                         unseen.pop(position, None)
                         if kind == "raised":
