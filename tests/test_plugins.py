@@ -323,3 +323,45 @@ def test_the_guides_task_runs(package, tmp_path):
         {"environment": "a", "samples": 4},
         {"environment": "b", "samples": 4},
     ]
+
+
+RAISES = """
+from torch import nn
+from transferrisk.algorithms import Algorithm
+
+class Mine(Algorithm):
+    def objective(self, out, penalised):
+        return {"loss": out.empirical_risk + self.missing}
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 4)
+
+    def forward(self, inputs):
+        if len(inputs) > 1:
+            raise KeyError("no such layer")
+        return self.layer(inputs)
+
+def net(shape, argument):
+    return Net(shape[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--algorithm", "mine"), r"AttributeError: .*'missing'.* in objective, .*added_raises\.py:7"),
+        (("--algorithm", "erm", "--backbone", "net"), r"KeyError: 'no such layer'.* in forward, .*added_raises\.py:16"),
+    ],
+)
+def test_a_package_that_fails_while_training_is_named_in_one_line(package, trm, monkeypatch, tmp_path, arguments, told):
+    entries = {"algorithms": "mine = added_raises:Mine", "backbones": "net = added_raises:net"}
+    package("added_raises", entries, RAISES)
+    command = ("train", "--data", "gaussian", "--device", "cpu", *arguments, "--epochs", "1", "--quiet")
+    code, _, err = trm(*command, "--output", tmp_path / "one")
+    assert code == 2
+    assert re.fullmatch(rf"trm: the package added_raises 1\.5 failed \({told}.*\n", err), err
+    monkeypatch.setenv("TRANSFERRISK_TRACEBACK", "1")
+    with pytest.raises((AttributeError, KeyError)):
+        trm(*command, "--output", tmp_path / "two")

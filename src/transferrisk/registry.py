@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from traceback import walk_tb
 from typing import Any, Generic, TypeVar
 
-from .errors import InputError, PluginWarning, choices, warn
+from .errors import InputError, PluginWarning, cause_of, choices, warn
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -186,6 +187,28 @@ def failures_named(entry: EntryPoint, what: str) -> Iterator[None]:
             f"{what} of the package {package_of(entry)} cannot be used ({': '.join(filter(None, (kind, first)))}): "
             f"fix, update or uninstall it; python -c 'import {entry.module}' may show more"
         ) from error
+
+
+TRACEBACK = "TRANSFERRISK_TRACEBACK"
+"""The environment variable with which an error in an installed package is a traceback."""
+
+
+def failure_in_package(error: BaseException) -> str | None:
+    """Return a message if an error was raised in the code of an installed package that adds to this one; else None."""
+    installed, packages = entry_points(), {}
+    for group in installed.groups:
+        if group.startswith("transferrisk."):
+            for entry in installed.select(group=group):
+                packages[entry.module.partition(".")[0]] = package_of(entry)
+    for frame, line in reversed(list(walk_tb(error.__traceback__))):
+        package = packages.get(frame.f_globals.get("__name__", "").partition(".")[0])
+        if package is not None:
+            return (
+                f"the package {package} failed ({type(error).__name__}: {cause_of(error)}) in {frame.f_code.co_name}, "
+                f"{frame.f_code.co_filename}:{line}: fix, update or uninstall it; {TRACEBACK}=1 in the environment "
+                "shows the whole traceback"
+            )
+    return None
 
 
 def is_own(entry: EntryPoint) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import itertools
+import re
 
 import pytest
 import torch
@@ -280,6 +282,16 @@ def test_buffers_that_the_first_step_makes_are_saved_and_loaded():
     for run in runs:
         run.train(iter(rest), 3)
     assert torch.equal(runs[0].weights(), runs[1].weights())
+
+
+@pytest.mark.parametrize("name", available())
+def test_help_says_what_is_minimised_and_what_each_setting_means(name):
+    algorithm = get_algorithm(name)
+    text = inspect.getdoc(algorithm)
+    assert re.search(r"(?m)^(loss|step) = ", text)
+    for field in dataclasses.fields(algorithm.config_type):
+        default = re.escape(repr(field.default))
+        assert re.search(rf"(?m)^{field.name} : default {default}\n    \S.+", text), field.name
 
 
 def test_settings_in_words():

@@ -17,9 +17,12 @@ average the gradients of each pass instead.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from textwrap import wrap
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -307,6 +310,19 @@ class _Gather(torch.autograd.Function):
         return ctx.team.part(gradient, ctx.environments).contiguous(), None, None
 
 
+def described_settings(config_type: type[Config]) -> str:
+    """The settings of a config with their defaults, and what its docstring and those of its bases say of them."""
+    meanings: dict[str, str] = {}
+    for base in reversed(config_type.__mro__):
+        lines = re.findall(r"(?m)^(\w+) {2,}(.*(?:\n {3,}.*)*)$", inspect.cleandoc(base.__dict__.get("__doc__") or ""))
+        meanings |= {name: " ".join(text.split()) for name, text in lines}
+    lines = ["Settings", "--------"]
+    for field in fields(config_type):
+        lines.append(f"{field.name} : default {field.default!r}")
+        lines += wrap(meanings.get(field.name, ""), 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines) if len(lines) > 2 else "It has no settings."
+
+
 C = TypeVar("C", bound=Config)
 
 
@@ -325,7 +341,8 @@ class Algorithm(nn.Module, Generic[C]):
     config_type
         The dataclass of its settings.
     grid
-        The values of appendix B.2 over which the paper searches, by setting.
+        The values to search over, by setting: those of the paper's appendix B.2 or, for methods that it does not
+        compare, some of the range that DomainBed or their authors draw from.
     weighted
         Whether it uses the weights of samples. An objective of `Pass.losses`, `empirical_risk` and `environment_risks`
         does, as they are weighted; batches with weights are refused where it is False.
@@ -343,6 +360,12 @@ class Algorithm(nn.Module, Generic[C]):
     config_type: ClassVar[type[Config]] = Config
     grid: ClassVar[Grid] = {}
     weighted: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Add the settings, which the config describes, to the docstring of an algorithm."""
+        super().__init_subclass__(**kwargs)
+        if own := cls.__dict__.get("__doc__"):
+            cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{described_settings(cls.config_type)}"
 
     def __init__(self, setting: Setting, config: C | None = None) -> None:
         super().__init__()

@@ -32,7 +32,11 @@ class CORALConfig(Config):
 
 @register("coral")
 class CORAL(Algorithm[CORALConfig]):
-    """Minimises the mean risk of the environments + lambda times the distance of their features' first two moments."""
+    """Minimises the mean risk of the environments + lambda times the distance of their features' first two moments.
+
+    loss = mean_e R_e + lambda mean over pairs (e, f) of mean (m_e - m_f)^2 + mean (S_e - S_f)^2, with m_e the mean and
+    S_e the covariance of the features in environment e
+    """
 
     config_type = CORALConfig
     weighted = True

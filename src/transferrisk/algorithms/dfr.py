@@ -43,7 +43,10 @@ class DFRConfig(Config):
 
 @register("dfr")
 class DFR(Algorithm[DFRConfig]):
-    """Minimises the mean loss, and by the last layer alone the mean loss of (environment, label) groups held out."""
+    """Minimises the mean loss, and by the last layer alone the mean loss of (environment, label) groups held out.
+
+    loss = mean_i l_i; then W = argmin mean_g R_g(W) + ridge/2 |W|^2 over groups g of samples that were held out
+    """
 
     config_type: ClassVar[type[Config]] = DFRConfig
     weighted = True

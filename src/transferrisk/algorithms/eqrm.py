@@ -37,7 +37,10 @@ class EQRMConfig(Config):
 
 @register("eqrm")
 class EQRM(Algorithm[EQRMConfig]):
-    """Minimises the alpha-quantile of the risks over environments; until `start_epoch`, their mean."""
+    """Minimises the alpha-quantile of the risks over environments; until `start_epoch`, their mean.
+
+    loss = q with mean_e Phi((q - R_e) / h) = alpha, with h = 1.06 std(R) E^(-1/5)
+    """
 
     config_type = EQRMConfig
     weighted = True

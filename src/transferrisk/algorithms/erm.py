@@ -8,7 +8,10 @@ from .registry import register
 
 @register("erm")
 class ERM(Algorithm[Config]):
-    """Minimises the mean loss over all samples of all environments. It has no settings."""
+    """Minimises the mean loss over all samples of all environments.
+
+    loss = mean_i l_i, with l_i the cross-entropy of sample i
+    """
 
     weighted = True
 

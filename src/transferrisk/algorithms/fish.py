@@ -38,7 +38,11 @@ class FishConfig(Config):
 
 @register("fish")
 class Fish(Algorithm[FishConfig]):
-    """Minimises the summed risks of the environments and aligns their gradients, by first-order meta-learning."""
+    """Minimises the summed risks of the environments and aligns their gradients, by first-order meta-learning.
+
+    step = meta_lr (theta_E - theta_0), after steps of the optimiser on one environment after the other; with plain SGD
+    of rate a, to second order in a, a descent on sum_e R_e - a/2 sum over pairs e < f of <dR_e/dtheta, dR_f/dtheta>
+    """
 
     config_type = FishConfig
     weighted = True

@@ -42,7 +42,11 @@ class FishrConfig(Config):
 
 @register("fishr")
 class Fishr(Algorithm[FishrConfig]):
-    """Minimises the mean loss + lambda times the distance of the environments' variances of gradients."""
+    """Minimises the mean loss + lambda times the distance of the environments' variances of gradients.
+
+    loss = mean_i l_i + lambda mean_e mean (v_e - mean_f v_f)^2, with v_e the variance over the samples of environment e
+    of the gradients (s_i - y_i) [z_i, 1]^T of the head, averaged over steps
+    """
 
     config_type = FishrConfig
     weighted = True

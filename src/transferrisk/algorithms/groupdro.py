@@ -42,7 +42,10 @@ def robust_risk(risks: Tensor, present: Tensor, weights: Tensor, rate: float) ->
 
 @register("groupdro")
 class GroupDRO(Algorithm[GroupDROConfig]):
-    """Minimises the risk of the worst group, through weights of the groups that follow their risks."""
+    """Minimises the risk of the worst group, through weights of the groups that follow their risks.
+
+    loss = sum_g q_g R_g, with q_g <- q_g exp(weights_lr R_g) before it, normalised
+    """
 
     config_type = GroupDROConfig
     weighted = True

@@ -38,7 +38,10 @@ class IRMConfig(Config):
 
 @register("irm")
 class IRM(Algorithm[IRMConfig]):
-    """Minimises the mean risk of the environments + lambda times the squared slopes of their risks (IRMv1)."""
+    """Minimises the mean risk of the environments + lambda times the squared slopes of their risks (IRMv1).
+
+    loss = mean_e (R_e + lambda |dR_e/dw|^2) / max(1, lambda), with w a scale of the logits at 1, or the predictor
+    """
 
     config_type = IRMConfig
     weighted = True

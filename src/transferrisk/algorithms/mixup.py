@@ -68,7 +68,11 @@ def partners(kinds: Tensor, environments: Tensor, num_environments: int, weights
 
 @register("mixup")
 class Mixup(Algorithm[MixupConfig]):
-    """Minimises the mean loss of samples that are mixed with others of other environments."""
+    """Minimises the mean loss of samples that are mixed with others of other environments.
+
+    loss = mean_i l(lambda x_i + (1 - lambda) x_j, lambda y_i + (1 - lambda) y_j), with a random j of another
+    environment for each i and lambda ~ Beta(alpha, alpha) in each step
+    """
 
     config_type = MixupConfig
     weighted = True

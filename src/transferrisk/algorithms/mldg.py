@@ -89,7 +89,11 @@ def meta_gradient(
 
 @register("mldg")
 class MLDG(Algorithm[MLDGConfig]):
-    """Minimises the risk of some environments and, beta times as much, that of another after a step on the former."""
+    """Minimises the risk of some environments and, beta times as much, that of another after a step on the former.
+
+    loss = (F(theta) + beta G(theta - inner_lr dF/dtheta)) / (1 + beta), with G the risk of a random environment and F
+    the mean risk of the others
+    """
 
     config_type = MLDGConfig
     weighted = True

@@ -25,7 +25,10 @@ def reweighted_risk(losses: Tensor, groups: Tensor, priors: Tensor) -> Tensor:
 
 @register("reweight")
 class Reweight(Algorithm[Config]):
-    """Minimises the mean over (environment, label) groups of their risks. It has no settings."""
+    """Minimises the mean over (environment, label) groups of their risks.
+
+    loss = mean over groups g of R_g, with R_g the mean cross-entropy in g
+    """
 
     weighted = True
     priors: Tensor  # (E C,); 0 where a group is not known to occur

@@ -33,7 +33,10 @@ class SAMConfig(Config):
 
 @register("sam")
 class SAM(Algorithm[SAMConfig]):
-    """Minimises the largest mean loss at weights within a distance rho, to first order."""
+    """Minimises the largest mean loss at weights within a distance rho, to first order.
+
+    loss = L(theta + rho g / |g|), with L the mean loss and g its gradient at theta, taken as constant
+    """
 
     config_type = SAMConfig
     weighted = True

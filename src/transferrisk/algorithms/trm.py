@@ -91,7 +91,11 @@ class TRMConfig(TransferConfig):
 
 @register("trm")
 class TRM(Algorithm[TransferConfig]):
-    """Minimises the empirical risk + the transfer risk of the features."""
+    """Minimises the empirical risk + the transfer risk of the features.
+
+    loss = sum_e q_e R_e + transfer_weight mean_Q sum_P alpha_P(Q) R_P(W(Q)), with W(Q) the predictor that is optimal in
+    environment Q, with this ridge, and P the others
+    """
 
     config_type: ClassVar[type[Config]] = TRMConfig
     weighted = True
@@ -161,6 +165,8 @@ class TRM(Algorithm[TransferConfig]):
 @register("trm-direct")
 class TRMDirect(TRM):
     """TRM without the gradient-matching term: the predictors are taken as constant.
+
+    loss = that of `TRM`, whose gradient does not run through W(Q)
 
     The paper's tables call it "TRM w/ GM", though it is the one that goes without.
     """

@@ -24,7 +24,10 @@ class VRExConfig(Config):
 
 @register("vrex")
 class VREx(Algorithm[VRExConfig]):
-    """Minimises the mean risk of the environments + lambda times the variance of their risks."""
+    """Minimises the mean risk of the environments + lambda times the variance of their risks.
+
+    loss = mean_e R_e + lambda mean_e (R_e - mean_f R_f)^2
+    """
 
     config_type = VRExConfig
     weighted = True

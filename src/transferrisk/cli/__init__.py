@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 import warnings
@@ -60,6 +61,7 @@ def _run() -> int:
         print(f"trm {__version__}")
         return 0
     from ..errors import TransferRiskError, full_memory
+    from ..registry import TRACEBACK, failure_in_package
     from .app import app
 
     words = sys.argv[1:] or ["--help"]
@@ -91,11 +93,13 @@ def _run() -> int:
         if isinstance(abort.__cause__, EOFError):  # typer takes it for an end of the user's answers; we ask nothing
             raise abort.__cause__ from None
         raise Interrupted from None
-    except (MemoryError, RuntimeError) as error:
-        full = full_memory(error)
-        if full is None:
+    except Exception as error:
+        if isinstance(error, MemoryError | RuntimeError) and (full := full_memory(error)):
+            return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
+        failure = failure_in_package(error)
+        if failure is None or os.environ.get(TRACEBACK):
             raise
-        return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
+        return _tell(failure)
 
 
 def _show_warning(

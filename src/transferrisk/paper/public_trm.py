@@ -69,7 +69,10 @@ def neumann_sum(product: Callable[[Tensor], Tensor], vector: Tensor, terms: int)
 
 
 class PublicTRM(Algorithm[PublicTRMConfig]):
-    """Minimises the mean loss + the transfer risk, by heads that persist over batches and few Neumann terms."""
+    """Minimises the mean loss + the transfer risk, by heads that persist over batches and few Neumann terms.
+
+    loss = mean_i l_i + mean_Q (sum_P a_P(Q) R_P(W_Q) - lambda <h_Q, dR_Q/dW>), with W_Q, h_Q and a as constants
+    """
 
     config_type: ClassVar[type[Config]] = PublicTRMConfig
     weighted = True
