@@ -45,15 +45,12 @@ def on_files(files: Any, config: Any) -> Any:
         page += f'```python title="examples/{name}.py"\n{code}\n```\n\nIt prints:\n\n```text\n{output}\n```\n'
         files.append(File.generated(config, f"gallery/{name}.md", content=page))
         rows.append(f'<a class="card" href="{name}/"><img src="{name}.svg" alt=""><b>{title.rstrip(".")}</b></a>')
-    index = "# Gallery\n\nShort programs, run from a clone: `python examples/NAME.py`. The tests run them, too.\n\n"
-    files.append(
-        File.generated(config, "gallery/index.md", content=index + f'<div class="cards">{"".join(rows)}</div>\n')
-    )
+    config.extra["cards"] = f'<div class="cards">{"".join(rows)}</div>'
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Let links that leave docs/ lead to the repository; what they name must be there."""
+    """Lead links that leave docs/ to the repository, where what they name must be, and put the gallery's cards in."""
 
     def repository(match: re.Match[str]) -> str:
         target, _, anchor = match[1].partition("#")
@@ -65,6 +62,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         kind = "tree" if path.is_dir() else "blob"
         return f"]({config.repo_url.rstrip('/')}/{kind}/main/{path.relative_to(ROOT)}{anchor and '#' + anchor})"
 
+    markdown = markdown.replace("<!-- cards -->", config.extra["cards"])
     return re.sub(r"\]\(((?:\.\./)[^)\s]+)\)", repository, markdown)
 
 

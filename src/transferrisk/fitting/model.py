@@ -31,7 +31,7 @@ from ..data.schema import Form, Note, Numeric, Schema
 from ..data.values import Scaling, standardised
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import check_target, keep_apart, whole_file
-from ..models import Classifier, evaluation_mode, features_of
+from ..models import Classifier, evaluation_mode, features_of, from_hub
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 from ..reports import Table, percent
 from ..reports.values import Entry
@@ -118,6 +118,11 @@ class Model(SavedModel):
     schema: Schema | None = None
     form: Form = "features"
     decision: Decision = field(default_factory=Decision)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, revision: str | None = None) -> Model:
+        """The model in a folder, or in a repository of the Hugging Face hub; `models.push_to_hub` pushes one."""
+        return load_model(from_hub(name, revision))
 
     def predict_proba(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.float64]:
         """Probability of each class, (n, C): of a table's rows, vectors (n, d), or images (n, 3, h, w) in 0..255.

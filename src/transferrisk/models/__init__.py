@@ -10,6 +10,7 @@ from .classifier import (
     features_of,
     freeze_batch_norm,
 )
+from .hub import from_hub, push_to_hub
 from .networks import SmallCNN, WideResNet, available, build_model, is_registered, register
 from .saved import SavedModel, load_model_folder, save_model
 
@@ -27,8 +28,10 @@ __all__ = [
     "evaluation_mode",
     "features_of",
     "freeze_batch_norm",
+    "from_hub",
     "is_registered",
     "load_model_folder",
+    "push_to_hub",
     "register",
     "save_model",
 ]

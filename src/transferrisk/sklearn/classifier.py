@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, ClassVar, Literal, Self
 
@@ -21,7 +22,7 @@ from ..algorithms import configure, create, get_algorithm
 from ..data import EnvironmentSet
 from ..data.values import Standardise
 from ..errors import EnvironmentWarning, InputError, warn
-from ..models import Classifier, OnFrozen, build_model, features_of
+from ..models import Classifier, OnFrozen, build_model, features_of, from_hub, push_to_hub
 from ..results import Record, mean_score
 from ..settings import Count, NonNegative, Positive, Settings
 from ..solvers import threads_set
@@ -260,6 +261,17 @@ class TransferRiskClassifier(
     def load(cls, folder: Path | str) -> Self:
         """A classifier that `save` wrote; it classifies as that one did, to the bit."""
         return load_classifier(cls, Path(folder))
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False, api: Any = None) -> str:
+        """Push the fitted classifier to the Hugging Face hub, as `models.push_to_hub` does with its folder."""
+        with TemporaryDirectory() as folder:
+            self.save(folder)
+            return push_to_hub(folder, repo_id, private=private, api=api)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, revision: str | None = None) -> Self:
+        """A classifier from a folder or from the Hugging Face hub, as `models.from_hub` finds it."""
+        return cls.load(from_hub(name, revision))
 
     @property
     def _n_features_out(self) -> int:
