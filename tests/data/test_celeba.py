@@ -88,6 +88,17 @@ def test_missing_pieces(tmp_path):
         load_data("celeba", Options(root=tmp_path / "nothing"))
 
 
+def test_a_smaller_copy_is_read_with_a_warning_and_a_larger_one_refused(tmp_path, monkeypatch):
+    asked = lay_out(tmp_path, "converted")
+    published = {"female": MALE.count(0) + 1, "male": MALE.count(1) + 5}
+    monkeypatch.setattr(celeba, "FACTS", replace(FACTS, environments=published))
+    with pytest.warns(DataWarning, match="female 18 of 19, male 18 of 23 images"):
+        assert len(load_data("celeba", asked).train) == 12
+    monkeypatch.setattr(celeba, "FACTS", replace(FACTS, environments={**published, "male": 3}))
+    with pytest.raises(InputError, match="male 18 of 3 images; get it again"):
+        load_data("celeba", asked)
+
+
 def test_a_bad_image_is_skipped_without_shifting_the_others(tmp_path):
     asked = lay_out(tmp_path, "converted")
     (tmp_path / "celeba/img_align_celeba/img_align_celeba/000004.jpg").write_bytes(b"")

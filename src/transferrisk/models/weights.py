@@ -3,7 +3,8 @@
 1. `module.` and `_orig_mod.`, which parallel and compiled networks put before every key, are removed.
 2. A classifier's keys are left out; the head here is always a new one.
 3. If the file holds a whole `Classifier` of this library, the network below its head is read.
-4. Everything else must match by name and shape, except the counters of batch norm, which old files lack.
+4. An archive of TensorFlow.js, or its folder, is read as `keras` says.
+5. Everything else must match by name and shape, except the counters of batch norm, which old files lack.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 
 from ..errors import InputError, cause_of, listed
 from .classifier import Featuriser
+from .keras import read_keras
 
-SUFFIXES = (".safetensors", ".pth", ".pt")
+SUFFIXES = (".safetensors", ".pth", ".pt", ".tgz")
 _WRAPPERS = ("module.", "_orig_mod.")
 _CONTAINERS = ("state_dict", "model", "model_state_dict")
 _COUNTER = "num_batches_tracked"
@@ -38,11 +40,20 @@ def load_weights(featuriser: Featuriser, path: Path, name: str, classifier: Sequ
 
 
 def read_weights(path: Path) -> State:
-    """The tensors of a file by name, on the CPU."""
-    if not path.is_file():
+    """The tensors of a file by name, on the CPU; of a folder, those of the one such file in it."""
+    if not path.exists():
         raise InputError(f"weights must be a file, 'imagenet' or 'none', got {str(path)!r}, which does not exist")
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
+        if not files:
+            return read_keras(path)
+        if len(files) > 1:
+            raise InputError(f"{path} holds {len(files)} files of weights, such as {files[0].name}: name one of them")
+        path = files[0]
     if path.suffix not in SUFFIXES:
         raise InputError(f"a file of weights must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
+    if path.suffix == ".tgz":
+        return read_keras(path)
     return _unwrapped(_safetensors(path) if path.suffix == ".safetensors" else _torch(path), path)
 
 

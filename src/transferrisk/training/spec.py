@@ -379,6 +379,11 @@ def files_digest(data: str, schema: str | None = None) -> str | None:
         if found is not None and found.argument == "PATH":
             raise InputError(f"{path} does not exist: check the path")
         return None
+    return _content_digest(path)
+
+
+def _content_digest(path: Path) -> str:
+    """A digest of a file, or of the names and sizes of the files in a folder."""
     if path.is_file():
         return _file_digest(path)
     listed = sorted(f"{file.relative_to(path)} {file.stat().st_size}" for file in path.rglob("*") if file.is_file())
@@ -392,9 +397,9 @@ def weights_digest(weights: str | None, init: str | None = None) -> str | None:
         return _file_digest(Path(init) / WEIGHTS)
     if weights is None or weights in WORDS:
         return None
-    if not Path(weights).is_file():
+    if not Path(weights).exists():
         raise InputError(f"weights must be a file or one of {', '.join(WORDS)}, got {weights!r}")
-    return _file_digest(weights)
+    return _content_digest(Path(weights))
 
 
 def _file_digest(path: Path | str) -> str:

@@ -5,8 +5,10 @@ Non-causal     the scene behind it, at 0.75 of its brightness: of ten scenes dra
                bijection; black where it takes no part
 Dummy          a colour that tints the object, one of five that each environment draws for itself; the object's own
                colours where it takes no part
-Splits         2600 for each of two training environments and the test, 2200 for validation, or in proportion; see
+Splits         2600 for each of two training environments and the test, 2200 for validation; see
                `shifts.build_splits`
+Views          with fewer than 10000 objects, each is shown as often, in another scene and tint each time, as it takes
+               to reach about these sizes, eight times at most; all its images are in one part of the set
 Source         <root>/coco/annotations/instances_train2017.json and <root>/coco/train2017/, or the archives
                annotations_trainval2017.zip and train2017.zip; <root>/places/ with a folder a scene, nested in any way,
                or train_256_places365standard.tar in it
@@ -97,6 +99,7 @@ SHIFT = Shift("label-correlated", (0.9, 0.8))
 SIZE = 64
 SMALLEST = 10_000  # pixels of an object
 EACH = 1000  # objects of a class, and photographs of a scene
+MOST_VIEWS = 8  # of an object
 SCENE_BRIGHTNESS = 0.75
 FAINTEST = 0.25  # share of a channel that a tint leaves, at least
 
@@ -117,7 +120,8 @@ FACTS = Facts(
     "each channel at least 0.25 so that objects stay visible (public code: five of the ten digit colours); ten scenes "
     "are drawn a run from the 19, all of which Places365 has, as the paper says (public code: always the first ten), "
     "and 1000 photographs of each; crowds are not objects; a photograph gives one object; without "
-    "scenes the background is black",
+    "scenes the background is black; where fewer than 10000 objects are found, each is shown several times, over "
+    "another scene and in another tint, eight times at most, so that the set has about the paper's size",
 )
 
 
@@ -131,16 +135,18 @@ def load_scenecoco(_: str, options: Options) -> Splits:
     if shift.kind != "label-uncorrelated":
         scenes, counts = backgrounds(folder / "places", generator, options)
     first = counts.cumsum(0) - counts
+    views = min(MOST_VIEWS, max(1, round(EACH * len(CLASSES) / len(labels))))
 
     def painted(index: Tensor, values: Tensor | None, dummies: Tensor | None, generator: Generator) -> Tensor:
-        values = torch.zeros_like(index) if values is None else values
+        values = torch.zeros(len(index) * views, dtype=torch.long) if values is None else values
+        index = index.repeat_interleave(views)
         behind = first[values] + (torch.rand(len(index), generator=generator) * counts[values]).long()
         tints = torch.ones(len(index), 3) if dummies is None else 1 - (1 - FAINTEST) * dummies
         batches = zip(*(part.split(256) for part in (index, behind, tints)), strict=True)
         return torch.cat([compose(objects[i], scenes[s], tint) for i, s, tint in batches])
 
     sizes = split_sizes(len(labels), len(shift.biases), ratio=(13, 11))
-    return build_splits(painted, labels, CLASSES, shift, options.seed, options.oracle, sizes)
+    return build_splits(painted, labels, CLASSES, shift, options.seed, options.oracle, sizes, views)
 
 
 def compose(objects: Tensor, scenes: Tensor, tints: Tensor) -> Tensor:
@@ -181,7 +187,7 @@ def cut_outs(coco: Path, generator: Generator, options: Options) -> tuple[Tensor
         drawn += [members[i] for i in torch.randperm(len(members), generator=generator)[:EACH]]
     if len(drawn) < EACH * len(CLASSES):
         line = f"{len(drawn)} objects are found where the paper has {EACH * len(CLASSES)}"
-        warn(f"{line}: all parts of the set are smaller in proportion", DataWarning)
+        warn(f"{line}: each is shown over several scenes", DataWarning)
 
     def cut_out(i: int, content: bytes) -> Tensor:
         photograph = decode(content, SIZE, (drawn[i].width, drawn[i].height))
