@@ -22,6 +22,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -105,8 +106,9 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
     A table becomes a dataclass where `kind` is one, with fields of the types that its annotations ask for.
     """
-    bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    base, inner = get_origin(bare) or bare, get_args(bare)
+    base, inner, limits = _taken_apart(kind)
+    if value is None and types.NoneType in inner and base in (Union, types.UnionType):
+        return None
     unfit = UnfitError(name, value, kind)
     found = value
     if NullIsNan() in limits and (value is None or value != value):
@@ -165,6 +167,13 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if found is not None and isinstance(limit, Bound | Length) and not limit.holds(found):
             raise unfit
     return found
+
+
+@cache
+def _taken_apart(kind: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """The type of an annotation, what that holds, and limits."""
+    bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    return get_origin(bare) or bare, get_args(bare), tuple(limits)
 
 
 @contextmanager

@@ -111,7 +111,8 @@ def make_plan(
             raise InputError(f"--seeds must be an integer >= 1, got {seeds}")
         after = itertools.count(max(numbers) + 1)
         numbers = (*numbers[:seeds], *itertools.islice(after, max(0, seeds - len(numbers))))
-    every = numbers if len(numbers) > len(recipe.seeds) else recipe.seeds
+    # Where each seed has points of its own, only those that are asked for are drawn.
+    every = numbers if len(numbers) > len(recipe.seeds) or recipe.search.by_seed else recipe.seeds
     studies = list(find_studies(recipe, common))
     _check_count(recipe, studies, len(every))
     whole = [cell for study in studies for cell in _cells(study, every)]
