@@ -74,7 +74,8 @@ CASES = [(name, settings, {}) for name, settings in CASES] + [(name, {}, config)
 @pytest.mark.parametrize(("name", "settings", "config"), CASES, ids=lambda v: "-".join(v) if isinstance(v, dict) else v)
 def test_killed_anywhere_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch, name, settings, config):
     """Every event that leaves a trace may be the last one: a step, a record, half a record, a file, its renaming."""
-    run = small_run(name, settings=settings, **config)
+    extras = {} if name in ("erm", "trm") else {"record": ()}  # the solves of which take most of the time
+    run = small_run(name, settings=settings, **extras, **config)
     run.train(silent(tmp_path / "whole", every=2))
     draw = random.Random(name + str(settings))
     left = [10**9]

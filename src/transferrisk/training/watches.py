@@ -233,11 +233,14 @@ class Progress(Watch):
         shown = as_json(run.state.algorithm.config) | {"backbone": run.about.get("backbone")}
         for name in (
             "epochs" if run.config.steps is None else "steps",
+            "optimiser",
             "lr",
             "momentum",
             "weight_decay",
             "decay_at",
             "batch_size",
+            *(["dropout"] if run.config.dropout else []),
+            *(["average"] if run.config.average else []),
         ):
             shown[name] = getattr(run.config, name)
         text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items())
