@@ -101,7 +101,7 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--batch-size", "5000"], "environment 'environment 1' has 1600 training samples, fewer"),
         (["--precision", "fp8"], "precision must be one of 'fp32', 'tf32', 'bf16' or None, got 'fp8'"),
         (["--record", "x"], "training: record[0] must be one of 'irm', 'transfer'"),
-        (["--tracker", "x"], "tracker must be one of tensorboard, mlflow, got 'x'"),
+        (["--tracker", "x"], "tracker must be one of tensorboard, mlflow, wandb, got 'x'"),
         (["--init", "no.safetensors"], "no.safetensors does not exist: name the folder"),
         (["--augment"], "augment must be False: the inputs are vectors"),
         (["--decay-at", "2"], "Invalid value for '--decay-at'"),
