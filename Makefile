@@ -5,11 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test fuzz docs docs-serve lint types format clean
+.PHONY: help install demo test attack fuzz docs docs-serve lint types format clean
 
 help:
 	@echo "make demo     train ERM, IRM, GroupDRO and TRM on embedded data and write runs/demo/report.html"
 	@echo "make test     lint, types and the test suite"
+	@echo "make attack   5000 bad inputs, 100 kills and a look at sockets; ATTACK_CASES=500 ATTACK_SEED=1 make attack"
 	@echo "make fuzz     fit, predict and audit 2000 odd tables at random; FUZZ_CASES=500 make fuzz tries fewer"
 	@echo "make docs     build the documentation into site/, strictly; make docs-serve shows it while you write"
 	@echo "make install  the set-up alone: $(VENV) with every extra the tests use"
@@ -45,6 +46,10 @@ test: lint types
 fuzz: $(STAMP)
 	@echo "==> Trying odd tables"
 	@FUZZ_CASES=$${FUZZ_CASES:-2000} $(BIN)/python -m pytest -n 2 tests/fuzz
+
+attack: $(STAMP)
+	@echo "==> Attacking the command line"
+	@$(BIN)/python tests/attack/attack.py
 
 docs: $(DOCS_STAMP)
 	@echo "==> Building site/"

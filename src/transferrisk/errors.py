@@ -55,6 +55,10 @@ class WeightsWarning(UserWarning):
     """The usual weights cannot be had; the message says which network was taken instead."""
 
 
+class LeftoverWarning(UserWarning):
+    """What a killed process had left unfinished was removed."""
+
+
 class LabelWarning(UserWarning):
     """Labels look as if they were numbered otherwise than 0..num_classes-1."""
 
@@ -64,8 +68,8 @@ class EnvironmentWarning(UserWarning):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the nearest of the known words, whatever its case, as a question and a space; "" where none is near."""
-    by_lower = {name.lower(): name for name in known}
+    """Return the nearest of the other known words, whatever its case, as a question and a space; "" if none is near."""
+    by_lower = {name.lower(): name for name in known if name != word}
     close = get_close_matches(word.lower(), by_lower, n=1)
     return f"did you mean {by_lower[close[0]]!r}? " if close else ""
 
@@ -96,6 +100,15 @@ def cause_of(error: BaseException) -> str:
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
+def one_line(text: str, most: int | None = None) -> str:
+    """Return the text on one line; what steers a terminal, is invisible or cannot be encoded is escaped, as \\x1b.
+
+    From a text of more than `most` characters the middle is left out, since a message ends with the way out.
+    """
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    return line if most is None or len(line) <= most else f"{line[: most // 2]} … {line[3 - most + most // 2 :]}"
+
+
 def full_memory(error: BaseException) -> str | None:
     """Return a message if the error says that memory is full, the GPU's or the machine's; else None."""
     message = " ".join(str(error).split())
@@ -108,7 +121,10 @@ def full_memory(error: BaseException) -> str | None:
     return f"{where} is full{amount}"
 
 
-_FULL = ("out of memory", "not enough memory", "can't allocate memory", "unable to allocate")
+_FULL = (
+    *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "unable to allocate"),
+    "failed to map segment",  # of a library that is imported
+)
 
 
 def warn(message: str, category: type[Warning]) -> None:

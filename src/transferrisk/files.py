@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import glob
 import hashlib
 import os
 import platform
+import secrets
 import shutil
-import tempfile
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
-from .errors import InputError, cause_of, did_you_mean
+from .errors import InputError, LeftoverWarning, cause_of, counted, did_you_mean, warn
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the errors of a full disk."""
@@ -67,78 +70,133 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file beside the target, for content of any length; it takes the target's name on success.
 
     The content is on the disk before it takes the name, so neither an interruption nor a power failure damages the old
-    file. A link is kept, and the file it leads to is written. A failure leaves no new folder behind. Temporary files
-    that killed processes left for the same target are removed.
+    file. A link is kept, and the file it leads to is written. The file has the mode of the one that it replaces, or
+    that of the umask. A failure leaves no new folder behind. Temporary files that killed processes left for the same
+    target are removed.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
         raise InputError(f"{target} is not a regular file, and is not replaced: choose another output")
     with new_folders(target.parent):
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=_hidden_prefix(target.parent, target.name))
-        os.close(handle)
-        temporary = Path(name)
+        temporary = _hidden_name(target.parent, target.name)
         try:
+            mode = target.stat().st_mode & 0o777 if target.exists() else None
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if mode is None else 0o600))
             yield temporary
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
+            if mode is not None:
+                os.chmod(temporary, mode)
             os.replace(temporary, target)
         except BaseException as error:
-            temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.filename in (None, name):
-                error.filename = str(path)  # the error of a full disk does not name the file
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename in (None, temporary, str(temporary)):
+                error.filename, error.filename2 = str(path), None  # the name that the user knows
             raise
 
 
 @contextmanager
 def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a temporary folder in `parent`, which goes with the block; so do those of killed processes by this name."""
-    folder = Path(tempfile.mkdtemp(dir=parent, prefix=_hidden_prefix(parent, name)))
+    """Yield a temporary folder in `parent`, for this user alone, which goes with the block.
+
+    Those that killed processes left under this name go as well.
+    """
+    folder = _hidden_name(parent, name)
+    folder.mkdir(mode=0o700)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hidden_prefix(parent: Path, name: str) -> str:
-    """The beginning of this process's temporary names; what killed processes left under such names is removed."""
-    hidden = f".{name[:100]}.{_OWNER}"
+def exchange(one: Path, other: Path) -> bool:
+    """Let two files or folders of one disk swap their names in one step; False where the system cannot do that."""
+    if sys.platform != "linux":
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)
+
+
+def _hidden_name(parent: Path, name: str) -> Path:
+    """A new temporary name of this process; what killed processes left under such names is removed."""
+    hidden = f".{os.fsencode(name)[:100].decode(errors='ignore')}.{_OWNER}"
     remove_abandoned(parent.glob(f"{glob.escape(hidden)}*"))
-    return f"{hidden}{os.getpid()}."
+    process = os.getpid()
+    return parent / f"{hidden}{process}-{_begun(process)}.{secrets.token_hex(4)}"
+
+
+def _begun(process: int) -> str:
+    """When a process began, in the system's ticks, since its number may be used again; "" where that is not known."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def remove_abandoned(hidden: Iterable[Path]) -> None:
-    """Remove those of the temporary files and folders whose process, on this machine, no longer runs."""
+    """Remove those of the temporary files and folders whose process, on this machine, no longer runs; and say so."""
+    removed = []
     for path in hidden:
-        process = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0]
-        if os.name != "posix" or f".{_OWNER}" not in path.name or not process.isdigit():
-            continue  # outside POSIX, os.kill would end the process
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            with suppress(OSError):  # one that cannot be removed is in nobody's way
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-        except (OSError, OverflowError):
-            continue  # it runs, and belongs to somebody else
+        process, _, begun = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0].partition("-")
+        if f".{_OWNER}" not in path.name or not process.isdecimal() or _is_running(int(process), begun):
+            continue
+        with suppress(OSError):  # one that cannot be removed is in nobody's way
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            removed.append(path)
+    if removed:
+        what = counted(len(removed), "unfinished output")
+        warn(f"removed {what} that a killed process had left, such as {removed[0]}", LeftoverWarning)
+
+
+def _is_running(process: int, begun: str) -> bool:
+    if os.name != "posix":
+        return True  # os.kill would end it
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # it runs, and belongs to somebody else
+    return _begun(process) in ("", begun)
 
 
 def check_target(path: Path) -> None:
     """Refuse a file that could not be written, before hours of work and without creating anything."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
-    for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
-        above = folder
-        while not above.exists() and above != above.parent:
-            above = above.parent
-        if not above.is_dir():
-            raise InputError(f"{above} is a file, not a folder: choose another folder for the output")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise InputError(f"{above} may not be written to (no permission): choose another output")
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
+        for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
+            check_folder(folder)
+    except OSError as error:  # of a name that is too long
+        raise InputError(f"{path} cannot be written ({cause_of(error)}): choose another output") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is not there and could not be created, or that nothing could be written to."""
+    above = folder
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        raise InputError(f"{above} is a file, not a folder: choose another folder for the output")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"{above} may not be written to (no permission): choose another output")
+
+
+def standard_output() -> TextIO:
+    """Return the stream of standard output, which whoever started the program may have closed."""
+    if sys.stdout is None:
+        raise InputError("standard output is closed: leave it open, or name a file")
+    return sys.stdout
 
 
 def keep_apart(output: Path, *read: Path) -> None:
@@ -151,6 +209,7 @@ def keep_apart(output: Path, *read: Path) -> None:
 
 def prepare_folder(folder: Path, *files: str) -> None:
     """Create the folder for these files; obstacles are reported now, not after hours of work."""
+    check_folder(folder)
     for name in files:
         check_target(folder / name)
     folder.mkdir(parents=True, exist_ok=True)

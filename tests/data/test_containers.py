@@ -8,12 +8,14 @@ import io
 import lzma
 import os
 import tarfile
+import time
+import tracemalloc
 import zipfile
 
 import pytest
 from drawn import sites, write_folder, write_tar, write_zip
 
-from transferrisk.data import Options, load_data
+from transferrisk.data import Options, containers, load_data
 from transferrisk.data.containers import contents, entries
 from transferrisk.errors import DataWarning, InputError
 
@@ -278,3 +280,65 @@ def test_a_batch_opens_a_zip_once(tmp_path, monkeypatch):
     monkeypatch.setattr(zipfile.ZipFile, "__init__", lambda *a, **k: (opened.append(a), plain(*a, **k))[1])
     data.batch()
     assert len(opened) == 1
+
+
+def test_each_folder_is_read_once_and_links_to_it_are_told(tmp_path):
+    """Two sites whose folders link to each other, to the folder above, and to one elsewhere, which links back."""
+    root = write_folder(tmp_path / "own", {"a/cat/1.png": b"1", "b/dog/2.png": b"2"})
+    write_folder(tmp_path / "elsewhere", {"owl/3.png": b"3"})
+    for link, target in {
+        "a/other": root / "b",
+        "b/other": root / "a",
+        "b/all": root,
+        "b/above": tmp_path,
+        "c": tmp_path / "elsewhere",
+        "d": tmp_path / "elsewhere",
+    }.items():
+        (root / link).symlink_to(target)
+    (tmp_path / "elsewhere" / "back").symlink_to(root)
+    with pytest.warns(DataWarning, match="6 links to folders that are read already"):
+        found = entries(root)
+    assert [entry.name for entry in found] == ["a/cat/1.png", "b/dog/2.png", "c/owl/3.png"]
+
+
+def test_a_chain_of_links_in_a_tar_archive_is_followed_at_once(tmp_path):
+    """Each link to the one before it: following every one from its beginning would take 50 million steps."""
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for i in range(10_000, -1, -1):
+            info = tarfile.TarInfo(f"{i}.png")
+            if i == 0:
+                archive.addfile(info)
+            else:
+                info.type, info.linkname = tarfile.SYMTYPE, f"{i - 1}.png"
+                archive.addfile(info)
+    began = time.process_time()
+    assert len(entries(tmp_path / "x.tar")) == 10_001
+    assert time.process_time() - began < 4  # one second, and six where every link was followed by itself
+
+
+def test_a_tar_header_that_claims_to_be_large_is_not_read(tmp_path):
+    """A few kilobytes of gzip unpack to a name of 300 MB."""
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 300 << 20
+    with gzip.open(tmp_path / "x.tar.gz", "wb", compresslevel=1) as file:
+        file.write(long.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            file.write(b"x" * (1 << 20))
+    with pytest.raises(InputError, match="a header says that it has 314572800 bytes"):
+        entries(tmp_path / "x.tar.gz")
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_member_that_unpacks_to_too_much_is_not_held(tmp_path, monkeypatch, lies):
+    """It is refused by what it says of itself; if that is a lie, after as much as is allowed."""
+    monkeypatch.setattr(containers, "LARGEST", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", b"\0" * (30 << 20))
+        if lies:
+            archive.infolist()[0].file_size = 1 << 19
+    tracemalloc.start()
+    (_, content), *_ = contents(entries(tmp_path / "x.zip"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(content, InputError)
+    assert peak < 8 << 20

@@ -99,6 +99,7 @@ def test_npz_names(tmp_path):
         ({"environments": np.where(SITES == "east", np.nan, 1.0)}, "8 of 24 rows cannot be used, the first is row 5"),
         ({"labels": np.where(SITES == "east", "", "a")}, "the first is row 5 (label 'labels' is missing)"),
         ({"labels": np.where(SITES == "east", "nan", "a")}, "the first is row 5 (label 'labels' is missing)"),
+        ({"labels": np.where(SITES == "east", "a\ud800", "a")}, "is not a text that can be written as UTF-8"),
     ],
 )
 def test_npz_that_cannot_be_used(tmp_path, change, message):
@@ -252,6 +253,22 @@ def repacked(path, change):
 def test_an_npz_member_that_is_no_array(tmp_path):
     path = repacked(npz(tmp_path / "e.npz"), lambda a, name, content: a.writestr(name.removesuffix(".npy"), b"words"))
     assert "'features' is not an array" in refused("npz", path)
+
+
+@pytest.mark.parametrize(
+    "header", [b"{", b"(", b"{'shape': (1,)}", b"{'descr': '<f4', 'shape': 1, 'fortran_order': 0}"]
+)
+def test_an_npz_with_half_a_header(tmp_path, header):
+    def change(archive, name, content):
+        archive.writestr(name, b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+
+    assert "array 'features' is damaged" in refused("npz", repacked(npz(tmp_path / "e.npz"), change))
+
+
+def test_an_npz_that_unpacks_to_far_more_than_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("transferrisk.data.containers.LARGEST", 1 << 20)
+    np.savez_compressed(tmp_path / "e.npz", features=np.zeros((1 << 18, 2)), labels=LABELS, environments=SITES)
+    assert "'features.npy' has" in refused("npz", tmp_path / "e.npz")
 
 
 def test_an_npz_with_an_absurd_size(tmp_path):

@@ -163,6 +163,14 @@ def test_a_silent_host_is_asked_once_in_a_call(server, registered, tmp_path, mon
     assert sum(url.startswith(closed) for url in opened) == 1
 
 
+def test_a_secure_address_that_leads_to_another_one_is_not_read(server, registered, tmp_path, monkeypatch):
+    real, leads = download.urlopen, server.address("/a")
+    monkeypatch.setattr(download, "urlopen", lambda request, timeout: real(leads, timeout=timeout))
+    with pytest.raises(InputError, match="leads to an address without https"):
+        fetch(registered(remote("https://example.org/a")), tmp_path)
+    assert left(tmp_path) == []
+
+
 def test_compressed_content_counts_not_its_wrapping(server, registered, tmp_path):
     packed = gzip.compress(CONTENT, 1)
     file = RemoteFile("things/a.gz", (server.address("/a", Answer(body=packed)),), 77, content=SHA)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tracemalloc
 import warnings
 import zlib
 from contextlib import suppress
@@ -112,6 +113,23 @@ def test_an_image_that_unpacks_to_too_much(monkeypatch):
     monkeypatch.setattr("transferrisk.data.images.MOST_PIXELS", 100)
     with pytest.raises(BadImageError, match="12 x 9 pixels"):
         decode(picture(), 8)
+
+
+def test_deep_images_are_held_once_and_refused_earlier(monkeypatch):
+    """Of 16 bits: 4 million pixels are 8 MB, of which several copies were held in float64."""
+    values = np.arange(4_000_000, dtype=np.uint16).reshape(2000, 2000)
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, "PNG", compress_level=1)
+    tracemalloc.start()
+    found = decode(buffer.getvalue(), 8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    whole = Image.fromarray((values / 65535 * 255).round().astype(np.uint8)).convert("RGB")
+    np.testing.assert_array_equal(found[0], np.asarray(whole.resize((8, 8), Image.Resampling.BILINEAR))[..., 0])
+    assert peak < 60 << 20  # NumPy's part: three copies in float64 would be 96
+    monkeypatch.setattr("transferrisk.data.images.MOST_DEEP", 100)
+    with pytest.raises(BadImageError, match="2000 x 2000 I;16 pixels"):
+        decode(buffer.getvalue(), 8)
 
 
 def test_many_keep_their_positions_and_their_faults():

@@ -275,6 +275,7 @@ def test_rows_that_cannot_be_used(tmp_path, kind):
         ("x.jsonl", b"[" * 100_000, "line 1, is not JSON"),
         ("x.jsonl", b'{"path": ' + b"1" * 5000 + b"}", "line 1, is not JSON"),
         ("x.jsonl", b'{"path": "caf\xe9", "label": 1, "environment": 2}', "is not UTF-8 text"),
+        ("x.jsonl", b'{"path": "1.png", "label": "\\ud800", "environment": 2}', r"x.jsonl: '\\ud800' is not a text"),
         ("x.csv", b"path,label,environment\n", "no rows"),
         ("x.parquet", b"PAR1 no", "not a Parquet file"),
         ("x.xlsx", b"PK", "must end in .csv"),

@@ -13,8 +13,6 @@ import sys
 import threading
 import time
 import warnings
-from contextlib import suppress
-from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +20,7 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 import sweep_tasks
+from sockets import listening, processes_of
 from sweep_tasks import Shelf, hurry, plan, starts, walk
 
 from transferrisk import extras
@@ -74,44 +73,6 @@ def first_signalled(folder, number):
     hurry(folder)
 
 
-def processes_of(session):
-    """Names of this one, of those whose command names the session of a cluster, and of all that descend from them."""
-    names, parents, found = {}, {}, {os.getpid()}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            pid, (before, _, after) = int(folder.name), (folder / "stat").read_text().rpartition(")")
-            names[pid], parents[pid] = before.partition("(")[2], int(after.split()[1])
-            if session.encode() in (folder / "cmdline").read_bytes():
-                found.add(pid)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {pid: names[pid] for pid in found}
-
-
-def listening(names):
-    """(name, address) of each socket on which one of these processes listens."""
-    owners, addresses = {}, []
-    for pid, name in names.items():
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for link in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(FileNotFoundError):  # closed meanwhile
-                    owners[os.readlink(link)] = name
-    for table in filter(Path.exists, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))):
-        for line in table.read_text().splitlines()[1:]:
-            columns = line.split()
-            name = owners.get(f"socket:[{columns[9]}]")
-            if columns[3] == "0A" and name is not None:
-                addresses.append((name, address_of(columns[1])))
-    return addresses
-
-
-def address_of(entry):
-    """Of /proc/net: words of four bytes in this machine's order, and a port."""
-    words = [int(word, 16).to_bytes(4, sys.byteorder) for word in re.findall("[0-9A-F]{8}", entry.partition(":")[0])]
-    address = ip_address(b"".join(words))
-    return getattr(address, "ipv4_mapped", None) or address
-
-
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc/net/tcp, which Linux has")
 def test_a_cluster_that_is_started_is_closed_to_others_and_ended(tmp_path, workers_find_the_tasks, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -123,7 +84,7 @@ def test_a_cluster_that_is_started_is_closed_to_others_and_ended(tmp_path, worke
         while not starts(folder) and time.monotonic() < deadline:
             time.sleep(0.02)
         try:
-            names = processes_of(ray._private.worker.global_worker.node.session_name)
+            names = processes_of(ray._private.worker.global_worker.node.session_name, [os.getpid()])
             seen["worker"] = starts(folder)[0] in names
             seen["listening"] = listening(names)
             seen["environments"] = [

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pkgutil
 import re
+import signal
+import sys
+import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rows import table
 
 from transferrisk import fitting
-from transferrisk.errors import InputError
+from transferrisk.errors import DataWarning, InputError, LeftoverWarning
 from transferrisk.fitting import load_model, report, save_fit
 from transferrisk.fitting.model import FILES
 from transferrisk.sklearn import TransferRiskClassifier
@@ -99,15 +102,16 @@ def test_a_folder_that_is_there_stays_where_it_is(fitted, folder, tmp_path, monk
 
 @pytest.mark.parametrize("at", range(10))
 def test_a_failure_at_any_move_brings_the_old_model_back(fitted, folder, monkeypatch, at):
+    monkeypatch.chdir(folder)  # so the folder stays, and its files are replaced
     kept = {path.name: path.read_bytes() for path in folder.iterdir()}
-    rename, calls = Path.rename, iter(range(100))
+    replace_file, calls = os.replace, iter(range(100))
 
-    def failing(self, target):
+    def failing(source, target):
         if next(calls) == at:
             raise KeyboardInterrupt
-        return rename(self, target)
+        return replace_file(source, target)
 
-    monkeypatch.setattr(Path, "rename", failing)
+    monkeypatch.setattr(os, "replace", failing)
     with pytest.raises(KeyboardInterrupt):
         save_fit(fitted, folder, "another command", force=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept
@@ -117,6 +121,48 @@ def test_a_failure_at_any_move_brings_the_old_model_back(fitted, folder, monkeyp
 def test_a_model_without_a_schema_takes_none_away_when_it_fails(fitted, folder, monkeypatch, at):
     vectors = replace(fitted, source=replace(fitted.source, kind="vectors", frame=None, schema=None))
     test_a_failure_at_any_move_brings_the_old_model_back(vectors, folder, monkeypatch, at)
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["exchanged", "stays"])
+def test_a_kill_at_any_moment_leaves_a_whole_model_and_the_next_fit_cleans_up(
+    fitted, folder, tmp_path, monkeypatch, stays
+):
+    """Killed before each call of the system that creates, renames or removes a file."""
+    monkeypatch.setattr(report, "write_page", lambda path, _: path.write_text("a page"))
+    monkeypatch.chdir(folder if stays else tmp_path)
+    before = (folder / "model.safetensors").read_bytes()
+    other = replace(fitted, model=replace(fitted.model, environments=("new", "sites")))
+
+    def is_killed(at):
+        if child := os.fork():
+            return os.waitpid(child, 0)[1] == signal.SIGKILL
+        calls = itertools.count()
+
+        def kill(event, _):
+            if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir") and next(calls) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            warnings.simplefilter("ignore", LeftoverWarning)
+            sys.addaudithook(kill)
+            save_fit(other, folder, force=True)
+        finally:
+            os._exit(0)
+
+    kept = set()
+    for at in itertools.takewhile(is_killed, itertools.count(step=3)):
+        assert at < 100
+        kept.add((folder / "model.safetensors").read_bytes() == before)
+        with warnings.catch_warnings():  # the description may not be the weights' own yet
+            warnings.simplefilter("ignore", DataWarning)
+            load_model(folder)
+    assert kept == {True, False}
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert is_killed(2)
+    with pytest.warns(LeftoverWarning, match="that a killed process had left"):
+        save_fit(fitted, folder, force=True)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o700), (0o022, 0o755)])

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any, NoReturn
 
 SMALLER = {
@@ -33,6 +34,7 @@ def main() -> None:
 
     An interruption is exit code 130, a termination 143.
     """
+    _occupy_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, and not an error
@@ -42,7 +44,7 @@ def main() -> None:
         if before[number] is usual:  # otherwise whoever started us has decided about it
             signal.signal(number, stop)
     try:
-        code = _run()
+        code = _written_out(_run())
         for number, handler in before.items():
             signal.signal(number, handler)
     except (Interrupted, KeyboardInterrupt):
@@ -52,7 +54,44 @@ def main() -> None:
     sys.exit(code)
 
 
+def _occupy_streams() -> None:
+    """Open the null device as each standard stream that is closed: else the next file that is opened would be it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _written_out(code: int) -> int:
+    """The exit code after all that was printed is written; it says so where nobody takes it."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError):  # else Python tries once more at its end, and complains
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or _tell(f"standard output cannot be written ({error.strerror}): name a file, or read all of it")
+    return code
+
+
 def _run() -> int:
+    """Run the command; errors of the machine may come while modules are read."""
+    from ..errors import full_memory
+
+    try:
+        return _command_ended()
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        return _tell(f"{error.strerror or error}{where}")
+    except (MemoryError, RuntimeError, ImportError) as error:
+        full = full_memory(error)
+        if full is None:
+            raise
+        return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
+
+
+def _command_ended() -> int:
     import typer  # here, because an interruption may come while modules are read
 
     if sys.argv[1:] == ["--version"]:
@@ -86,18 +125,13 @@ def _run() -> int:
         return _tell(f"{message} ({command} --help shows what there is)")
     except TransferRiskError as error:
         return _tell(str(error), error.exit_code)
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        return _tell(f"{error.strerror or error}{where}")
     except typer.Abort as abort:
         if isinstance(abort.__cause__, EOFError):  # typer takes it for an end of the user's answers; we ask nothing
             raise abort.__cause__ from None
         raise Interrupted from None
     except Exception as error:
-        if isinstance(error, MemoryError | RuntimeError) and (full := full_memory(error)):
-            return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
         failure = failure_in_package(error)
-        if failure is None or os.environ.get(TRACEBACK):
+        if failure is None or os.environ.get(TRACEBACK) or full_memory(error):
             raise
         return _tell(failure)
 
@@ -128,5 +162,9 @@ def _command() -> str:
 
 
 def _tell(message: str, code: int = 2) -> int:
-    print(f"trm: {' '.join(message.split())}", file=sys.stderr)
+    from ..errors import one_line
+
+    if sys.stderr is not None:  # print would take standard output in its place
+        with suppress(OSError):
+            print(one_line(f"trm: {message}", most=300), file=sys.stderr)
     return code

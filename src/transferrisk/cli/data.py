@@ -74,29 +74,27 @@ def fetch(
 
     Example: trm data fetch mnist
     """
-    from rich.markup import escape
-
     from ..data import catalogue
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
-    from ..reports.terminal import task_progress
+    from ..reports.terminal import print_line, task_progress
 
     with task_progress(quiet=as_json is not None, in_bytes=True) as advance:
-        came = fetch_files(name, data_root, given, lambda what, *done: advance(escape(what), *done))
+        came = fetch_files(name, data_root, given, advance)
     root = catalogue.data_root(data_root)
     states = verify(name, root, digests=False)
     files = [{"path": str(state.path), "state": state.state} for state in states]
     if as_json and as_json.write({"name": name, "root": str(root), "fetched": list(map(str, came)), "files": files}):
         return
     for path in came:
-        print(f"fetched {path}")
+        print_line(f"fetched {path}")
     if not states:
-        print(f"{name} needs no files: there is nothing to fetch")
+        print_line(f"{name} needs no files: there is nothing to fetch")
     elif not came:
-        print(f"nothing to do: all that {name} needs is in {root}")
+        print_line(f"nothing to do: all that {name} needs is in {root}")
     for state in states:
         if state.state != "there":
-            print(f"still to come: {state}")
+            print_line(f"still to come: {state}")
 
 
 @data_app.command()
@@ -121,7 +119,7 @@ def check(
     Example: trm data check pacs
     """
     from ..data.summary import check_data, count_by_class, count_distinct, sets_by_title
-    from ..reports.terminal import print_values, task_progress, width
+    from ..reports.terminal import print_line, print_values, task_progress, width
 
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
@@ -131,7 +129,8 @@ def check(
         files, data = check_data(name, replace(options, progress=advance))
     if data is None:
         if not (as_json and as_json.write([str(file.path) for file in files])):
-            print("\n".join(map(str, files)))
+            for file in files:
+                print_line(str(file))
         return
     sets = sets_by_title(data)
     counts = {title: count_by_class(members) for title, members in sets.items()}
@@ -169,7 +168,7 @@ def show(
     from ..errors import InputError, cause_of
     from ..files import check_target, expand_home, readable, write_atomically
     from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
-    from ..reports.terminal import task_progress
+    from ..reports.terminal import print_line, task_progress
 
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
@@ -193,7 +192,7 @@ def show(
         write_atomically(target, content)
     except OSError as error:
         raise InputError(f"{target} cannot be written ({cause_of(error)}): choose another with --output") from None
-    print(readable(target))
+    print_line(readable(target))
 
 
 def _options(name: str, shift: str | None, biases: str | None, **given: Any) -> Options:

@@ -161,9 +161,9 @@ def fit(
     quiet = json is not None and json.path is None
     with task_progress() as advance:
         source = read_source(name, replace(options, progress=advance), drop_small)
+    plan = settle(source, plan)
     if not quiet:
         print_values(columns_table(source, output))
-    plan = settle(source, plan)
     if frozen is None and not quiet:
         print_values(frozen_note(source, plan))
     with task_progress() as advance:

@@ -30,12 +30,12 @@ class JsonTarget:
 
     def write(self, value: Any) -> bool:
         """Write the value; True where that is standard output, which nothing else may be printed to then."""
-        from ..files import write_atomically
+        from ..files import standard_output, write_atomically
         from ..settings import dumps
 
         text = dumps(value, indent=2)
         if self.path is None:
-            print(text)
+            print(text, file=standard_output())
         else:
             if self.path.is_file() and self.path.read_bytes()[:1] not in (b"", b"{", b"["):
                 raise InputError(f"--json {self.path} exists and is not JSON, and is not replaced: choose another file")
@@ -44,11 +44,12 @@ class JsonTarget:
 
 
 def _json_target(text: str) -> JsonTarget:
-    from ..files import check_target
+    from ..files import check_target, standard_output
 
     if text == "-":
+        standard_output()  # before hours of work
         return JsonTarget(None)
-    check_target(Path(text))  # before hours of work
+    check_target(Path(text))
     return JsonTarget(Path(text))
 
 

@@ -23,6 +23,9 @@ Coverage = Annotated[
     float | None,
     typer.Option(help="Share of rows whose set is meant to hold the true class, 0.5 to 0.99. Default: 0.9."),
 ]
+Neutralise = Annotated[
+    bool, typer.Option("--neutralise", help="Write ' before CSV cells that a spreadsheet would take for formulas.")
+]
 
 
 def predict(
@@ -38,6 +41,7 @@ def predict(
     skip_bad: SkipBad = False,
     sets: Sets = False,
     coverage: Coverage = None,
+    neutralise: Neutralise = False,
     json: Json = None,
 ) -> None:
     """Predict new samples with a fitted model; where they have labels, say how it did.
@@ -46,10 +50,13 @@ def predict(
     """
     from ..data import Options
     from ..errors import InputError
+    from ..files import standard_output
     from ..fitting.model import keep_model, load_model, predict_file
     from ..reports.terminal import print_line, print_values, task_progress
 
     to_stdout = output == "-"
+    if to_stdout:
+        standard_output()  # before the work
     if to_stdout and json is not None and json.path is None:
         raise InputError("--json and --output - would both write to standard output: name a file")
     if coverage is not None and not sets:
@@ -60,7 +67,7 @@ def predict(
     asked = Options(label=label, environment=environment, features=features, path=path, skip_bad=skip_bad)
     with task_progress() as advance:
         target = None if to_stdout else Path(output)
-        done = predict_file(loaded, file, target, asked, identity, chunk_rows, advance, level)
+        done = predict_file(loaded, file, target, asked, identity, chunk_rows, advance, level, neutralise)
     if json is None or not json.write({**done.to_dict(), "output": output}):
         lead = [done.lead()] if done.decision.seen else []  # else the last line says as much
         print_values(*lead, *done.sections(), *done.remarks(), stderr=to_stdout)

@@ -206,7 +206,7 @@ def train(
             settings=parse_settings(chosen, settings or ()),
             training={key: value for key, value in given.items() if value is not None},
         )
-        say = None if quiet else partial(print, "trm:", file=sys.stderr)
+        say = None if quiet else lambda text: print_line(f"trm: {text}", stderr=True)
         again = shlex.join(["trm", *sys.argv[1:], *([] if resume else ["--resume"])])
         with task_progress(quiet) as advance:
             watch = [

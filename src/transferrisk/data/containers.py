@@ -16,6 +16,7 @@ import posixpath
 import stat
 import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,9 @@ from ..errors import DataWarning, InputError, cause_of, warn
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip")
 CHUNK = 1 << 20
+LARGEST = 1 << 29  # bytes of a file that is read whole, as an image or a list is; one of more is an attack or a mistake
+PIECE = 1 << 13  # bytes that a zip archive unpacks at once: of some kinds, so many packed ones
+MOST_PACKED = 200  # times that an honest file becomes smaller
 OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open, b"]\0\0": lzma.open}  # by first bytes
 
 DAMAGED = (
@@ -44,6 +48,9 @@ DAMAGED = (
     MemoryError,
     RuntimeError,  # a password
     NotImplementedError,  # a kind of compression
+    SyntaxError,  # of NumPy's headers, as the next two
+    tokenize.TokenError,
+    TypeError,
 )
 """Errors of the standard library on archives that it cannot read, over all formats. `InputError` is among them."""
 
@@ -103,6 +110,10 @@ def contents(wanted: Sequence[Entry]) -> Iterator[tuple[int, bytes | InputError]
     Each position comes once. An archive that cannot be opened is an error.
     """
     positions = sorted(range(len(wanted)), key=lambda i: wanted[i].container)
+    for i in positions:
+        if wanted[i].size > LARGEST:
+            yield i, _too_large(wanted[i].size)
+    positions = [i for i in positions if wanted[i].size <= LARGEST]
     for container, group in groupby(positions, key=lambda i: wanted[i].container):
         members = list(group)
         if _is_zip(container):
@@ -115,19 +126,33 @@ def contents(wanted: Sequence[Entry]) -> Iterator[tuple[int, bytes | InputError]
             yield from ((i, _read_loose(container / wanted[i].name)) for i in members)
 
 
-def folders(path: Path) -> Iterator[tuple[Path, list[str]]]:
+def folders(path: Path, left_out: list[Path] | None = None) -> Iterator[tuple[Path, list[str]]]:
     """Each folder from `path` on and the names of the files in it, without hidden folders.
 
-    Links are followed unless they lead in a circle.
+    Links are followed after all else, unless they lead to a folder above or to one that came already: those are added
+    to `left_out`.
     """
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename} cannot be read ({cause_of(error)}): fix that, or move it elsewhere")
 
-    for parent, below, names in os.walk(path, followlinks=True, onerror=refuse):
-        here = Path(parent)
-        below[:] = [name for name in below if not is_hidden(name) and not _circular(here / name)]
-        yield here, names
+    came: set[tuple[int, int]] = set()
+    above = {_identity(folder) for folder in path.resolve().parents}
+    begins = [path]
+    while begins:
+        begin, *begins = begins
+        for parent, below, names in os.walk(begin, onerror=refuse):
+            here = Path(parent)
+            identity = _identity(here)
+            if identity in came or identity in above:
+                below.clear()
+                if left_out is not None:
+                    left_out.append(here)
+                continue
+            came.add(identity)
+            below[:] = sorted(name for name in below if not is_hidden(name))
+            begins += [here / name for name in below if (here / name).is_symlink()]
+            yield here, names
 
 
 def is_hidden(name: str) -> bool:
@@ -154,13 +179,28 @@ def compressed_as_a_whole(path: Path) -> InputError:
     )
 
 
-def _circular(folder: Path) -> bool:
-    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
+
+
+def _too_large(size: int) -> InputError:
+    return InputError(f"it has {size} bytes, and {LARGEST} are the most that is read of one file")
+
+
+def refuse_bomb(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse a zip archive with a member that unpacks to a multiple of itself that no honest one has."""
+    for info in archive.infolist():
+        if info.file_size > max(LARGEST, MOST_PACKED * info.compress_size):
+            raise InputError(
+                f"{path}: {info.filename!r} has {info.compress_size} bytes and says that it unpacks to "
+                f"{info.file_size}: this is refused; if it is meant, save it without compression"
+            )
 
 
 def _in_folder(folder: Path) -> list[Entry]:
-    found, lost, odd = [], [], []
-    for parent, names in folders(folder):
+    found, lost, odd, again = [], [], [], list[Path]()
+    for parent, names in folders(folder, again):
         for file in (parent / name for name in names if not is_hidden(name)):
             try:
                 status = file.stat()
@@ -174,9 +214,13 @@ def _in_folder(folder: Path) -> list[Entry]:
                 found.append(Entry(folder, below, status.st_size, status.st_mtime_ns))
             else:
                 odd.append(file)
-    for files, what in ((lost, "links lead to nothing"), (odd, "things are not regular files")):
+    for files, what in (
+        (lost, "links that lead to nothing"),
+        (odd, "things that are not regular files"),
+        (again, "links to folders that are read already"),
+    ):
         if files:
-            warn(f"{folder}: {len(files)} {what} and are left out, such as {files[0]}", DataWarning)
+            warn(f"{folder}: {len(files)} {what} are left out, such as {files[0]}", DataWarning)
     return found
 
 
@@ -231,7 +275,14 @@ def _read_zipped(archive: zipfile.ZipFile, member: zipfile.ZipInfo | None) -> by
     if member is None:
         return InputError("it is gone from the archive, which has changed meanwhile")
     try:
-        return archive.read(member)
+        pieces, size = [], 0
+        with archive.open(member) as file:
+            while piece := file.read(PIECE):
+                pieces.append(piece)
+                size += len(piece)
+                if size > LARGEST:
+                    return _too_large(size)
+        return b"".join(pieces)
     except DAMAGED as error:
         return InputError(f"it cannot be read ({cause_of(error)}): the archive is damaged or locked")
 
@@ -283,7 +334,7 @@ def _tar_headers(path: Path, stream: IO[bytes]) -> tuple[dict[str, tuple[int, in
     """Files by name, each with (start of its bytes, size), and links by name with the names they lead to."""
     found: dict[str, tuple[int, int]] = {}
     links: dict[str, str] = {}
-    with tarfile.open(fileobj=stream, mode="r:") as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], _Headers(stream)), mode="r:") as archive:
         while (member := archive.next()) is not None:
             name = _inside(path, member.name)
             if member.isfile():
@@ -300,6 +351,18 @@ def _tar_headers(path: Path, stream: IO[bytes]) -> tuple[dict[str, tuple[int, in
     return found, links
 
 
+class _Headers:
+    """A stream whose headers are read: a long one, which would have to be held whole, is refused."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.tell, self.seek, self._read = stream.tell, stream.seek, stream.read
+
+    def read(self, size: int) -> bytes:
+        if size > 16 * CHUNK:
+            raise tarfile.ReadError(f"a header says that it has {size} bytes")
+        return self._read(size)
+
+
 def _refuse_rest(stream: IO[bytes]) -> None:
     """Require the end of an archive: at least one block of zeros, and nothing else."""
     length = 0
@@ -313,16 +376,16 @@ def _refuse_rest(stream: IO[bytes]) -> None:
 
 def _followed(path: Path, found: Mapping[str, tuple[int, int]], links: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """The files that links lead to, directly or by other links, under the links' names."""
-    reached: dict[str, tuple[int, int]] = {}
-    lost = []
+    ends: dict[str, str] = {}  # of every link that was followed; itself if it leads in a circle
     for name in links:
-        target, steps = name, 0
-        while target in links and steps <= len(links):
-            target, steps = links[target], steps + 1
-        if target in found:
-            reached[name] = found[target]
-        else:
-            lost.append(name)
+        chain = [name]
+        ends[name] = name
+        while (target := links[chain[-1]]) in links and target not in ends:
+            ends[target] = target
+            chain.append(target)
+        ends |= dict.fromkeys(chain, ends.get(target, target))
+    reached = {name: found[end] for name, end in ends.items() if end in found}
+    lost = [name for name in links if name not in reached]
     if lost:
         warn(
             f"{path}: {len(lost)} links lead to no file of the archive and are left out, such as {lost[0]!r}",

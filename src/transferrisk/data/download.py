@@ -16,7 +16,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
 import zlib
@@ -29,7 +28,7 @@ from urllib.request import Request, urlopen
 
 from .. import __version__
 from ..errors import InputError, cause_of
-from ..files import NO_ROOM, locked, new_folders
+from ..files import NO_ROOM, hidden_folder, locked, new_folders
 from .catalogue import Progress, RemoteFile
 
 AGENT = f"transferrisk/{__version__}"
@@ -188,12 +187,12 @@ class Downloads:
             raise SourceFailed(f"{wheel.name}: {error.args[0]}") from None
 
     def _download_wheel(self, requirement: str) -> Path | str:
-        folder = self._folders.enter_context(tempfile.TemporaryDirectory(dir=self.root, prefix=".wheels-"))
+        folder = self._folders.enter_context(hidden_folder(self.root, "wheels"))
         # Wheels alone: to look into a source distribution, pip would run it.
         options = ["--no-deps", "--only-binary=:all:", "--no-input", "--quiet", "--disable-pip-version-check"]
-        command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, requirement]
+        command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        wheels = list(Path(folder).glob("*.whl"))
+        wheels = list(folder.glob("*.whl"))
         if result.returncode == 0 and len(wheels) == 1:
             return wheels[0]
         lines = result.stderr.strip().splitlines()
@@ -220,6 +219,9 @@ def _open_address(address: str, have: int) -> tuple[http.client.HTTPResponse, in
         raise _Unreachable(f"no answer within {TIMEOUT:g} seconds") from None
     except (OSError, http.client.HTTPException) as error:
         raise _Broken(cause_of(error)) from None
+    if address.startswith("https:") and not response.url.startswith("https:"):
+        response.close()
+        raise SourceFailed("it leads to an address without https")
     if response.status != 206:
         return response, 0
     first = re.match(r"bytes (\d+)-", response.headers["Content-Range"] or "")

@@ -7,7 +7,6 @@ renamed. Archives stay archives: sets read them in place.
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from ..errors import DataWarning, InputError, choices
-from ..files import expand_home, new_folders
+from ..files import expand_home, hidden_folder, new_folders
 from .catalogue import DATA_SETS, Facts, Options, Progress, RemoteFile, available_sources, data_root
 from .containers import Entry, contents, entries, is_archive
 from .download import CHUNK, Downloads, check_room, disk_errors, find_fault, locate_file, part_of, size_of
@@ -210,8 +209,8 @@ def _scratch_beside(target: Path, size: int, what: str) -> Iterator[Path]:
     """A temporary folder on the disk of the target, which has room for `size` bytes."""
     with disk_errors(target, size), new_folders(target.parent):
         check_room(target.parent, size, what)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy-") as scratch:
-            yield Path(scratch)
+        with hidden_folder(target.parent, target.name) as scratch:
+            yield scratch
 
 
 def _copy_files(copies: dict[Path, Path], progress: Progress, what: str, total: int) -> None:

@@ -21,8 +21,8 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import contextmanager, nullcontext
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,10 @@ VERSION = 2  # of the decoder; part of the names in the cache
 BITS_PER_SAMPLE = 258  # TIFF's tag
 QUEUE = 1 << 28  # bytes of decoded images that wait, roughly
 MOST_PIXELS = 100_000_000  # an image that unpacks to more is taken for an attack or a mistake
+MOST_DEEP = 40_000_000  # of more than 8 bits or transparent ones, of which several copies are held
+SHALLOW = ("1", "L", "P", "RGB", "YCbCr", "CMYK", "LAB", "HSV")
+LARGE = 10_000_000  # pixels from which on images are decoded one at a time
+_ONE_LARGE = Lock()
 
 Pixels = NDArray[np.uint8]
 
@@ -70,14 +74,29 @@ def decode_all(
         except BadImageError as error:
             return position, error
 
-    stream = iter(numbered)
     threads = os.cpu_count() or 1
     at_once = max(threads, min(256, QUEUE // (3 * size * size)))
     with ThreadPoolExecutor(threads) as pool:
-        while batch := list(islice(stream, at_once)):
+        for batch in _batches(numbered, at_once):
             with _quietly():
                 decoded = list(pool.map(one, batch))
             yield from decoded
+
+
+def _batches(
+    numbered: Iterable[tuple[int, bytes | InputError]], most: int
+) -> Iterator[list[tuple[int, bytes | InputError]]]:
+    """Lists of at most so many, and of not many more bytes than the queue may hold."""
+    batch: list[tuple[int, bytes | InputError]] = []
+    size = 0
+    for position, content in numbered:
+        batch.append((position, content))
+        size += 0 if isinstance(content, InputError) else len(content)
+        if len(batch) == most or size >= QUEUE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @contextmanager
@@ -102,10 +121,14 @@ def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -
         with Image.open(io.BytesIO(content)) as image:
             if expected is not None and image.size != expected:
                 raise BadImageError("it has {} x {} pixels where {} x {} are expected".format(*image.size, *expected))
-            if image.width * image.height > MOST_PIXELS:
-                raise BadImageError(f"it unpacks to {image.width} x {image.height} pixels, more than is safe to hold")
+            deep = image.mode not in SHALLOW or "transparency" in image.info
+            pixels = image.width * image.height
+            if pixels > (MOST_DEEP if deep else MOST_PIXELS):
+                kind = f"{image.mode} pixels" if deep else "pixels"
+                raise BadImageError(f"it unpacks to {image.width} x {image.height} {kind}, more than is safe to hold")
             image.draft("RGB", (2 * size, 2 * size))  # a JPEG can be decoded at a fraction of its size
-            pixels = np.asarray(as_rgb(image, upright=expected is None).resize((size, size), Image.Resampling.BILINEAR))
+            with _ONE_LARGE if pixels > LARGE else nullcontext():
+                square = as_rgb(image, upright=expected is None).resize((size, size), Image.Resampling.BILINEAR)
     except UnidentifiedImageError:
         raise BadImageError("it is not an image of a known kind") from None
     except (BadImageError, Image.DecompressionBombError) as error:
@@ -114,7 +137,7 @@ def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -
             struct.error, zlib.error) as error:  # fmt: skip
         # Errors of Pillow's decoders on damaged files, over all formats.
         raise BadImageError(f"it is damaged ({cause_of(error)})") from None
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
 def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
@@ -124,23 +147,27 @@ def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
     bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))
     image.load()
     if upright:
-        image = ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_highest_byte(np.asarray(image), min(*bits, 16))).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _highest_byte(values: NDArray[np.generic], bits: int) -> Pixels:
     """(h, w) of any number type as bytes; integers have `bits` bits, or 31 where one is larger.
 
-    Pillow's own conversion clips instead, which turns most of an image white.
+    Pillow's own conversion clips instead, which turns most of an image white. Rows are taken a few at a time, since
+    they are held as float64.
     """
-    numbers = np.nan_to_num(values.astype(np.float64))
-    largest = float(numbers.max(initial=0))
+    rows = np.array_split(values, max(1, values.size >> 20))
+    largest = max(float(np.nan_to_num(some.astype(np.float64)).max(initial=0)) for some in rows)
     whole = float(2**bits - 1)
     full = max(1.0, largest) if values.dtype.kind == "f" else whole if largest <= whole else float(2**31 - 1)
-    return np.clip(numbers / full * 255, 0, 255).round().astype(np.uint8)
+    found = np.empty(values.shape, np.uint8)
+    for some, target in zip(rows, np.array_split(found, len(rows)), strict=True):
+        target[:] = np.clip(np.nan_to_num(some.astype(np.float64)) / full * 255, 0, 255).round()
+    return found

@@ -113,13 +113,22 @@ def in_time(texts: Iterable[str]) -> list[str]:
                 orders.append([texts[i] for i in np.argsort(dates.to_numpy(), kind="stable")])
     if any(order != orders[0] for order in orders):
         raise InputError(f"dates must have one reading, got {texts[0]!r}: write them as year-month-day")
-    by_numbers = sorted(texts, key=lambda text: [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", text)])
+    by_numbers = sorted(texts, key=lambda text: list(map(_place, re.split(r"(\d+)", text))))
     return orders[0] if orders else by_numbers
+
+
+def _place(part: str) -> Any:
+    """What sorts digits by the number they write, however many, and other texts as they are."""
+    digits = part.lstrip("0")
+    return (len(digits), digits) if part.isdecimal() else part
 
 
 def as_name(value: Any) -> str:
     """Name of a class or an environment: `as_text` without spaces around it."""
-    return as_text(as_text(value).strip())
+    name = as_text(as_text(value).strip())
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise InputError(f"{name!r} is not a text that can be written as UTF-8: correct the file")
+    return name
 
 
 def as_codes(

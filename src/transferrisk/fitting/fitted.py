@@ -188,6 +188,12 @@ class Plan(Settings):
         """Whether the weighted average of the candidates is asked for."""
         return BLEND in (*(self.algorithms or ()), self.algorithm)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidates: all that are compared, and the one that is asked for."""
+        compared = (self.algorithms or ()) if self.compared else (self.algorithm or "trm",)
+        return tuple(dict.fromkeys((*compared, *filter(None, (self.algorithm,)))))
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -408,10 +414,7 @@ def fit_source(
     """Fit a model to data that has been read; `say` is called with a line where `keep` holds trainings."""
     options, on_progress = options or Options(), on_progress or (lambda what, done, total: None)
     plan = settle(source, plan)
-    assert plan.algorithms is not None
-    names = plan.algorithms if plan.compared else (plan.algorithm or "trm",)
-    if plan.algorithm is not None and plan.algorithm not in names:
-        names = (*names, plan.algorithm)
+    names = plan.names
     candidates = make_candidates(source, plan, names)
     if plan.algorithm == BLEND and not can_blend(source.samples, plan.folds, plan.seed, plan.ordered):
         raise InputError(
@@ -482,7 +485,8 @@ def _final_rows(source: Source, X: NDArray[Any], algorithm: str) -> Any:
 def settle(source: Source, plan: Plan) -> Plan:
     """The plan with what it leaves open about the network decided by the data, the device and the weights there are.
 
-    A CPU is too slow to train all of a pretrained network, so there it is frozen.
+    A CPU is too slow to train all of a pretrained network, so there it is frozen. Settings that no candidate has are
+    refused.
     """
     images = source.kind == "images"
     usual = default_backbone(source.shape, len(source.samples))
@@ -508,7 +512,9 @@ def settle(source: Source, plan: Plan) -> Plan:
         raise InputError(f"on_top={plan.on_top!r} (--on-top) needs a frozen backbone: add --frozen, or leave it out")
     on_top = (plan.on_top or default_backbone((1,), len(source.samples))) if frozen else None
     algorithms = plan.algorithms or default_candidates(source.kind, images and not frozen)
-    return replace(plan, backbone=backbone, weights=weights, frozen=frozen, on_top=on_top, algorithms=algorithms)
+    settled = replace(plan, backbone=backbone, weights=weights, frozen=frozen, on_top=on_top, algorithms=algorithms)
+    make_candidates(source, settled, settled.names)
+    return settled
 
 
 def frozen_features(source: Source, plan: Plan, backbone: Classifier, on_progress: OnProgress) -> torch.Tensor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,9 +27,9 @@ from torch import Tensor
 
 from ..data import Options
 from ..data.schema import Form, Note, Numeric, Schema
-from ..data.values import Scaling, standardised
+from ..data.values import Scaling, is_number, standardised
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
-from ..files import check_target, keep_apart, whole_file
+from ..files import check_target, keep_apart, standard_output, whole_file
 from ..models import Classifier, evaluation_mode, features_of, from_hub
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 from ..reports import Table, percent
@@ -47,6 +46,7 @@ Kind = Literal["table", "vectors", "images"]
 CARD, COMPARISON, REPORT, SCHEMA = "card.md", "comparison.json", "report.html", "schema.json"
 FILES = (WEIGHTS, DESCRIPTION, SCHEMA, CARD, COMPARISON, REPORT)
 PREDICTION, SET = "prediction", "prediction_set"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings of what spreadsheets run
 ENDINGS = (".parquet", ".csv", ".csv.gz", ".tsv")
 ALL = "all rows"
 FEW = 20  # rows; of no more than these, most may lie a little outside by chance
@@ -325,10 +325,12 @@ def predict_file(
     size: int = ROWS,
     on_progress: Callable[[str, int, int], None] | None = None,
     coverage: float | None = None,
+    neutralise: bool = False,
 ) -> Predicted:
     """Write label and probabilities of each sample of a file or folder; as CSV to standard output without `output`.
 
-    With `coverage`, the column prediction_set holds the classes that are in each sample's set, joined by " | ".
+    With `neutralise`, texts of CSV that a spreadsheet would take for formulas are written after a '. With `coverage`,
+    the column prediction_set holds the classes that are in each sample's set, joined by " | ".
     What the model had not seen is one warning each, however many parts of the file it is in.
     """
     import pandas as pd
@@ -345,7 +347,7 @@ def predict_file(
             raise InputError(f"--output must end in {', '.join(ENDINGS)}, or be -, got {output}")
     classes, outside, notes, rows = np.array(model.classes, dtype=object), _Outside(model), dict[Any, Note](), 0
     scores, decision = Scores(model.classes), model.decision
-    with _writer(output) as write:
+    with _writer(output, neutralise) as write:
         for number, part in enumerate(read_parts(model, given, asked or Options(), identity, size)):
             try:
                 chances = model.probabilities(part.inputs)
@@ -457,11 +459,30 @@ class _Outside:
 
 
 @contextmanager
-def _writer(output: Path | None) -> Iterator[Write]:
+def _writer(output: Path | None, neutralise: bool) -> Iterator[Write]:
     """A function that takes one part after the other; a file is there when all of them are in it."""
+    formulas: list[str] = []
+    form: Any = {"formulas": formulas, "neutralise": neutralise}
     if output is None:
-        yield partial(_write_csv, sys.stdout, ",")
-        return
+        try:
+            yield partial(_write_csv, standard_output(), ",", **form)
+        except OSError as error:
+            if error.filename is not None:  # it is another file's
+                raise
+            raise InputError(f"standard output cannot be written ({cause_of(error)}): name a file") from None
+    else:
+        with _file_writer(output, form) as write:
+            yield write
+    if formulas and not neutralise:
+        warn(
+            f"cells such as {formulas[0][:40]!r} begin as formulas do, which a spreadsheet would run: "
+            "write them as texts with neutralise (--neutralise), or read the file with another program",
+            DataWarning,
+        )
+
+
+@contextmanager
+def _file_writer(output: Path, form: dict[str, Any]) -> Iterator[Write]:
     lower = output.name.lower()
     with whole_file(output) as temporary:
         if lower.endswith(".parquet"):
@@ -470,11 +491,23 @@ def _writer(output: Path | None) -> Iterator[Write]:
             return
         opener: Any = gzip.open if lower.endswith(".gz") else open
         with opener(temporary, "wt", encoding="utf-8", newline="") as file:
-            yield partial(_write_csv, file, "\t" if lower.endswith(".tsv") else ",")
+            yield partial(_write_csv, file, "\t" if lower.endswith(".tsv") else ",", **form)
 
 
-def _write_csv(file: Any, separator: str, frame: pd.DataFrame, first: bool) -> None:
-    """Write a part, with the names of the columns if it is the first."""
+def _write_csv(
+    file: Any, separator: str, frame: pd.DataFrame, first: bool, formulas: list[str], neutralise: bool
+) -> None:
+    """Write a part, with the names of the columns if it is the first; the first formula among its cells is kept."""
+    import pandas as pd
+
+    def as_text(cell: Any) -> Any:
+        if not (isinstance(cell, str) and cell.startswith(FORMULA) and not is_number(cell)):
+            return cell
+        formulas[:] = formulas or [cell]  # one is enough to tell
+        return f"'{cell}" if neutralise else cell
+
+    texts = [name for name, kind in frame.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)]
+    frame = frame.assign(**{name: frame[name].map(as_text) for name in texts}).rename(columns=as_text)
     form: Any = {"sep": separator, "index": False, "header": first, "lineterminator": "\n"}
     text = frame.to_csv(**form)
     if "\r" in text or "\r" in "".join(frame):  # it is not quoted by itself, and ends a line for most readers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..auditing.columns import column_sections
 from ..auditing.report import pool
 from ..auditing.shift import shift_sections, shift_sentences, shifts_json
 from ..errors import InputError, counted, listed
-from ..files import check_target, hidden_folder, new_folders, write_atomically
+from ..files import check_target, exchange, hidden_folder, new_folders, write_atomically
 from ..models.blend import BLEND
 from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
@@ -64,8 +65,8 @@ def kept_beside(folder: Path) -> Path:
 def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool = False) -> None:
     """Write the model's folder; `command` is what the card and the page say to produce it with.
 
-    Its files get hidden names first, and take their place when all of them are there. Then trainings that were kept
-    beside it are of no more use, and go.
+    It is written under a hidden name, and swaps names with the folder that is there, so that there is one whole model
+    at any moment. Then trainings that were kept beside it are of no more use, and go.
 
     Parameters
     ----------
@@ -100,8 +101,10 @@ def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool 
     content = {"chosen": fitted.choice.algorithm, "why": fitted.choice.why, "comparison": compared}
     place = Path(os.path.realpath(folder))
     there = place.exists()
-    with new_folders(place.parent), hidden_folder(place if there else place.parent, place.name) as hidden:
-        new = hidden / "new"
+    # A folder that a shell is in, that is mounted, or whose parent is not the user's, has to stay.
+    stays = there and (Path.cwd().is_relative_to(place) or not os.access(place.parent, os.W_OK | os.X_OK))
+    with new_folders(place.parent), ExitStack() as held:
+        new = held.enter_context(hidden_folder(place if stays else place.parent, place.name)) / "new"
         new.mkdir()  # with the mode that the umask gives, while the hidden folder is this user's alone
         save_model(new, fitted.model)
         write_atomically(new / COMPARISON, dumps(content, indent=2) + "\n")
@@ -109,36 +112,42 @@ def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool 
             write_atomically(new / SCHEMA, dumps(fitted.source.schema.declaration(), indent=2) + "\n")
         write_atomically(new / CARD, model_card(fitted, command))
         write_page(new / REPORT, fit_page(fitted, command))
-        if there:
+        if not there:
+            new.rename(place)
+        elif stays:
             _move_in(new, place)
         else:
-            new.rename(place)
+            shutil.copymode(place, new)
+            if not exchange(new, place):
+                inside = held.enter_context(hidden_folder(place, place.name)) / "new"
+                _move_in(Path(shutil.copytree(new, inside)), place)
     shutil.rmtree(kept_beside(place), ignore_errors=True)
 
 
 def _move_in(new: Path, place: Path) -> None:
-    """Move the files to a folder that stays, since one that is a mount or the user's own cannot be replaced.
+    """Replace one file after the other, the weights last: they are a whole model by themselves, the old one or the new.
 
-    The weights, without which a folder is not a model, go first and come last. A failure brings the old files back.
+    A failure brings the old files back.
     """
     old = new / "old"
     old.mkdir()
-    others = [name for name in FILES if name != WEIGHTS]
-    arriving = {name for name in FILES if (new / name).exists()}
+    names = sorted(FILES, key=lambda name: name == WEIGHTS)
+    for name in names:
+        if (place / name).exists():
+            shutil.copy2(place / name, old / name)
     try:
-        for name in (WEIGHTS, *others):
-            if (place / name).exists():
-                (place / name).rename(old / name)
-        for name in (*others, WEIGHTS):
-            if name in arriving:
-                (new / name).rename(place / name)
+        _replace_all(new, place, names)
     except BaseException:
-        for name in (*others, WEIGHTS):
-            if name in arriving and not (new / name).exists():
-                (place / name).unlink(missing_ok=True)
-            if (old / name).exists():
-                (old / name).rename(place / name)
+        _replace_all(old, place, names)
         raise
+
+
+def _replace_all(source: Path, place: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (source / name).exists():
+            os.replace(source / name, place / name)
+        else:
+            (place / name).unlink(missing_ok=True)
 
 
 def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:

@@ -39,6 +39,7 @@ Builder = Callable[[Shape, str], nn.Module]
 BatchNorm = Literal["auto", "train", "frozen"]
 
 B = TypeVar("B", bound=Builder)
+WIDEST = 65_536  # of a network of ours
 
 
 def _check_builder(name: str, value: Any) -> Builder:
@@ -305,8 +306,10 @@ def _sizes(name: str, dimensions: int, shape: Shape, argument: str, width: int |
         raise InputError(f"{name!r} takes {what}, and the inputs have shape {shape}: use {use}")
     if argument and width is None:
         raise InputError(f"backbone {name!r} takes no argument, got '{name}:{argument}': write {name}")
-    if argument and not (argument.isdecimal() and int(argument) > 0):
-        raise InputError(f"the width in '{name}:{argument}' must be a whole number above 0: write {name}:{width}")
+    if argument and not (argument.isdecimal() and len(argument) <= 9 and 0 < int(argument) <= WIDEST):
+        raise InputError(
+            f"the width in '{name}:{argument[:20]}' must be an integer >= 1 and <= {WIDEST}: write {name}:{width}"
+        )
     return shape[0], int(argument or width or 0)
 
 

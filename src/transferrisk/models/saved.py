@@ -72,7 +72,7 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if header["format"] != FORMAT:
             raise InputError(f"{path} has format {header['format']}, and this version reads {FORMAT}: use another")
         return tensors, header
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         cause = " ".join(str(error).split()) or type(error).__name__

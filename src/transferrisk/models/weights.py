@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -41,7 +42,11 @@ def load_weights(featuriser: Featuriser, path: Path, name: str, classifier: Sequ
 
 def read_weights(path: Path) -> State:
     """The tensors of a file by name, on the CPU; of a folder, those of the one such file in it."""
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError:  # of a name that is too long
+        there = False
+    if not there:
         raise InputError(f"weights must be a file, 'imagenet' or 'none', got {str(path)!r}, which does not exist")
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES)
@@ -63,19 +68,21 @@ def _safetensors(path: Path) -> State:
 
     try:
         return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read as safetensors ({error}): fetch or save it again") from error
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} cannot be read as safetensors ({cause_of(error)}): fetch or save it again") from error
 
 
 def _torch(path: Path) -> object:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the age or the form of the file
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{path} holds more than tensors, or is damaged, and is not unpickled for your safety: "
             "save network.state_dict() alone, best as .safetensors"
         ) from error
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+    except Exception as error:  # whatever torch's reader meets in a damaged file
         raise InputError(f"{path} cannot be read ({cause_of(error)}): fetch or save it again") from error
 
 
@@ -109,7 +116,12 @@ def fit_weights(module: nn.Module, state: State, name: str, source: str) -> None
     found = [f"{verb} {listed(keys, 2)}" for verb, keys in faults if keys]
     if found:
         raise InputError(f"{source} does not fit {name!r}: it {'; '.join(found)}: name the backbone it was saved from")
-    module.load_state_dict(state, strict=False)
+    try:
+        module.load_state_dict(state, strict=False)
+    except RuntimeError as error:  # of a type that cannot be copied
+        raise InputError(
+            f"{source} does not fit {name!r} ({cause_of(error)}): name the backbone it was saved from"
+        ) from None
 
 
 def renamed(module: nn.Module, state: State, name: str, source: str) -> State:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len, chop_cells
 
-from .values import METHODS, MINUS, MOST_NAMED, Bars, Curves, Forest, in_unit, interval, number, one_line
+from ..errors import one_line
+from .values import METHODS, MINUS, MOST_NAMED, Bars, Curves, Forest, in_unit, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import one_line
 from .charts import LINE, sheet_files
-from .values import METHODS, one_line
+from .values import METHODS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

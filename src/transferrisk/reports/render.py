@@ -24,6 +24,7 @@ import numpy as np
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+from ..errors import one_line
 from ..files import write_atomically
 from .charts import looks, page_svg
 from .pictures import picture_uri
@@ -42,7 +43,6 @@ from .values import (
     Text,
     in_unit,
     interval,
-    one_line,
 )
 
 LEVELS = 13  # shades of a heat map in the style sheet; odd, so that the middle has one of its own

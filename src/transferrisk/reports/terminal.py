@@ -30,7 +30,8 @@ from rich.progress import (
 )
 from rich.text import Text as Words
 
-from .values import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit, one_line
+from ..errors import one_line
+from .values import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit
 
 _LONG = 16  # letters of a column of text up to which it does not give way
 
@@ -154,12 +155,13 @@ def task_progress(quiet: bool = False, in_bytes: bool = False) -> Iterator[OnPro
             yield tell
         return
     counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(), TimeElapsedColumn())
-    columns = TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), *counts, TimeRemainingColumn()
     with Progress(*columns, console=where, transient=True, disable=quiet) as bars:
         task, current = bars.add_task("", total=None, visible=False), ""
 
         def advance(what: str, done: int, total: int) -> None:
             nonlocal current
+            what = one_line(what)
             if what != current:
                 bars.reset(task, description=what, completed=done, total=total or None, visible=True)
                 current = what
@@ -179,7 +181,7 @@ def _progress_lines(in_bytes: bool) -> Iterator[OnProgress]:
 
     def tell(what: str, done: int, total: int) -> None:
         nonlocal current
-        current = what, done, total
+        current = one_line(what), done, total
 
     def print_lines() -> None:
         told, since = current, began
@@ -207,17 +209,19 @@ class RunBars:
 
     def __init__(self, bars: Progress, where: Console, title: str, total: int, done: int) -> None:
         self._bars, self._where, self.total, self.done = bars, where, total, done
-        self._all = bars.add_task(title, completed=done, total=total)
+        self._all = bars.add_task(one_line(title), completed=done, total=total)
         self._working: dict[str, TaskID] = {}
 
     def step(self, run: str, done: int, total: int) -> None:
         """Show that so many steps of a run are done."""
+        run = one_line(run)
         if run not in self._working:
             self._working[run] = self._bars.add_task(run, total=total)
         self._bars.update(self._working[run], completed=done, total=total)
 
     def end(self, run: str, line: str = "", finished: bool = True, said: bool = False) -> None:
         """Remove the bar of a run; where there are no bars, or with `said`, print a line about its end."""
+        run, line = one_line(run), one_line(line)
         if run in self._working:
             self._bars.remove_task(self._working.pop(run))
         if finished:
@@ -233,7 +237,7 @@ def run_progress(title: str, total: int, done: int = 0, quiet: bool = False) -> 
     """Bars for `total` runs, of which `done` were finished before."""
     where = Console(stderr=True, quiet=quiet)
     columns = (
-        TextColumn("{task.description:<18}"),
+        TextColumn("{task.description:<18}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

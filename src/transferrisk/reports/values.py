@@ -355,8 +355,3 @@ def percent(share: float | None) -> Cell:
     if share is None:
         return Cell("")
     return Cell(number(100 * share, 1), 100 * float(share))
-
-
-def one_line(text: str) -> str:
-    """The text on one line, without characters that steer a terminal, are invisible or cannot be encoded."""
-    return "".join(filter(str.isprintable, " ".join(text.split())))

@@ -19,7 +19,7 @@ import numpy as np
 from ..algorithms import TRM, get_algorithm, setting_names
 from ..data import EnvironmentSet, Splits, filled
 from ..errors import InputError
-from ..settings import Bound, Count, NonNegative, Positive, Settings, Share, convert
+from ..settings import Bound, Count, Positive, Settings, Share, convert
 
 Precision = Literal["fp32", "tf32", "bf16"]
 Extra = Literal["irm", "transfer"]
@@ -27,6 +27,10 @@ Optimiser = Literal["sgd", "adam", "adamw"]
 RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 DECAYS: dict[Optimiser, float] = {"sgd": 1e-4, "adam": 0.0, "adamw": 1e-2}
 """Optimiser -> its learning rate and weight decay by default: the paper's for SGD, PyTorch's for the others."""
+
+
+Steps = Annotated[int, Bound(least=1, most=10**9)]
+Rate = Annotated[float, Bound(least=0, most=1e6)]  # products of several stay within float32
 
 
 @dataclass(frozen=True)
@@ -81,18 +85,18 @@ class TrainConfig(Settings):
     0.1
     """
 
-    epochs: Count = 10
+    epochs: Steps = 10
     batch_size: Count | None = 128
-    lr: NonNegative = None  # type: ignore[assignment]  # replaced below
+    lr: Rate = None  # type: ignore[assignment]  # replaced below
     momentum: Share = 0.9
-    weight_decay: NonNegative = None  # type: ignore[assignment]  # replaced below
+    weight_decay: Rate = None  # type: ignore[assignment]  # replaced below
     decay_at: Share | tuple[Share, ...] = 0.4
-    decay_factor: NonNegative = 0.1
+    decay_factor: Rate = 0.1
     evaluations: Annotated[int, Bound(least=1, most=100_000)] = 10
     transfer_ridge: Positive = 1e-3
     augment: bool = False
     record: tuple[Extra, ...] = ("transfer",)
-    steps: Count | None = None
+    steps: Steps | None = None
     optimiser: Optimiser = "sgd"
     dropout: Annotated[float, Bound(least=0, below=1)] = 0.0
     average: Literal["ema", "swad"] | None = None

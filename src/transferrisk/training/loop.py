@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ..algorithms import Algorithm, Logs, Setting
 from ..data import EnvironmentSet
-from ..errors import DivergedError, InputError, TransferRiskError, full_memory
+from ..errors import DivergedError, InputError, TransferRiskError, cause_of, full_memory
 from ..models import Classifier, features_of
 from ..results import Record, select
 from ..results.records import BATCH
@@ -325,6 +325,10 @@ def _one_line_errors(config: TrainConfig) -> Iterator[list[Run]]:
             now = "" if config.batch_size is None else f" (now {config.batch_size})"
             raise TransferRiskError(
                 f"{full}: use a lower --batch-size{now}, a smaller --backbone or --lazy{saved}"
+            ) from None
+        if "without overflow" in str(error):
+            raise TransferRiskError(
+                f"a setting is too large for float32 ({cause_of(error)}): use a smaller one{saved}"
             ) from None
         if dist.is_initialized() and any(word in str(error).lower() for word in _LOST):
             raise_lost(next((run.saved for run in runs), ""))

@@ -21,14 +21,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
+from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError, cause_of
 from ..files import check_target, locked, new_folders, write_atomically
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, read_tensors, save_model, versions
 from ..results import Record, append_records, keep_records, select
 from ..results.records import RECORDS
-from ..settings import as_json, dumps
+from ..settings import Bound, NonNegative, as_json, convert, dumps
 from .engine import LOOK_EVERY
 from .processes import Stopped
 from .state import Snapshot
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 RUN, LAST, LOCK = "run.json", "last.safetensors", ".lock"
 STOPS = (signal.SIGINT, signal.SIGTERM, *(getattr(signal, n) for n in ("SIGUSR1", "SIGUSR2") if hasattr(signal, n)))
 FILES = (RUN, RECORDS, LAST, WEIGHTS, DESCRIPTION)
+Index = Annotated[int, Bound(least=0)]
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,15 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
     True
     """
     tensors, header = read_tensors(path)
+    kinds = {"values": Mapping[str, Any], "description": Mapping[str, Any], "records": Index}
+    values = {"step": Index, "seconds": NonNegative, "optimiser": Mapping[str, Any]}
     try:
-        return Checkpoint(tensors, header["values"], header["description"], int(header["records"]))
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path} is not a checkpoint of a training: use last.safetensors of a run") from None
+        found = {name: convert(name, header.get(name), kind) for name, kind in kinds.items()}
+        for name, kind in values.items():
+            found["values"][name] = convert(name, found["values"].get(name), kind)
+    except InputError as error:
+        raise InputError(f"{path} is not a checkpoint of a training ({error}): use last.safetensors of a run") from None
+    return Checkpoint(tensors, **found)
 
 
 class RunFolder(Watch):
@@ -254,7 +260,13 @@ class RunFolder(Watch):
         keep_records(records, 0)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        self._run.state.restore(checkpoint)
+        try:
+            self._run.state.restore(checkpoint)
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"{self.folder / LAST} does not fit this training ({cause_of(error)}): restore it, or choose another "
+                "folder"
+            ) from None
         self._note_saved()
 
     def _present(self) -> list[str]:
@@ -299,10 +311,10 @@ class RunFolder(Watch):
         """The selected model cannot be made again, so one that is lost is not passed over."""
         path = self.folder / WEIGHTS
         try:
-            about = read_tensors(path)[1].get("about", {})
+            about = read_tensors(path)[1].get("about")
         except InputError:
-            about = {}
-        if about.get("step") != selected:
+            about = None
+        if not isinstance(about, Mapping) or about.get("step") != selected:
             how = "is missing" if not path.exists() else "is damaged or of another step"
             raise InputError(
                 f"{path} {how}: it must hold step {selected}, which is selected; restore it, or train again "

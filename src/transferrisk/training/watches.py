@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, one_line
 from ..results import Record, mean_score
 from ..settings import as_json
 
@@ -196,7 +196,7 @@ class Progress(Watch):
         self._run, self._console = run, Console(stderr=True)
         self._told, self._loss, self._scores = False, "", ""
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -204,13 +204,15 @@ class Progress(Watch):
         )
         self._bars: Any = Bars(*columns, console=self._console, disable=not self._console.is_terminal)
         self._bars.start()
-        self._task = self._bars.add_task(run.name, total=run.total, completed=run.state.step)
+        self._task = self._bars.add_task(one_line(run.name), total=run.total, completed=run.state.step)
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
         self._print_settings()
         if loss is not None:
             self._loss = f"loss {loss:.3f}"
-        self._bars.update(self._task, completed=step, description=f"{self._run.name}  {self._loss}{self._scores}")
+        self._bars.update(
+            self._task, completed=step, description=f"{one_line(self._run.name)}  {self._loss}{self._scores}"
+        )
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
         self._print_settings()
@@ -245,5 +247,5 @@ class Progress(Watch):
             shown[name] = getattr(run.config, name)
         text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items())
         smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())
-        line = f"trm: training {run.name}: {text} (the smallest environment has {smallest})"
+        line = one_line(f"trm: training {run.name}: {text} (the smallest environment has {smallest})")
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)

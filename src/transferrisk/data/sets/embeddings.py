@@ -24,7 +24,7 @@ from ...errors import DataWarning, InputError, cause_of, listed, warn
 from ...files import existing_file
 from ..catalogue import Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
-from ..containers import DAMAGED
+from ..containers import DAMAGED, refuse_bomb
 from ..environments import EnvironmentSet
 from ..values import classes_of, is_blank
 from .tables import INDEX, open_parquet, read_parquet
@@ -47,7 +47,8 @@ def assemble(
     """The set of vectors (n, d), labels (n,) and environments (n,), whose names in the file are `keys`."""
     import pandas as pd
 
-    given = {"label": pd.Series(_for_pandas(labels)), "environment": pd.Series(_for_pandas(environments))}
+    by_option = {"label": labels, "environment": environments}
+    given = {name: pd.Series(_for_pandas(values, f"{path}: {keys[name]!r}")) for name, values in by_option.items()}
     finite = np.isfinite(vectors)
     whole: NDArray[np.bool_] = np.asarray(finite.all(1))
     problems = {f"{name} {keys[name]!r} is missing": is_blank(values) for name, values in given.items()}
@@ -71,13 +72,19 @@ def assemble(
     return review_vectors(data, path, rows)
 
 
-def _for_pandas(values: Any) -> Any:
+def _for_pandas(values: Any, name: str) -> Any:
     """NumPy's texts and bytes as pandas takes them; NumPy writes a missing text as "nan"."""
     if not isinstance(values, np.ndarray):
         return values
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "U":
+        values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        characters = values.view(np.uint32).reshape(len(values), -1)
+        odd = ((characters >= 0xD800) & (characters <= 0xDFFF) | (characters > 0x10FFFF)).any(1)
+        if odd.any():
+            row = int(odd.argmax()) + 1
+            raise InputError(f"{name} in row {row} is not a text that can be written as UTF-8: correct it")
         texts = values.astype(object)
         texts[values == "nan"] = None
         return texts
@@ -123,6 +130,7 @@ def read_arrays(path: Path, keys: Mapping[str, str], optional: Sequence[str] = (
         raise InputError(f"{path} is not an NPZ file, or damaged: write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as archive:
+            refuse_bomb(path, archive.zip)
             for option, key in keys.items():
                 require_name(key, archive.files, path, "array", option)
             names = [*keys.values(), *(name for name in optional if name in archive.files)]

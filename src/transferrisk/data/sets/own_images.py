@@ -158,7 +158,7 @@ def _rows(path: Path, columns: Row) -> Iterator[Row]:
         require_name(column, header, path, "column", option)
     frame = read_frame(path, columns, texts=columns)
     for values in zip(*(frame[column].astype(object).tolist() for column in columns), strict=True):
-        yield _row(values)
+        yield _row(path, values)
 
 
 def _json_rows(path: Path, columns: Row) -> Iterator[Row]:
@@ -181,13 +181,16 @@ def _json_rows(path: Path, columns: Row) -> Iterator[Row]:
             for option, column in zip(COLUMNS, columns, strict=True):
                 require_name(column, tuple(record), path, "key", option)
         first = False
-        yield _row([record.get(name) for name in columns])
+        yield _row(path, [record.get(name) for name in columns])
 
 
-def _row(values: Any) -> Row:
+def _row(manifest: Path, values: Any) -> Row:
     """A path as it is written; a label and an environment by name."""
     path, label, environment = ("" if _missing(value) else value for value in values)
-    return str(path).strip(), as_name(label), as_name(environment)
+    try:
+        return str(path).strip(), as_name(label), as_name(environment)
+    except InputError as error:
+        raise InputError(f"{manifest}: {error}") from None
 
 
 def _missing(value: Any) -> bool:

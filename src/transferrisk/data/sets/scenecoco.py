@@ -53,19 +53,13 @@ COCO = Facts(
     files=(
         RemoteFile(
             path="coco/annotations_trainval2017.zip",
-            sources=(
-                "http://images.cocodataset.org/annotations/annotations_trainval2017.zip",
-                "https://s3.amazonaws.com/images.cocodataset.org/annotations/annotations_trainval2017.zip",
-            ),
+            sources=("https://s3.amazonaws.com/images.cocodataset.org/annotations/annotations_trainval2017.zip",),
             bytes=252907541,
             digest="md5:f4bbac642086de4f52a3fdda2de5fa2c",
         ),
         RemoteFile(
             path="coco/train2017.zip",
-            sources=(
-                "http://images.cocodataset.org/zips/train2017.zip",
-                "https://s3.amazonaws.com/images.cocodataset.org/zips/train2017.zip",
-            ),
+            sources=("https://s3.amazonaws.com/images.cocodataset.org/zips/train2017.zip",),
             bytes=19336861798,
             digest="md5:cced6f7f71b7629ddf16f17bbcfab6b2",
         ),
@@ -82,7 +76,9 @@ PLACES = Facts(
     files=(
         RemoteFile(
             path=f"places/{SCENES_ARCHIVE}",
-            sources=(f"http://data.csail.mit.edu/places/places365/{SCENES_ARCHIVE}",),
+            sources=tuple(
+                f"{scheme}://data.csail.mit.edu/places/places365/{SCENES_ARCHIVE}" for scheme in ("https", "http")
+            ),
             bytes=26103685120,
             digest="md5:53ca1c756c3d1e7809517cc47c5561c5",
         ),

@@ -81,10 +81,19 @@ MNIST = Facts(
         "digits-mnist",
         ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
         {
-            "train-images-idx3-ubyte": (9912422, "md5:6bbc9ace898e44ae57da46a324031adb"),
-            "train-labels-idx1-ubyte": (28881, "md5:a25bea736e30d166cdddb491f175f624"),
-            "t10k-images-idx3-ubyte": (1648877, "md5:2646ac647ad5339dbf082846283269ea"),
-            "t10k-labels-idx1-ubyte": (4542, "md5:27ae3e4e09519cfbb04c329615203637"),
+            "train-images-idx3-ubyte": (
+                9912422,
+                "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            ),
+            "train-labels-idx1-ubyte": (
+                28881,
+                "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            ),
+            "t10k-images-idx3-ubyte": (
+                1648877,
+                "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            ),
+            "t10k-labels-idx1-ubyte": (4542, "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
         },
     ),
 )
@@ -100,15 +109,21 @@ FASHION_MNIST = Facts(
     files=_idx_files(
         "FashionMNIST",
         "fashion-mnist",
-        (
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-        ),
+        ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",),
         {
-            "train-images-idx3-ubyte": (26421880, "md5:f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-            "train-labels-idx1-ubyte": (29515, "md5:9018921c3c673c538a1fc5bad174d6f9"),
-            "t10k-images-idx3-ubyte": (4422102, "md5:8181f5470baa50b63fa0f6fddb340f0a"),
-            "t10k-labels-idx1-ubyte": (5148, "md5:15d484375f8d13e6eb1aabb0c3f46965"),
+            "train-images-idx3-ubyte": (
+                26421880,
+                "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            ),
+            "train-labels-idx1-ubyte": (
+                29515,
+                "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            ),
+            "t10k-images-idx3-ubyte": (
+                4422102,
+                "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            ),
+            "t10k-labels-idx1-ubyte": (5148, "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
         },
     ),
 )
