@@ -30,7 +30,7 @@ DECAYS: dict[Optimiser, float] = {"sgd": 1e-4, "adam": 0.0, "adamw": 1e-2}
 
 
 Steps = Annotated[int, Bound(least=1, most=10**9)]
-Rate = Annotated[float, Bound(least=0, most=1e6)]  # products of several stay within float32
+Rate = Annotated[float, Bound(least=0, most=1e30)]  # a number of float32
 
 
 @dataclass(frozen=True)
