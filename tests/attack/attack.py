@@ -28,10 +28,10 @@ import cases
 import forked
 from sockets import listening, processes_of
 
-SECONDS = 60.0  # that a case may take
+SECONDS = 60.0  # of the processor that a case may take
+PATIENCE = 300.0  # seconds of the clock, on a machine that others use too
 MIB = 1024.0  # that it may take beyond twice its input
 REAL = 25  # each so many-th case is a process that is started as a user starts it
-KEPT = (".comparison",)  # of hidden names: trainings that the next command goes on with
 HIDDEN = re.compile(r"\.part$|^\..+\.lock$|^\..+\.[0-9a-f]{8}-\d+-\d*\.[0-9a-f]{8}$")
 
 
@@ -91,7 +91,7 @@ def attack(seed: int, number: int, good: Path, place: Path, tally: Tally, keep: 
     folder = place / "case"
     folder.mkdir()
     case = cases.draw_case(seed * 1_000_003 + number, good, folder)
-    ended = forked.run(case.arguments, folder, SECONDS, real=number % REAL == REAL - 1)
+    ended = forked.run(case.arguments, folder, PATIENCE, real=number % REAL == REAL - 1)
     about = f"case {number}: {case.name}: trm {' '.join(map(ascii, case.arguments))[:400]}"
     tally.codes[str(ended.code)] += 1
     tally.commands[case.arguments[0]] += 1
@@ -107,8 +107,8 @@ def attack(seed: int, number: int, good: Path, place: Path, tally: Tally, keep: 
 def faults(case: cases.Case, ended: forked.Ended, folder: Path) -> list[tuple[str, str]]:
     """What is wrong with how a command ended."""
     found = []
-    if ended.code is None:
-        found.append(("hang", f"more than {SECONDS:g} s"))
+    if ended.code is None or ended.seconds > SECONDS:
+        found.append(("hang", f"{ended.seconds:.0f} s of the processor"))
     elif "Traceback" in ended.err or "Exception ignored" in ended.err:
         found.append(("traceback", ended.err.strip().splitlines()[-1][:300]))
     elif ended.code not in (0, 2) and not (ended.code == 1 and case.arguments[0] == "experiment"):
@@ -131,11 +131,7 @@ def faults(case: cases.Case, ended: forked.Ended, folder: Path) -> list[tuple[st
 
 def leftovers(folder: Path) -> list[str]:
     """Files and folders that a command left unfinished."""
-    return [
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if HIDDEN.search(path.name) and not path.name.endswith(KEPT)
-    ]
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if HIDDEN.search(path.name)]
 
 
 def remove(folder: Path) -> None:
@@ -162,7 +158,7 @@ KILLED: list[tuple[str, ...]] = [
 
 def kill_all(seed: int, kills: int, good: Path, place: Path, tally: Tally) -> None:
     """Kill commands at random moments. The same command then has to succeed, and nothing unfinished may be left."""
-    draw, length = random.Random(seed), {}
+    draw, length = random.Random(seed), dict[tuple[str, ...], float]()
     for number in range(kills):
         arguments = KILLED[number % len(KILLED)]
         folder, cache = place / "killed", place / "cache"
@@ -174,7 +170,9 @@ def kill_all(seed: int, kills: int, good: Path, place: Path, tally: Tally) -> No
         if arguments not in length:
             whole = place / "whole"
             shutil.copytree(folder, whole)
-            length[arguments] = forked.run(arguments, whole, 300).seconds
+            began = time.monotonic()
+            forked.run(arguments, whole, PATIENCE)
+            length[arguments] = time.monotonic() - began
             shutil.rmtree(whole)
         child = forked.start(arguments, folder, (place / "out", place / "err"))
         time.sleep(draw.uniform(0, 1.05 * length[arguments]))
@@ -183,10 +181,10 @@ def kill_all(seed: int, kills: int, good: Path, place: Path, tally: Tally) -> No
         tally.codes["killed" if status else "ended before the kill"] += 1
         about = f"kill {number}: trm {' '.join(arguments)}"
         if arguments[0] == "fit" and "model" in arguments:
-            ended = forked.run(("predict", "model", "table.csv", "--output", "p.csv"), folder, SECONDS)
+            ended = forked.run(("predict", "model", "table.csv", "--output", "p.csv"), folder, PATIENCE)
             if ended.code != 0:
                 tally.find("lost", f"{about}: {ended.err[-300:]}")
-        ended = forked.run(arguments, folder, 300)
+        ended = forked.run(arguments, folder, PATIENCE)
         done = "there already" in ended.err or "is finished" in ended.err
         if ended.code != 0 and not done:
             tally.find("not resumed", f"{about}: {ended.code} {ended.err[-300:]}")
@@ -210,7 +208,7 @@ def look_at_sockets(good: Path, tally: Tally) -> None:
     """Look at the sockets of an experiment on a Ray cluster of this machine, and of processes that share a training."""
     commands = [
         ("experiment", "recipe.toml", "--executor", "ray", "--output", "of-ray"),
-        ("train", *ROWS, "--devices", "2", "--device", "cpu", "--output", "of-two"),
+        ("train", *ROWS, "--devices", "2", "--device", "cpu", "--batch-size", "8", "--output", "of-two"),
     ]
     for arguments in commands:
         process = subprocess.Popen([*forked.TRM, *arguments], cwd=good, start_new_session=True, stderr=subprocess.PIPE)

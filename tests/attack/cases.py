@@ -149,16 +149,17 @@ COMMANDS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("data show", ("table:table.csv", *TABLE, "--output", "a.png"), ("table.csv",)),
     ("data fetch", ("pacs", "--from", "own.tar", "--data-root", "root"), ("own.tar",)),
     ("data fetch", ("mnist", "--from", "own.zip", "--data-root", "root"), ("own.zip",)),
-    ("bench", ("--setting", "no_such"), ()),
+    ("bench", ("--setting", "no_such", "--algorithms", "no_such"), ()),
     ("demo", ("--seeds", "0"), ()),
 ]  # fmt: skip
 """Command, its arguments, and which of the files and folders it reads may be spoilt"""
+LONG = ("experiment", "report", "bench", "demo")
 
 
 def draw_case(seed: int, good: Path, folder: Path) -> Case:
     """Copy the good files into the folder, and spoil a file, or the arguments, or both."""
     draw = random.Random(seed)
-    command, arguments, read = draw.choice(COMMANDS)
+    command, arguments, read = draw.choices(COMMANDS, [1 if one[0] in LONG else 4 for one in COMMANDS])[0]
     needed = {Path(word.partition(":")[2] or word).parts[0] for word in arguments if word} & set(os.listdir(good))
     if "list.jsonl" in needed:
         needed.add("own")

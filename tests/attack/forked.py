@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +19,14 @@ TRM = (sys.executable, "-m", "transferrisk")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. `mib` is the memory that it took at most, beyond what the forking process had."""
+    """How a command ended.
 
-    code: int | None  # None: it did not end in time
+    code     None: it did not end in time
+    seconds  of the processor
+    mib      memory that it took at most, beyond what the forking process had
+    """
+
+    code: int | None
     out: str
     err: str
     seconds: float
@@ -32,7 +36,7 @@ class Ended:
 def run(arguments: Sequence[str], folder: Path, seconds: float, real: bool = False) -> Ended:
     """Run `trm` with these arguments in a folder until it ends; a process of it that goes on is killed."""
     logs = folder.parent / f"{folder.name}.out", folder.parent / f"{folder.name}.err"
-    began, before = time.monotonic(), 0 if real else resident()
+    before = 0 if real else resident()
     child = start(arguments, folder, logs, real)
     ready = select.select([watched := os.pidfd_open(child)], [], [], seconds)[0]
     os.close(watched)
@@ -40,7 +44,7 @@ def run(arguments: Sequence[str], folder: Path, seconds: float, real: bool = Fal
     _, status, usage = os.wait4(child, 0)
     code = os.waitstatus_to_exitcode(status) if ready else None
     texts = [log.read_bytes().decode(errors="backslashreplace") for log in logs]
-    return Ended(code, *texts, time.monotonic() - began, max(0.0, usage.ru_maxrss / 1024 - before))
+    return Ended(code, *texts, usage.ru_utime + usage.ru_stime, max(0.0, usage.ru_maxrss / 1024 - before))
 
 
 def start(arguments: Sequence[str], folder: Path, logs: tuple[Path, Path], real: bool = False) -> int:
