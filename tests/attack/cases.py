@@ -150,7 +150,7 @@ COMMANDS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("data fetch", ("pacs", "--from", "own.tar", "--data-root", "root"), ("own.tar",)),
     ("data fetch", ("mnist", "--from", "own.zip", "--data-root", "root"), ("own.zip",)),
     ("bench", ("--setting", "no_such", "--algorithms", "no_such"), ()),
-    ("demo", ("--seeds", "0"), ()),
+    ("demo", ("--seeds", "0", "--epochs", "0"), ()),
 ]  # fmt: skip
 """Command, its arguments, and which of the files and folders it reads may be spoilt"""
 LONG = ("experiment", "report", "bench", "demo")
