@@ -59,6 +59,7 @@ def main(picture: str | None = None) -> None:
     if picture:
         (100 * table).plot.bar(ax=plt.gca(), rot=0)
         plt.ylabel("accuracy, %")
+        plt.legend(loc="lower left")
         plt.savefig(picture)
 
 

@@ -98,6 +98,8 @@ class Linearisation(NamedTuple):
         (B,) the size of the terms that cancel in the gradient: tolerances are relative to it.
     hessian
         The second derivative, as a `System`.
+    value
+        A function that computes f there, (B,), when it is called.
 
     Examples
     --------
@@ -111,7 +113,7 @@ class Linearisation(NamedTuple):
     gradient: Tensor
     scale: Tensor
     hessian: System
-    value: Callable[[], Tensor]  # the function itself, (B,), computed when it is called
+    value: Callable[[], Tensor]
 
 
 class Evaluated(Protocol):
