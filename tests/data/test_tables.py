@@ -507,6 +507,17 @@ def test_codes_of_some_sites_alone_are_asked_about_where_they_lie_apart(tmp_path
     assert "column 'pressure' is -999 in 10 of 50 rows at 'a' and nowhere else" in line
 
 
+@pytest.mark.parametrize("byte", [b"\x86", b"\x01"])
+def test_what_pandas_notes_in_a_parquet_file_may_be_damaged(tmp_path, byte):
+    frame = pd.DataFrame({"x": [1.5, 2.5], "y": ["a", "b"]})
+    content = frame.to_parquet()
+    path = _written(tmp_path / "t.parquet", content.replace(b'"columns"', b'"c' + byte + b'lumns"'))
+    assert path.read_bytes() != content
+    pd.testing.assert_frame_equal(read_frame(path), frame, check_dtype=False)
+    (part,) = read_frames(path, 10, ["x", "y"])
+    pd.testing.assert_frame_equal(part, frame, check_dtype=False)
+
+
 def test_texts_of_a_parquet_file_that_are_not_utf8_are_refused(tmp_path):
     """As a damaged file has them: the rest of it can be read."""
     offsets = pa.py_buffer(np.arange(7, dtype=np.int32).tobytes())

@@ -363,12 +363,12 @@ def open_parquet(path: Path) -> Any:
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Any:
-    """A pyarrow.Table of these columns."""
+    """A pyarrow.Table of these columns, without what pandas had noted, which may be damaged and is not used."""
     file = open_parquet(path)
     with _clear_errors(path):
         table = file.read(columns=list(columns)).select(list(columns))
         table.validate(full=True)  # texts that are not UTF-8 would be noticed much later
-        return table
+        return table.replace_schema_metadata(None)
 
 
 def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any]:
@@ -383,7 +383,7 @@ def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any
                 batch.validate(full=True)
         if batch is None:
             return
-        yield pa.Table.from_batches([batch]).select(list(columns))
+        yield pa.Table.from_batches([batch]).select(list(columns)).replace_schema_metadata(None)
 
 
 def _to_pandas(table: Any) -> pd.DataFrame:
