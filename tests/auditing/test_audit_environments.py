@@ -10,6 +10,7 @@ import pytest
 from audited import RIDGE, problem
 
 from transferrisk import audit
+from transferrisk.errors import InputError
 
 
 def test_small_environments_are_named_not_hidden():
@@ -76,3 +77,13 @@ def test_an_environment_that_cannot_be_fitted_has_no_ridge_and_no_say():
     assert np.isnan(found.ridges[0])
     assert found.pooled_ridge == pytest.approx(math.exp(np.log(found.ridges[1:]).mean()))
     assert found.to_dict()["ridges"][0] is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "classes", "environments", "said"),
+    [(10_000, 2, 10_000, "environments must be at most"), (9_000, 1000, 300, "300 x 9000 x 1000")],
+)
+def test_more_than_can_be_judged_is_refused_at_once(samples, classes, environments, said):
+    labels, sites = np.arange(samples) % classes, np.arange(samples) // (samples // environments)
+    with pytest.raises(InputError, match=said):
+        audit(np.zeros((samples, 2)), labels, sites)

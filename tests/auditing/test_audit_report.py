@@ -19,9 +19,9 @@ from transferrisk.auditing.report import pool
 @pytest.mark.parametrize(
     ("points", "told"),
     [
-        ((-0.046, -0.08, -0.01), "it gets more right all the same (90.0 % right, where one fitted there gets 85.4 %)."),
-        ((-0.046, -0.08, 0.02), "how many it gets right differs by no more than chance (90.0 % right, where one "),
-        ((0.046, 0.01, 0.08), "it gets 4.6 (1.0 to 8.0) points fewer right (90.0 % right, where one fitted there gets"),
+        ((-0.046, -0.08, -0.01), "more are right"),
+        ((-0.046, -0.08, 0.02), "not clearly"),
+        ((0.046, 0.01, 0.08), "4.6 (1.0 to 8.0) points fewer"),
     ],
 )
 def test_the_worst_pair_by_loss_is_told_by_its_loss(case, points, told):
@@ -34,13 +34,11 @@ def test_the_worst_pair_by_loss_is_told_by_its_loss(case, points, told):
         found, worst=by_loss, worst_by_accuracy=by_accuracy, accuracy=Estimate(accuracy, accuracy, accuracy)
     )
     first, second, *_ = found.sentences
-    assert first.startswith(
-        "No predictor fitted elsewhere gets fewer right than one fitted there; the nearest to it is "
-    )
-    assert second.startswith(
-        "By cross-entropy the worst pair is a predictor fitted on 0 at 1: +0.200 (+0.100 to +0.300) "
-    )
-    assert told in second
+    assert first.startswith("No model ")
+    assert "trained on 2 and tested in 0" in first
+    assert "trained on 0 and tested in 1" in second
+    for said in ("cross-entropy", "0.200 (0.100 to 0.300)", "90.0 % right", "85.4 %", told):
+        assert said in second
 
 
 def test_the_frame_is_tidy_and_the_text_short(case):
@@ -67,10 +65,10 @@ def test_accuracies_stand_beside_that_of_a_guess():
     frame = found.to_frame()
     assert set(frame[frame.tested_on == "A"].majority) == {found.majority[0]}
     (line,) = (line for line in found.sentences if "guessing the most frequent class" in line)
-    assert f"A ({100 * found.accuracy.value[0, 0]:.1f} % fitted there, " in line
-    assert f"{100 * shares[0]:.1f} % are of one class" in line
-    assert "fitted there" not in line.partition("B (")[2]
-    assert str(found).splitlines()[-2].split() == ["most", "frequent", *(f"{100 * share:.1f}" for share in shares)]
+    assert f"A ({100 * found.accuracy.value[0, 0]:.1f} % trained there, " in line
+    assert f"guessing {100 * shares[0]:.1f} %" in line
+    assert "trained there" not in line.partition("B (")[2]
+    assert str(found).splitlines()[-2].split() == ["guessing", *(f"{100 * share:.1f}" for share in shares)]
     (table,) = (section for section in page_of(found).sections if section.title == "Environments")
     assert [row[table.columns.index("Most frequent class, %")].text for row in table.rows] == [
         f"{100 * share:.1f}" for share in shares
@@ -88,7 +86,7 @@ def test_the_page_shows_names_as_they_are_and_a_dash_for_what_is_not_known(tmp_p
     assert ">nan<" not in page
     assert "trm audit x.npz" in text_of(tmp_path / "page.html")
     assert "Environment one is too small to judge: 1 sample in 3 folds." in page
-    assert page.count("* cannot be judged, so its numbers mean nothing.") == 2  # at the maps and at the bars
+    assert page.count("* cannot be judged") == 2  # at the maps and at the bars
     assert "one *" in page
     (pairs,) = (section for section in page_of(found).sections if section.title == "Worst pairs")
     assert len(pairs.rows) == 6  # of the three that can be judged
@@ -106,7 +104,8 @@ def test_the_verdict_expects_of_a_new_environment_what_pooling_says(case):
     assert f"expect {100 * expected.mean:.1f} % right" in expectation
     assert f"guessing gets {100 * found.majority.mean():.1f} %" in expectation
     least = int((left.value - found.majority).argmin())
-    assert f"about {least}: {100 * left.value[least]:.1f} % right" in worry
+    assert f"about {least}:" in worry
+    assert f"{100 * left.value[least]:.1f} % right" in worry
     assert "trm fit" in following
     assert found.to_dict()["verdict"] == list(found.verdict)
     assert page_of(found).lead == found.verdict
@@ -116,7 +115,7 @@ def test_a_model_of_noise_does_not_transfer():
     rng = np.random.default_rng(0)
     e, y = np.arange(400) % 4, (rng.random(400) < 0.2).astype(int)
     found = audit(rng.normal(size=(400, 3)), y, e, ridge=RIDGE, bootstrap=20)
-    assert found.verdict[0].startswith("Will a model transfer? No:")
+    assert found.verdict[0].startswith("Will a model transfer? No.")
     assert "no better than" in found.verdict[2]
 
 

@@ -40,8 +40,8 @@ def test_a_file_of_embeddings(trm, embeddings, tmp_path):
     assert (code, err) == (0, "")
     found = audit(*data(), ridge=0.01, folds=3, bootstrap=20)
     assert f"{100 * found.accuracy.value[0, 2]:.1f}" in out
-    (row,) = (line.split() for line in out.splitlines() if line.strip().startswith("most frequent"))
-    assert row[2:] == [f"{100 * share:.1f}" for share in found.majority]
+    (row,) = (line.split() for line in out.splitlines() if line.strip().startswith("guessing"))
+    assert row[1:] == [f"{100 * share:.1f}" for share in found.majority]
     assert " ".join(found.sentences[0].split()) in " ".join(out.split())
     assert "Report: audit.html" in out
     page = (tmp_path / "audit.html").read_text()
@@ -163,7 +163,7 @@ def test_environments_that_cannot_be_judged_have_a_star(trm, tmp_path, number):
     np.savez(tmp_path / "few.npz", features=features, labels=labels, environments=sites)
     code, out, _ = trm("audit", "few.npz", *FAST)
     assert code == 0
-    assert ("Worst other" in " ".join(out.split())) == (number == 10)
+    assert ("Worst single" in " ".join(out.split())) == (number == 10)
     assert out.count("99 *") == (2 if number == 3 else 1)  # a row and a column, or a row
     assert "(99 *)" not in out
     assert out.index("* cannot be judged, so its numbers mean nothing") < out.index("too small to judge")

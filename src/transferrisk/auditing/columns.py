@@ -112,23 +112,23 @@ class ColumnReport:
         if names:
             also = f" The same holds for {listed(names[1:], 5)}." if names[1:] else ""
             lines.append(
-                f"The effect of {names[0]} on the label does not transfer: {self.span(names[0])}"
+                f"The effect of {names[0]} on the label does not transfer: it ranges {self.span(names[0])}"
                 f"{_without(self[names[0]])}.{also}"
             )
         else:
             lines.append(
-                "No column's effect on the label differs so much between environments that its direction in a new one "
-                "is in doubt."
+                "No column stands out: none has an effect on the label whose direction in a new environment is in "
+                "doubt."
             )
             if first.chance < LEVEL / len(self.columns):
-                lines.append(f"The effect of {first.name} differs most: {self.span(first.name)}.")
+                lines.append(f"The effect of {first.name} differs most: it ranges {self.span(first.name)}.")
         telling = sorted((one for one in self.columns if one.told_by), key=lambda one: -one.guess)
         if telling:
             most = telling[0]
             also = f" The same holds for {listed([one.name for one in telling[1:]], 5)}." if telling[1:] else ""
             lines.append(
-                f"{most.name} gives the environment away by its {most.told_by}: it is guessed right from them in "
-                f"{100 * most.guess:.1f} % of samples, by chance in {100 * self.chance:.1f} %.{also}"
+                f"{most.name} reveals the environment: from its {most.told_by} alone it is guessed right in "
+                f"{100 * most.guess:.1f} % of samples (by chance: {100 * self.chance:.1f} %).{also}"
             )
         return tuple(lines)
 
@@ -146,8 +146,8 @@ class ColumnReport:
                 "them",
             )
         return (
-            f"Take care with {which}: {their} between environments. Held-out environments that agree with the others "
-            f"cannot show what a model loses where the effect is reversed; trm fit --drop-unstable leaves {them} out."
+            f"Take care with {which}: {their} between environments, and a new one may reverse it. What a model then "
+            f"loses does not show in environments that agree. trm fit --drop-unstable leaves {them} out."
         )
 
     def span(self, name: str) -> str:
@@ -155,7 +155,7 @@ class ColumnReport:
         effects = self[name].effects.value
         places = int(np.nanargmin(effects)), int(np.nanargmax(effects))
         low, high = (f"{number(float(effects[e]), 2)} in {self.environments[e]}" for e in places)
-        return f"from {low} to {high}, in log-odds by one deviation"
+        return f"from {low} to {high} (log-odds per standard deviation)"
 
     def to_dict(self) -> dict[str, Any]:
         """The findings in the types of JSON; None where a number is not known."""
@@ -307,7 +307,7 @@ def _without(found: ColumnEffect) -> str:
     if found.loss is None or not np.isfinite(found.loss.mean):
         return ""
     verb = "rises" if found.loss.mean > 0 else "falls"
-    return f". Without it, a linear predictor's loss in held-out environments {verb} by {abs(found.loss.mean):.3f}"
+    return f". Without it, a linear model's loss in left-out environments {verb} by {abs(found.loss.mean):.3f}"
 
 
 def _json_pooled(found: Pooled) -> dict[str, float]:

@@ -18,7 +18,7 @@ _ENDS = 10  # environments that are shown at either end, the worst and the best,
 _MOST_COLUMNS = 8  # environments beside each other on a terminal
 _SOME = 0.05  # share of environments that a model may guess in: of many small ones a few will come out so by chance
 _REMARKS = 5  # told in sentences
-_CORNER = "fitted on ↓ tested on →"
+_CORNER = "trained on ↓ tested on →"
 
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
@@ -39,8 +39,8 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
         ),
     ]  # fmt: skip
     note = (
-        "On samples held out from fitting, the diagonal included: a predictor is fitted on the environment in the row, "
-        f"outside of one fold, and tested in the environment in the column, on that fold.{remark}"
+        "Each row is a model, named by the environment it was trained on; each column is where it was tested. All "
+        f"tests, also those on the diagonal, are on samples that the model was not trained on.{remark}"
     )
     matrices = Group("Transfer matrices", maps, note)
     sections: list[Section] = [Text("Findings", sentences), matrices, _bars(audit, shown, remark)]
@@ -64,14 +64,18 @@ def accuracy_table(audit: Audit) -> Table:
     The share of the most frequent class is what guessing it would give.
     """
     names, values, majority = audit.marked_names, audit.accuracy.value, audit.majority
-    title, note = "Accuracy on held-out samples, %", "" if audit.judged.all() else NOT_JUDGED
+    title, unjudged = "Accuracy in each environment, %", "" if audit.judged.all() else f" {NOT_JUDGED}."
     rows: list[list[Entry]] = []
     if len(names) <= _MOST_COLUMNS:
-        pairs = [*zip(names, values, strict=True), ("all of them", audit.pooled_accuracy.value)]
-        pairs += [("all others", audit.left_out_accuracy.value), (MAJORITY, majority)]
+        pairs = [*zip(names, values, strict=True), ("all environments", audit.pooled_accuracy.value)]
+        pairs += [("all but this one", audit.left_out_accuracy.value), (MAJORITY, majority)]
         for name, row in pairs:
             rows.append([name, *map(percent, row)])
-        return Table(f"{title}; rows: fitted on, columns: tested on", ["Fitted on", *names], rows, note=note)
+        note = (
+            "Each row is a model, by where it was trained. Each column is where it was tested, on samples that it was "
+            f"not trained on.{unjudged}"
+        )
+        return Table(title, ["Trained on", *names], rows, note=note)
     for p in by_need(audit):
         name = names[p]
         others = np.where(audit.judged, values[:, p], np.inf)
@@ -80,8 +84,11 @@ def accuracy_table(audit: Audit) -> Table:
         worst = values[q, p] if q != p else np.nan
         there = (values[p, p], audit.pooled_accuracy.value[p], audit.left_out_accuracy.value[p])
         rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
-    columns = ["Environment", "Fitted there", "On all", "On all others", "Worst other", "Most frequent"]
-    title += "; the environments that need most first"
+    columns = ["Tested in", "Trained there", "On all", "On all others", "Worst single", "Guessing"]
+    note = (
+        "Each column is a model, by where it was trained; worst single: the model of one other environment that does "
+        f"worst. Environments where training on all others helps least come first.{unjudged}"
+    )
     return Table(title, columns, rows, note=note, fold=_ENDS)
 
 
@@ -108,16 +115,16 @@ def _bars(audit: Audit, shown: list[int], remark: str) -> Bars:
     for p in shown:
         place = audit.marked_names[p]
         fits = (
-            ("fitted there", audit.accuracy[p, p]),
-            ("fitted on all", audit.pooled_accuracy[p]),
-            ("fitted on all others", audit.left_out_accuracy[p]),
+            ("trained there", audit.accuracy[p, p]),
+            ("trained on all", audit.pooled_accuracy[p]),
+            ("trained on all others", audit.left_out_accuracy[p]),
         )
         groups[place] = []
         for name, right in fits:
             if np.isfinite(right.value):
                 groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"The line is the {share} interval: held-out samples drawn again, predictors as they are.{remark}"
+    note = f"Lines are {share} intervals: what other samples of the same environment could give.{remark}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 
@@ -130,7 +137,7 @@ def _pairs(audit: Audit) -> Table:
     for q, p in zip(fitted[order[:_PAIRS]], tested[order[:_PAIRS]], strict=True):
         losses, rights = (float(M[q, p]), float(M[p, p])), (percent(A[q, p]), percent(A[p, p]))
         rows.append([str(audit.environments[q]), str(audit.environments[p]), *losses, *rights])
-    columns = ["Fitted on", "Tested on", "Loss", "Loss, fitted there", "Accuracy, %", "Accuracy, fitted there, %"]
+    columns = ["Trained on", "Tested in", "Loss", "Loss, trained there", "Accuracy, %", "Accuracy, trained there, %"]
     note = f"The {_PAIRS} worst of {len(order)}." if len(order) > _PAIRS else ""
     return Table("Worst pairs", columns, rows, digits=3, note=note)
 
@@ -144,10 +151,10 @@ def _environments(audit: Audit) -> Table:
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
         rows.append([str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark])
     note = (
-        "IRMv1's penalty is that of the predictor fitted on all environments, on held-out samples. Predictors of "
-        f"several environments have the ridge {audit.pooled_ridge:.2g}."
+        "The IRMv1 penalty is that of the model trained on all environments, on samples that it was not trained on. "
+        f"Models trained on several environments have the ridge {audit.pooled_ridge:.2g}."
     )
-    columns = ["Environment", "Samples", "Classes", "Most frequent class, %", "IRMv1 penalty", "Ridge", "To mind"]
+    columns = ["Environment", "Samples", "Classes", "Most frequent class, %", "IRMv1 penalty", "Ridge", "Remark"]
     return Table("Environments", columns, rows, digits=5, note=note, fold=_ENDS)
 
 
@@ -158,34 +165,36 @@ def verdict_of(audit: Audit) -> list[str]:
     """See `Audit.verdict`; each line stands for itself."""
     judged = np.flatnonzero(audit.judged)
     if len(judged) < 2:
-        return ["Will a model transfer? That cannot be told: fewer than two environments are large enough to judge."]
+        return ["Will a model transfer? That cannot be told: fewer than two environments can be judged."]
     left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
     guessed, behind, by_need = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
     warning = audit.columns.warning if audit.columns else ""
     if guessed.mean() <= _SOME and not behind.any() and not warning:
         answer = "Yes"
-        advice = "fit a model on all environments with trm fit, which tests it in the same way."
+        advice = "train a model on all environments with trm fit, which tests it in the same way."
     elif guessed.mean() <= _SOME and not behind.any():
         answer = "Among these environments, yes"
         advice = "run trm fit with --drop-unstable, which compares models with and without such columns."
     else:
-        answer = "No" if guessed.mean() > 0.5 else "In part"
+        answer = "No" if guessed.mean() > 0.5 else "Only in part"
         needy = judged[by_need[(behind | guessed)[by_need]]]
         advice = (
-            "label samples of every new environment before a model is relied on there; look at "
-            f"{listed(map(audit.environments.__getitem__, needy), 5)} first. trm fit tells whether another model, "
-            "linear or not, does better there."
+            "before a model is used in a new environment, label samples there and test it. Look first at "
+            f"{listed(map(audit.environments.__getitem__, needy), 5)}. This audit's models are linear: trm fit tells "
+            "whether another kind does better."
         )
     worst = by_need[0]  # where the left-out predictor is least above guessing
-    than = "no better than" if left[worst] <= most[worst] else "against"
-    own = audit.accuracy.value[judged[worst], judged[worst]]
+    name, share, guess = audit.environments[judged[worst]], 100 * left[worst], 100 * most[worst]
+    own = 100 * audit.accuracy.value[judged[worst], judged[worst]]
+    beside = "no better than guessing" if left[worst] <= most[worst] else "guessing"
+    behind_in = f"{behind.sum()} of them" if behind.any() else "none of them"
     return [
-        f"Will a model transfer? {answer}: fitted on all other environments, it beats always guessing the most "
-        f"frequent class in {(~guessed).sum()} of {len(judged)}, and falls behind a model fitted there, by more "
-        f"than chance, in {behind.sum()}.",
+        f"Will a model transfer? {answer}. Trained on all other environments, a model is better than guessing the most "
+        f"frequent class in {(~guessed).sum()} of {len(judged)} environments. It is clearly worse than a model trained "
+        f"there in {behind_in}.",
         _expectation(audit, float(most.mean())),
-        f"Worry most about {audit.environments[judged[worst]]}: {100 * left[worst]:.1f} % right, {than} "
-        f"{100 * most[worst]:.1f} % by guessing; a model fitted there gets {100 * own:.1f} %.",
+        f"Worry most about {name}: a model trained elsewhere gets {share:.1f} % right there ({beside}: {guess:.1f} %). "
+        f"One trained there gets {own:.1f} %.",
         warning,
         f"Next: {advice}",
     ]
@@ -196,17 +205,17 @@ def _expectation(audit: Audit, most: float) -> str:
     right, loss = expected["accuracy"], expected["loss"]
     if right.k < 3:
         return (
-            f"What to expect in a new environment cannot be known from {right.k} environments; guessing gets "
-            f"{100 * most:.1f} %. Get labelled samples from a third one."
+            f"What to expect in a new environment cannot be known from {right.k} environments. Guessing gets "
+            f"{100 * most:.1f} % right. Add labelled samples from a third environment."
         )
-    accurate, lost = f"{100 * right.mean:.1f} % right", f"a cross-entropy of {loss.mean:.3f}"
+    accurate, lost = f"{100 * right.mean:.1f} % right", f"{loss.mean:.3f}"
     if np.isfinite(right.low):
         confidence = f"{100 * audit.settings['confidence']:g} %"
         accurate += f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
         lost += f" ({max(0, loss.low):.3f} to {loss.high:.3f})"
     return (
-        f"In a new environment expect {accurate} and {lost}, judged by {right.k} environments, each left out once; "
-        f"guessing gets {100 * most:.1f} %."
+        f"In a new environment, expect {accurate}; guessing gets {100 * most:.1f} %. Expect a cross-entropy of {lost}. "
+        f"This is from {right.k} environments, each left out once."
     )
 
 
@@ -216,15 +225,15 @@ def findings_of(audit: Audit) -> list[str]:
     The worst pair by accuracy, which is what people ask for, comes before that by loss where it is another one.
     """
     if audit.worst is None or audit.worst_by_accuracy is None:
-        lines = ["fewer than two environments are large enough to judge, so nothing is known of transfer."]
+        lines = ["fewer than two environments can be judged, so nothing is known of transfer."]
     else:
         at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
         lines = [
             _by_accuracy(audit, audit.worst_by_accuracy),
             "" if audit.worst is audit.worst_by_accuracy else _by_loss(audit, audit.worst),
-            f"the transfer risk is {audit.transfer_risk}: the mean cross-entropy of a predictor fitted in one "
-            f"environment in the other one where it does worst. At home its cross-entropy is {at_home:.3f}, in the "
-            f"average other environment {audit.mean_transfer_risk}.",
+            f"transfer risk: {audit.transfer_risk}. This is the mean cross-entropy that a model of one environment has "
+            f"in the other environment where it does worst. In its own environment a model has {at_home:.3f}, over all "
+            f"others {audit.mean_transfer_risk}.",
         ]
     lines += [_left_out(audit), _guessed(audit)]
     for name, remark in islice(audit.remarks.items(), _REMARKS):
@@ -236,52 +245,48 @@ def findings_of(audit: Audit) -> list[str]:
 
 def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
     home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
+    pair = f"trained on {home} and tested in {away}, a model gets {_scene(audit, worst)}"
     if points.value < 0:
         return (
-            "no predictor fitted elsewhere gets fewer right than one fitted there; the nearest to it is that of "
-            f"{home} at {away} ({_scene(audit, worst)})."
+            f"no model of one environment gets fewer right in another than a model trained there. The closest: {pair}."
         )
     if points.low <= 0:
-        return (
-            f"the worst pair is a predictor fitted on {home} at {away} ({_scene(audit, worst)}): a loss of "
-            f"{_percent(points)} points, which is within chance."
-        )
+        return f"the worst pair: {pair}. The difference of {_percent(points)} points could be chance."
     helped = ""
     if worst.helper is not None and worst.closed is not None:
         name, closed = audit.environments[worst.helper], worst.closed
         if closed.low <= 0 <= closed.high:
-            helped = f"adding {name} to its training helps most, and changes that by {_percent(closed)}, within chance"
+            helped = (
+                f" Adding {name} to the training data helps most, but its {_percent(closed)} points could be chance."
+            )
         elif closed.value < 0:
-            helped = f"adding any other environment to its training does not help ({name}: {_percent(closed)})"
+            helped = f" No other environment helps when it is added to the training data ({name}: {_percent(closed)})."
         else:
-            helped = f"adding {name} to its training closes {_percent(closed)} of them"
-    return (
-        f"a predictor fitted on {home} loses {_percent(points)} points at {away} ({_scene(audit, worst)})"
-        f"{'; ' if helped else ''}{helped}."
-    )
+            helped = f" Adding {name} to the training data wins back {_percent(closed)} points."
+    return f"the worst pair: {pair}. That is a loss of {_percent(points)} points.{helped}"
 
 
 def _by_loss(audit: Audit, worst: WorstPair) -> str:
     """Its accuracy may rise all the same, where it is right more often and surer when it is wrong."""
     home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
-    chance = ", which is within chance" if worst.excess.low <= 0 <= worst.excess.high else ""
+    chance = ", which could be chance" if worst.excess.low <= 0 <= worst.excess.high else ""
     if points.low > 0:
-        right = f"it gets {_percent(points)} points fewer right"
+        right = f"{_percent(points)} points fewer are right"
     elif points.high < 0:
-        right = "it gets more right all the same"
+        right = "more are right all the same"
     else:
-        right = "how many it gets right differs by no more than chance"
+        right = "how many are right does not clearly differ"
     return (
-        f"by cross-entropy the worst pair is a predictor fitted on {home} at {away}: {worst.excess.value:+.3f} "
-        f"({worst.excess.low:+.3f} to {worst.excess.high:+.3f}) beside one fitted there{chance}; {right} "
-        f"({_scene(audit, worst)})."
+        f"by cross-entropy, the worst pair is another: trained on {home} and tested in {away}, a model loses "
+        f"{worst.excess.value:.3f} ({worst.excess.low:.3f} to {worst.excess.high:.3f}) more than one trained there"
+        f"{chance}. There {right}: {_scene(audit, worst)}."
     )
 
 
 def _scene(audit: Audit, worst: WorstPair) -> str:
     right = audit.accuracy.value
     own, here = right[worst.tested_on, worst.tested_on], right[worst.fitted_on, worst.tested_on]
-    return f"{100 * here:.1f} % right, where one fitted there gets {100 * own:.1f} %"
+    return f"{100 * here:.1f} % right, one trained there {100 * own:.1f} %"
 
 
 def _left_out(audit: Audit) -> str:
@@ -291,28 +296,22 @@ def _left_out(audit: Audit) -> str:
     e = int(np.nanargmax(audit.unseen.value))
     name, lost = audit.environments[e], audit.unseen[e]
     left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
+    compared = f"{left} right with a model trained on all others, {own} with one trained there"
     if lost.low <= 0 <= lost.high:
-        return (
-            f"no environment is left behind by more than chance: the nearest to it, {name}, gets {left} right with a "
-            f"predictor of the others' samples, {own} with one of its own."
-        )
+        return f"no environment clearly loses by being left out of training. {name} comes closest: {compared}."
     if lost.value < 0:
-        return (
-            f"every environment does better with the others' samples than with its own; {name} gains least, {left} "
-            f"against {own}."
-        )
+        return f"every environment does better with a model trained on all others. {name} gains least: {compared}."
     return (
-        f"the environment that loses most by being unseen is {name}, {_percent(lost)} points: a predictor fitted on "
-        f"all others gets {left} right there, one fitted there {own}."
+        f"the environment that loses most by being left out of training is {name}, {_percent(lost)} points: {compared}."
     )
 
 
 def _guessed(audit: Audit) -> str:
     """Judged environments where an accuracy is not above that of guessing their most frequent class."""
     kinds = (
-        ("fitted there", np.diag(audit.accuracy.value)),
-        ("fitted on all", audit.pooled_accuracy.value),
-        ("fitted on all others", audit.left_out_accuracy.value),
+        ("trained there", np.diag(audit.accuracy.value)),
+        ("trained on all", audit.pooled_accuracy.value),
+        ("trained on all others", audit.left_out_accuracy.value),
     )
     places = []
     for e in np.flatnonzero(audit.judged):
@@ -321,10 +320,10 @@ def _guessed(audit: Audit) -> str:
             if right[e] <= most:
                 low.append(f"{100 * right[e]:.1f} % {kind}")
         if low:
-            places.append(f"{audit.environments[e]} ({', '.join(low)}; {100 * most:.1f} % are of one class)")
+            places.append(f"{audit.environments[e]} ({', '.join(low)}; guessing {100 * most:.1f} %)")
     if not places:
         return ""
-    return f"some accuracies are not above what always guessing the most frequent class gives: {listed(places, 5)}."
+    return f"some models are no better than guessing the most frequent class: in {listed(places, 5)}."
 
 
 def _percent(share: Estimate, sign: str = "") -> str:

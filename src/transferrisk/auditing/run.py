@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import counted, listed
+from ..errors import InputError, counted, listed
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
@@ -34,6 +35,7 @@ _WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are worked on at onc
 _JOINED = 1 << 16  # numbers of rows up to which folds are worked on together, though each is held out from some fit
 _DRAWN = 1 << 23  # samples that are drawn at once
 _ONE_THREAD = 1 << 22  # numbers of rows up to which threads cost more than they save, on a busy machine ten times more
+_MOST_PAIRS, _MOST_LOGITS = 1 << 26, 1 << 31  # of environments, in all draws; of all predictors on all samples
 _LEFT_OUT = 1 << 20  # weights of rows that are held at once where each environment is left out
 _WAY_OUT = "give a larger one with ridge"
 
@@ -104,7 +106,17 @@ def audit(
     seed, standardise = convert("seed", seed, Seed), convert("standardise", standardise, bool)
     confidence = convert("confidence", confidence, Annotated[float, Bound(above=0, below=1)])
     samples = arrange_samples(features, labels, environments, folds, seed, standardise)
-    E, F = len(samples.environments), samples.folds
+    E, F, C, n = len(samples.environments), samples.folds, len(samples.classes), len(samples.labels)
+    if E * E * (1 + bootstrap) > _MOST_PAIRS:
+        raise InputError(
+            f"environments must be at most {math.isqrt(_MOST_PAIRS // (1 + bootstrap))} with bootstrap={bootstrap}, "
+            f"got {E}, since every pair of them is judged in every draw: merge small ones, or lower bootstrap"
+        )
+    if E * n * C > _MOST_LOGITS:
+        raise InputError(
+            f"environments x samples x classes must be at most {_MOST_LOGITS:.0e}, got {E} x {n} x {C}, since every "
+            "environment's predictor is tested on all samples: merge environments or classes, or take fewer samples"
+        )
     tell = progress or _tell_nobody
     with torch.no_grad(), threads_set(1 if samples.rows.numel() <= _ONE_THREAD else None):
         fitted, ridges = [], np.empty(E)

@@ -89,24 +89,24 @@ class Shift:
         if np.isnan(self.excess):
             return f"{name} has too few samples to tell why its loss differs."
         if not self.kind:
-            return f"{name} does not lose more than the other environments, but for chance."
+            return f"{name} does not clearly lose more than the other environments."
         advice = _ADVICE[self.kind]
         if self.kind in ("inputs", "label shares") and self.relation > max(_SURE * self.error, 0.25 * self.excess):
             advice += " With the last part TRM can help."
         return (
-            f"{name} loses {self.excess:.3f} more than the other environments: {number(self.inputs, 3)} because its "
-            f"inputs differ, {number(self.labels, 3)} because its label shares differ, and {number(self.relation, 3)} "
-            f"because labels depend on inputs in another way there. {advice}"
+            f"When it is left out, {name} has a loss {self.excess:.3f} higher than the other environments: "
+            f"{number(self.inputs, 3)} because its inputs differ, {number(self.labels, 3)} because its classes have "
+            f"other shares, and {number(self.relation, 3)} because the same inputs go with other labels there. {advice}"
         )
 
 
 _ADVICE = {
-    "inputs": "The inputs count most, which TRM cannot change: training rows weighted by how much they look like those "
-    "of a new environment, or more rows of that kind, could help.",
-    "label shares": "The label shares count most, which TRM cannot change: probabilities corrected by the label shares "
+    "inputs": "The inputs count most, which TRM cannot change. More training rows like those of a new environment, or "
+    "a larger weight for such rows, could help.",
+    "label shares": "The class shares count most, which TRM cannot change. Probabilities corrected by the class shares "
     "of a new environment could help.",
-    "relation": "The last counts most, and is where TRM can help.",
-    "unclear": "The last is the largest part, but may be chance.",
+    "relation": "The last part is the largest, and is where TRM can help.",
+    "unclear": "The last part is the largest, but could be chance.",
 }
 
 
@@ -151,14 +151,14 @@ def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
     losing = sorted((one for one in shifts if one.kind), key=lambda one: -one.excess)
     if not losing:
         return (
-            "No environment loses more than the others by more than chance, so shifts between them are not told apart.",
+            "No environment clearly has a higher loss than the others when it is left out, so none is explained here.",
         )
     lines = [losing[0].sentence]
     if losing[1:]:
         counts = Counter(one.kind for one in losing if one.kind in ("inputs", "label shares", "relation")).most_common()
         told = ", ".join(f"the {kind} in {count}" for kind, count in counts)
         lines.append(
-            f"{len(losing)} of {len(shifts)} environments lose more than the others; what counts most is {told}."
+            f"{len(losing)} of {len(shifts)} environments lose more than the others. What counts most: {told}."
         )
     return tuple(lines)
 
