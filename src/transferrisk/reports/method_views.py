@@ -430,7 +430,7 @@ def _choose(places: pd.DataFrame, by_seed: bool = False) -> Chosen:
 
 
 def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
-    """Settings of a point, as "lr=0.8", whose number is the least or the largest of three or more among all."""
+    """Settings of a point, as "lr=0.8", whose number is the least or the largest of several among all points."""
     values: dict[str, set[float]] = {}
     for other in points:
         for setting in other.split():
@@ -441,7 +441,7 @@ def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
     for setting in point.split():
         name, _, text = setting.partition("=")
         of_grid = values.get(name, set())
-        if len(of_grid) > 2 and text in {f"{min(of_grid):g}", f"{max(of_grid):g}"}:
+        if len(of_grid) > 1 and text in {f"{min(of_grid):g}", f"{max(of_grid):g}"}:
             found.append(setting)
     return tuple(found)
 
