@@ -13,8 +13,8 @@ from .protocols import (
     Solution,
     System,
     euclidean,
+    threads_set,
 )
-from .threads import threads_set
 
 __all__ = [
     "CG",

@@ -5,7 +5,8 @@ Conventions: a vector is any tensor with a leading batch dimension B; the proble
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
@@ -222,3 +223,33 @@ def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
     """
     accuracy = 1e-6 if size.dtype == torch.float64 else 1e-3
     return residual <= accuracy * ridge * size
+
+
+@contextmanager
+def threads_set(count: int | None) -> Iterator[None]:
+    """Set the number of torch's threads for the block; None: leave it.
+
+    Parameters
+    ----------
+    count
+        The number of threads.
+
+    Returns
+    -------
+    Iterator[None]
+        A context manager.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.solvers import threads_set
+    >>> with threads_set(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
