@@ -514,3 +514,25 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, content, told):
     assert told in str(caught.value)
     assert "schema.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_percentages_are_numbers_and_other_forms_are_told_with_the_way_out():
+    shares = [f"{7 * i % 60}.5%" for i in range(60)]
+    schema = schema_of(share=shares, comma=[f"0,{i}" for i in range(10, 70)], day=["03/04/2021", "05/06/2022"] * 30)
+    assert isinstance(schema.columns[0], Numeric)
+    found = schema.encode(pd.DataFrame({"share": [" 12.5 %", None]})).features[:, 0]
+    assert schema.columns[0].scaling.median == 30
+    assert found[0] == pytest.approx((12.5 - 30) / np.std(np.arange(60)))
+    with pytest.raises(InputError, match=r"'share'.*'half'"):
+        schema.encode(pd.DataFrame({"share": ["12%", "half"]}))
+    assert "0.52" in schema.dropped["comma"]
+    assert "2024-05-31" in schema.remarks["day"]
+
+
+def test_a_column_of_frequent_categories_that_are_all_new_is_told():
+    codes = [f"c{i % 60}" for i in range(240)]
+    schema = schema_of(code=codes)
+    assert schema.columns[0].other
+    assert schema.encode(pd.DataFrame({"code": codes})).notes == ()
+    (note,) = schema.encode(pd.DataFrame({"code": [f"other {i}" for i in range(30)]})).notes
+    assert (note.kind, note.column, note.count) == ("unseen categories", "code", 30)

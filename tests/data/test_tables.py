@@ -564,3 +564,21 @@ def test_zeroes_of_some_sites_alone_are_asked_about(tmp_path):
 def test_empty_bytes_are_empty_cells(tmp_path):
     frame_of(40, site=[b"a", b"b", b"a", b""] * 10).to_parquet(tmp_path / "t.parquet")
     assert "column 'site' is empty" in refused(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("copy", [["1", "0"], [7.5, 2.0], ["p", "q"]])
+def test_a_column_that_says_the_label_is_told_with_the_way_out(tmp_path, copy):
+    random = np.random.default_rng(0)
+    label = random.integers(2, size=60)
+    frame = pd.DataFrame({"x": random.normal(size=60), "result": np.array(copy, dtype=object)[label]})
+    frame.loc[3, "result"] = None
+    frame = frame.assign(site=np.arange(60) % 3, outcome=np.array(["no", "yes"])[label])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    options = Options(label="outcome", environment="site")
+    with pytest.warns(DataWarning, match="--drop result"):
+        load_data(f"table:{tmp_path / 't.csv'}", options)
+    load_data(f"table:{tmp_path / 't.csv'}", replace(options, drop="result"))
+    frame.loc[5:7, "result"] = copy[0]
+    frame.loc[8:10, "result"] = copy[1]
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    load_data(f"table:{tmp_path / 't.csv'}", options)

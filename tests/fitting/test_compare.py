@@ -23,7 +23,7 @@ from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
 from transferrisk.fitting.compare import choose, compare, most_frequent, summarise
 from transferrisk.fitting.fitted import fit_source, read_source
 from transferrisk.fitting.metrics import decide_held_out, fit_calibrations
-from transferrisk.fitting.report import fit_page, model_card, wilson
+from transferrisk.fitting.report import fit_page, model_card, verdict, wilson
 from transferrisk.sklearn import LeaveOneEnvironmentOut, LinearClassifier, TransferRiskClassifier
 
 
@@ -344,6 +344,9 @@ def test_the_metric_is_what_the_choice_and_the_decisions_go_by(tmp_path, metric)
         assert found.summary["worst_loss"][name] == pytest.approx(1 - worst)
         assert found.accuracy[name]["p"] == pytest.approx((decided == y)[frame["site"] == "p"].mean())
     assert (fitted.choice.algorithm == "linear") or metric == "accuracy"
+    assert any(
+        metric in line and f"{found.summary['loss'][fitted.choice.algorithm]:.3f}" in line for line in verdict(fitted)
+    )
     save_fit(fitted, tmp_path / "model")
     model = load_model(tmp_path / "model")
     chances = model.predict_proba(frame)[:, 1]

@@ -97,10 +97,12 @@ MissingIndicators = Annotated[
         "held-out environments."
     ),
 ]
-PathColumn = Annotated[str | None, column_option("--path", help="Column of a manifest with the paths of images.")]
+PathColumn = Annotated[str | None, image_option("--path", help="Column of a manifest with the paths of images.")]
 Size = Annotated[int | None, image_option(min=1, max=4096, help="Height and width of images, pixels.")]
 Lazy = Annotated[bool, image_option("--lazy", help="Decode images when they are needed; keep no cache.")]
-SkipBad = Annotated[bool, image_option("--skip-bad", help="Leave out files that cannot be read, and list them.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out rows and images that cannot be used, and list them.")
+]
 ShiftKind = Annotated[str | None, synthetic_option("--shift", help="label-correlated, label-uncorrelated or combined.")]
 Biases = Annotated[str | None, synthetic_option(help="Bias degree of each training environment, such as 1.0,0.9.")]
 Oracle = Annotated[bool, synthetic_option("--oracle", help="Train on data like the test environment's.")]

@@ -50,6 +50,7 @@ from ..settings import convert
 from .values import (
     KINDS,
     MANY,
+    PERCENT,
     Features,
     Floats,
     Scaling,
@@ -80,6 +81,12 @@ FEW = 20  # rows; in no more than these, whole numbers may all differ by chance
 MOSTLY = 0.9  # share of numbers from which a text among them is worth a word
 IDENTIFIER = re.compile(r"\s*(.*id|index|key|nr|number)\s*", re.IGNORECASE)  # names of columns that name rows
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
+OTHER_FORMS = {  # of texts, all of which have one: what to write in its place
+    "numbers with decimal commas, taken as texts: write 0.52 for 0,52": re.compile(r"\s*[-+]?\d+,\d+\s*"),
+    "dates that may be read in two ways, taken as texts: write 2024-05-31": re.compile(
+        r"\s*(\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)?"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -311,9 +318,11 @@ class Categorical(BaseColumn):
         if self.other:
             features[f"{self.name} (other)"] = unseen.astype(np.float32)
         features, notes = self._with_indicator(features, absent)
-        if unseen.any() and not self.other:
+        all_new = bool(unseen.any()) and unseen.sum() == (~absent).sum() > FEW
+        if all_new or (unseen.any() and not self.other):
             values = tuple(texts[code] for code in np.unique(codes[unseen]))
-            notes.insert(0, Note("unseen categories", self.name, int(unseen.sum()), values))
+            used = "feature of rare ones" if self.other else ""
+            notes.insert(0, Note("unseen categories", self.name, int(unseen.sum()), values, used))
         return features, notes
 
 
@@ -401,14 +410,16 @@ def _infer_text(series: pd.Series, name: str, missing: bool, said: bool) -> tupl
     if not said and all(map(ISO_DATE.match, texts)):
         with suppress(InputError):
             return _infer_date(as_days(series, name), name, missing)
+    if not said and all(map(PERCENT.fullmatch, texts)):
+        return _infer_numeric(series, name, codes < 0, said)
     if len(texts) == 1 and not missing:
         return None, "constant"
     counts = np.bincount(codes[codes >= 0], minlength=len(texts))
     numeric = np.fromiter(map(is_number, texts), bool) & (not said)
-    remark = ""
-    if numeric.all():
+    remark = next((way for way, form in OTHER_FORMS.items() if not said and all(map(form.fullmatch, texts))), "")
+    if not remark and numeric.all():
         remark = "numbers written as texts" if len(texts) > MANY else ""
-    elif counts[numeric].sum() >= MOSTLY * counts.sum():
+    elif not remark and counts[numeric].sum() >= MOSTLY * counts.sum():
         row = int((~np.append(numeric, True)[codes]).argmax())
         remark = f"numbers but for {texts[codes[row]]!r} in row {row + 1}"
     if not said and len(texts) > MANY and len(texts) > counts.sum() / 2:

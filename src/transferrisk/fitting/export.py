@@ -68,6 +68,8 @@ def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
     else:
         shape = ", ".join(map(str, model.input_shape))
         meaning = "decoded and scaled to this size" if images else "as in the file"
+        if str(dict(model.about.get("spec") or {}).get("data")).startswith("table:"):
+            meaning = "a table's columns, encoded as for its training"
         inputs = [(name, f"{str(kind).removeprefix('torch.')} (n, {shape})", meaning)]
     graph.producer_name = "transferrisk"
     del graph.metadata_props[:]

@@ -316,6 +316,12 @@ def verdict(fitted: Fitted) -> list[str]:
         f"{loss} there, judged by {counted(sites, 'environment')}, each held out once; always saying the most frequent "
         f"class gives {100 * guess:.1f} %."
     ]
+    if comparison.metric != "log_loss":
+        of_metric = comparison.summary.loc[fitted.choice.algorithm]
+        lines.append(
+            f"By the metric that was asked for ({comparison.metric}), it has a mean {METRICS[comparison.metric]} of "
+            f"{of_metric['loss']:.3f} in held-out environments, and {of_metric['worst_loss']:.3f} in the worst one."
+        )
     if below:
         lines.append(f"It is no better than always saying the most frequent class in {listed(map(repr, below), 5)}.")
     if fitted.with_all is not None:

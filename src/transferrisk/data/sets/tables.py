@@ -30,7 +30,7 @@ from ..catalogue import PARQUET, SEPARATORS, Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
 from ..environments import EnvironmentSet
 from ..schema import Declared, Kind, Numeric, Schema, read_declared
-from ..values import Codes, as_numbers, classes_of, is_blank, kind_of
+from ..values import Codes, as_codes, as_numbers, classes_of, is_blank, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,7 +148,14 @@ def review_table(table: Table, schema: Schema | None = None) -> EnvironmentSet:
 
 
 def ask_about_columns(table: Table) -> None:
-    """Warn about numbers that may be codes of categories, and about zeroes and the like that may mean missing."""
+    """Warn about columns to look at: the label under another name, codes of categories, and codes of missing values."""
+    copies = [column.name for column in table.schema.columns if _is_label(table, column.name)]
+    if copies:
+        warn(
+            f"{table.file}: each value of {listed(map(repr, copies))} stands for one value of the label "
+            f"{table.label!r}: where it is not known before the label is, leave it out with --drop {','.join(copies)}",
+            DataWarning,
+        )
     codes: dict[str, str] = {}
     absent: dict[tuple[str, float], str] = {}
     for column in table.schema.columns:
@@ -185,6 +192,15 @@ def ask_about_columns(table: Table) -> None:
         ]
     for line in lines:
         warn(f"{table.file}: {line} Then leave such cells empty", DataWarning)
+
+
+def _is_label(table: Table, name: str) -> bool:
+    """Whether each value of a column comes with one class, and each class with one value, in rows that say enough."""
+    codes, texts = as_codes(table.frame[name])
+    given = codes >= 0
+    if len(texts) != len(table.class_names) or given.sum() < ROWS_PER_CODE * len(texts):
+        return False
+    return len(np.unique(codes[given] * len(texts) + table.labels[given])) == len(texts)
 
 
 def _apart(different: NDArray[np.float64]) -> list[float]:
