@@ -50,8 +50,8 @@ def predict(
     """
     from ..data import Options
     from ..errors import InputError
-    from ..files import standard_output
-    from ..fitting.model import keep_model, load_model, predict_file
+    from ..files import keep_apart, standard_output
+    from ..fitting.model import FILES, load_model, predict_file
     from ..reports.terminal import print_line, print_values, task_progress
 
     to_stdout = output == "-"
@@ -63,12 +63,12 @@ def predict(
         raise InputError(f"--coverage is for sets, got {coverage} without --sets: add --sets, or leave it out")
     level = (0.9 if coverage is None else coverage) if sets else None
     loaded = load_model(model)
-    keep_model(Path(output), model)
+    keep_apart(Path(output), *map(model.joinpath, FILES))
     asked = Options(label=label, environment=environment, features=features, path=path, skip_bad=skip_bad)
     with task_progress() as advance:
         target = None if to_stdout else Path(output)
         done = predict_file(loaded, file, target, asked, identity, chunk_rows, advance, level, neutralise)
     if json is None or not json.write({**done.to_dict(), "output": output}):
         lead = [done.lead()] if done.decision.seen else []  # else the last line says as much
-        print_values(*lead, *done.sections(), *done.remarks(), stderr=to_stdout)
+        print_values(*lead, *done.sections(), stderr=to_stdout)
         print_line(f"{done.rows} predictions{'' if to_stdout else f': {output}'}", stderr=to_stdout)

@@ -281,12 +281,6 @@ class Categorical(BaseColumn):
     usual: str
     indicator: bool = True
 
-    def __post_init__(self) -> None:
-        if self.usual not in self.categories or len(set(self.categories)) < len(self.categories):
-            raise InputError(
-                f"categories must be different and hold the usual one, {self.usual!r}, got {self.categories}"
-            )
-
     @property
     def constant_but_for_missing(self) -> bool:
         return len(self.categories) + self.other < 2
@@ -575,7 +569,12 @@ class Schema:
                 raise InputError(f"this release reads version {VERSION}, got {content.get('version')!r}")
             for i, entry in enumerate(convert("columns", content.get("columns"), tuple[dict[str, Any], ...])):
                 kind = convert(f"columns[{i}].kind", entry.pop("kind", None), Literal[*COLUMNS])
-                columns.append(convert(f"columns[{i}]", entry, COLUMNS[kind]))
+                column: Column = convert(f"columns[{i}]", entry, COLUMNS[kind])
+                if isinstance(column, Categorical):
+                    names = column.categories
+                    if column.usual not in names or len(set(names)) < len(names):
+                        raise InputError(f"categories must be different and hold {column.usual!r}, got {names}")
+                columns.append(column)
             rest = {key: value for key, value in content.items() if key != "version"}
             schema: Self = convert("schema", {**rest, "columns": columns}, cls)
         except InputError as error:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
-from ..algorithms import available, parse_settings, setting_names
+from ..algorithms import ALGORITHMS, available, parse_settings, setting_names
 from ..auditing.columns import column_effects, unstable
 from ..auditing.predictors import settle_indicators
 from ..auditing.samples import column_groups
@@ -116,9 +116,8 @@ def default_candidates(kind: str, trained_images: bool = False) -> tuple[str, ..
 
 def check_candidate(name: str) -> None:
     """Refuse a name that is neither a baseline, an algorithm nor the average."""
-    known = [*BASELINES, *available(), BLEND]
-    if name not in known:
-        raise InputError(f"unknown algorithm {name!r}{choices(name, known)}")
+    if name not in (*BASELINES, BLEND) and name not in ALGORITHMS:
+        raise InputError(f"unknown algorithm {name!r}{choices(name, [*BASELINES, *available(), BLEND])}")
 
 
 def form_of(name: str) -> Form:

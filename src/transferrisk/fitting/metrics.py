@@ -80,7 +80,7 @@ def figures(labels: Ints, probabilities: Floats, threshold: float | None = None)
         len(labels),
         float((decide(probabilities, threshold) == labels).mean()),
         float(row_losses(labels, probabilities).mean()),
-        brier(labels, probabilities),
+        float(squared_errors(labels, probabilities).mean()),
         auroc(labels, probabilities),
         calibration_error(labels, probabilities),
         float(shares.max()),
@@ -94,13 +94,8 @@ def row_losses(labels: Ints, probabilities: Floats) -> NDArray[np.float64]:
     return np.asarray(-np.log(np.maximum(chosen, np.finfo(probabilities.dtype).eps)))
 
 
-def brier(labels: Ints, probabilities: Floats) -> float:
-    """mean_n sum_c (p_nc - [y_n = c])^2, halved for two classes."""
-    return float(_squares(labels, probabilities).mean())
-
-
-def _squares(labels: Ints, probabilities: Floats) -> NDArray[np.float64]:
-    """Brier score of each row, (n,)."""
+def squared_errors(labels: Ints, probabilities: Floats) -> NDArray[np.float64]:
+    """Brier score of each row, (n,): sum_c (p_nc - [y_n = c])^2, halved for two classes."""
     classes = probabilities.shape[1]
     happened = np.eye(classes, dtype=probabilities.dtype)[labels]
     totals = ((probabilities - happened) ** 2).sum(1, dtype=np.float64)
@@ -112,17 +107,15 @@ def auroc(labels: Ints, probabilities: Floats) -> float:
 
     Classes that all rows have, or none, are left out.
     """
-    classes = range(probabilities.shape[1])
-    found = [_auroc(labels == c, probabilities[:, c]) for c in (classes[1:] if len(classes) == 2 else classes)]
-    defined = [value for value in found if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")
-
-
-def _auroc(positive: NDArray[np.bool_], score: Floats) -> float:
-    above = int(positive.sum())
-    pairs = above * (len(positive) - above)
-    ranks = rankdata(score)[positive].sum() if pairs else 0.0
-    return float((ranks - above * (above + 1) / 2) / pairs) if pairs else float("nan")
+    found, classes = [], probabilities.shape[1]
+    for c in range(classes == 2, classes):
+        positive = labels == c
+        above = int(positive.sum())
+        pairs = above * (len(labels) - above)
+        if pairs:
+            ranks = rankdata(probabilities[:, c])[positive].sum()
+            found.append((ranks - above * (above + 1) / 2) / pairs)
+    return float(np.mean(found)) if found else float("nan")
 
 
 class Reliability(NamedTuple):
@@ -145,9 +138,10 @@ def reliability(labels: Ints, probabilities: Floats, bins: int = 10) -> Reliabil
     edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)[1:-1])) if len(chance) else np.empty(0)
     place = np.searchsorted(edges, chance, side="left")
     rows = np.bincount(place, minlength=len(edges) + 1)
-    sums = [np.bincount(place, values, len(rows)) for values in (chance, happened)]
     full = rows > 0
-    probability, frequency = (total[full] / rows[full] for total in sums)
+    probability, frequency = (
+        (np.stack([np.bincount(place, chance), np.bincount(place, happened)])[:, full]) / rows[full]
+    )
     return Reliability(probability, frequency, rows[full])
 
 
@@ -197,7 +191,7 @@ def row_scores(labels: Ints, probabilities: Floats, decided: Ints, metric: str) 
     if metric == "log_loss":
         return row_losses(labels, probabilities)
     if metric == "brier":
-        return _squares(labels, probabilities)
+        return squared_errors(labels, probabilities)
     if metric == "accuracy":
         return np.asarray(decided != labels, dtype=np.float64)
     classes = range(probabilities.shape[1])

@@ -226,11 +226,6 @@ def load_model(folder: Path | str) -> Model:
     return Model(**vars(saved), origin=origin, schema=schema, form=form, decision=decision)
 
 
-def keep_model(output: Path, folder: Path) -> None:
-    """Refuse to write over a file of the model that is read."""
-    keep_apart(output, *map(folder.joinpath, FILES))
-
-
 @dataclass(frozen=True)
 class Predicted:
     """
@@ -268,7 +263,7 @@ class Predicted:
             },
             "held_out": {"kind": self.decision.held, "figures": dict(self.decision.seen)},
             "threshold": self.decision.threshold,
-            "remarks": self.remarks(),
+            "remarks": guesses(self.figures),
         }
         if self.coverage is not None:
             sets = {"coverage": self.coverage, "expected": self._expected(), "found": dict(self.covered)}
@@ -281,20 +276,16 @@ class Predicted:
         if not seen:
             return done
         where = "environments it was not trained on" if self.decision.held == "environments" else "held-out rows"
-        accuracy, loss = (np.mean([getattr(one, name) for one in seen.values()]) for name in ("accuracy", "log_loss"))
-        worst = min(seen, key=lambda name: seen[name].accuracy)
+        accuracies, losses = np.transpose([(one.accuracy, one.log_loss) for one in seen.values()])
+        worst = [*seen][int(accuracies.argmin())]
         return (
-            f"{done} In {where}, the model had an accuracy of {100 * accuracy:.1f} % on average, "
-            f"{100 * seen[worst].accuracy:.1f} % at worst ({worst}), and a log loss of {loss:.3f}."
+            f"{done} In {where}, the model had an accuracy of {100 * accuracies.mean():.1f} % on average, "
+            f"{100 * seen[worst].accuracy:.1f} % at worst ({worst}), and a log loss of {losses.mean():.3f}."
         )
 
-    def remarks(self) -> list[str]:
-        """Lines on where predictions are not better than a guess."""
-        return guesses(self.figures)
-
-    def sections(self) -> list[Table]:
-        """Figures of each environment and of each class, where labels are known, and the coverage of sets."""
-        found: list[Table] = []
+    def sections(self) -> list[Table | str]:
+        """Figures of environments and classes, where labels are known, the coverage of sets, and where it guesses."""
+        found: list[Table | str] = []
         if self.figures:
             found.append(figures_table(self.figures))
         if self.matrix is not None:
@@ -309,7 +300,7 @@ class Predicted:
             ]
             columns = ["Environment", "When it was held out, %", "In this file, %"]
             found.append(Table(f"Rows whose set of {100 * self.coverage:g} % holds the label", columns, rows))
-        return found
+        return [*found, *guesses(self.figures)]
 
     def _expected(self) -> dict[str, float]:
         conformal = self.decision.conformal
@@ -388,7 +379,7 @@ class _Outside:
         self.columns: list[tuple[str, Scaling]] = []
         self.before: list[float] = []  # share of zeroes in training
         self.places: list[int] = []  # of their features
-        ranges, start = [np.empty((0, 2), np.float32)], 0
+        ranges, zeros, start = [np.empty((0, 2), np.float32)], list[float](), 0
         schema = model.schema
         form: Form = "columns" if model.form == "columns" else "features"  # of both, features come first
         widths = [] if schema is None else list(map(len, schema.names_by_column(form)))
@@ -400,14 +391,14 @@ class _Outside:
                     self.before.append(1.0 if column.zeros is None else column.zeros)
                     self.places.append(start)
                     ranges.append(column.scaling.apply(np.array([low, high]), column.name)[None])
+                    with np.errstate(over="ignore"):
+                        zeros.append(standardised(np.zeros(1), column.scaling.mean, column.scaling.scale).item())
             start += width
         self.low, self.high = np.concatenate(ranges).T  # (c,) each, standardised as features are
         self.rows = 0
         self.outside, self.far, self.zeros = np.zeros((3, len(self.columns)), np.int64)
         self.least, self.largest = self.low.copy(), self.high.copy()
-        with np.errstate(over="ignore"):
-            zeros = [standardised(np.zeros(1), one.mean, one.scale) for _, one in self.columns]
-            self.zero = np.concatenate([np.empty(0), *zeros]).astype(np.float32)
+        self.zero = np.array(zeros, dtype=np.float32)
 
     def add(self, inputs: Tensor) -> None:
         """Count the features (n, d) of a part."""
@@ -433,19 +424,18 @@ class _Outside:
         if len(lines) > MOST_LINES:
             names = listed(repr(self.columns[i][0]) for i in np.flatnonzero(zero))
             lines = [f"columns {names} are 0 in most rows, and hardly ever were in those trained on"]
-        return [f"{line}: does 0 mean missing? Then leave such cells empty" for line in lines] + self._outside(~zero)
-
-    def _outside(self, asked: NDArray[np.bool_]) -> list[str]:
+        lines = [f"{line}: does 0 mean missing? Then leave such cells empty" for line in lines]
         most = (self.outside > self.rows / 2) & (self.rows > FEW)
-        told = np.flatnonzero(((self.far > 0) | most) & asked)
+        told = np.flatnonzero(((self.far > 0) | most) & ~zero)
         if len(told) > MOST_LINES:
             rows = int(np.where(self.far > 0, self.far, self.outside)[told].max())
             names = listed(repr(self.columns[i][0]) for i in told)
             return [
+                *lines,
                 f"{len(told)} columns have numbers outside of all that were trained on, in up to {rows} of {self.rows} "
-                f"rows: {names}; check their units"
+                f"rows: {names}; check their units",
             ]
-        return list(map(self._note, told.tolist()))
+        return [*lines, *map(self._note, told.tolist())]
 
     def _note(self, i: int) -> str:
         name, scaling = self.columns[i]

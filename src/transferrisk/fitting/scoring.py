@@ -33,7 +33,7 @@ class Scores:
 
     def __init__(self, classes: Sequence[str], kept: int = KEPT) -> None:
         self.classes, self.most, self.share = tuple(classes), kept // len(classes), 1.0
-        self.places = {name: place for place, name in enumerate(classes)}
+        self.places = dict(zip(classes, range(len(classes)), strict=True))
         self.counts: Counter[tuple[str, int, int]] = Counter()  # environment, label, prediction
         self.covered: Counter[str] = Counter()
         self.unlabelled = 0

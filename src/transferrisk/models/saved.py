@@ -126,13 +126,6 @@ class Description(Settings):
     versions: Mapping[str, str]
     format: int
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if prod(self.input_shape) > MOST_NUMBERS:
-            raise InputError(f"input_shape must hold at most {MOST_NUMBERS} numbers, got {self.input_shape}")
-        if len(set(self.classes)) < len(self.classes):
-            raise InputError(f"classes must be different, got {self.classes}")
-
 
 @dataclass(frozen=True)
 class Layers(Settings):
@@ -211,6 +204,10 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     try:
         described: Description = convert("header", header, Description)
         backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
+        if prod(shape) > MOST_NUMBERS:
+            raise InputError(f"input_shape must hold at most {MOST_NUMBERS} numbers, got {shape}")
+        if len(set(classes)) < len(classes):
+            raise InputError(f"classes must be different, got {classes}")
         if network is None and backbone:
             layers = convert("about", {name: about[name] for name in field_kinds(Layers) if name in about}, Layers)
             network = _build_saved(backbone, shape, len(classes), layers)
@@ -261,10 +258,10 @@ def _build_saved(backbone: str, shape: tuple[int, ...], classes: int, layers: La
 def _check_description(path: Path, header: Mapping[str, Any]) -> None:
     """Refuse a model.json that does not say what the weights' own header says."""
     try:
-        described = json.loads(path.read_bytes()) if path.exists() else None
-    except (OSError, ValueError, RecursionError):
-        described = {}
-    if described is not None and described != {key: value for key, value in header.items() if key != "format"}:
+        same = not path.exists() or header == {"format": FORMAT, **json.loads(path.read_bytes())}
+    except (OSError, ValueError, TypeError, RecursionError):
+        same = False
+    if not same:
         raise InputError(
             f"{path} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
             "or use a copy of the folder"
