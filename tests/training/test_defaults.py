@@ -10,6 +10,10 @@ import torch
 
 from transferrisk.data import EnvironmentSet, Splits
 from transferrisk.errors import InputError
+from transferrisk.fitting import Plan
+from transferrisk.fitting.candidates import make_candidates
+from transferrisk.fitting.fitted import Source, settle
+from transferrisk.sklearn import TransferRiskClassifier
 from transferrisk.training import TrainConfig, TrainSpec
 from transferrisk.training.defaults import (
     FEW_ROWS,
@@ -90,6 +94,21 @@ def test_own_vectors_are_trained_on_as_everywhere():
     held_out = Splits(large, large, small, small)  # what is left out to select by decides with the others
     assert protocol("npz:x", held_out, True) == replace(vector_config((1000, 1000, 100, 100)), evaluations=10)
     assert protocol("10c-digits", Splits(small, small, small, small)).batch_size == 128
+
+
+def test_a_table_has_one_default_in_the_classifier_a_training_and_a_fit():
+    data = vectors(100, 100, 100)
+    rows, labels, sites = data.inputs[:].numpy(), data.labels.numpy(), data.environments.numpy()
+    fitted = TransferRiskClassifier(random_state=0).fit(rows, labels, environments=sites)
+    own = protocol("table:x", Splits(data, data, data, data))
+    assert own == replace(fitted.config_, evaluations=10)
+    assert settings_for("trm", {}, own, 3, vectors=True).items() <= fitted.settings_.items()
+    assert fitted.representation_ == default_backbone((3,), 300)
+    source = Source("table:x", "table", data, "y", "site")
+    in_fit = make_candidates(source, settle(source, Plan(("trm",))), ["trm"])["trm"].get_params()
+    given = {"standardise": False, "representation": fitted.representation_, "algorithm_params": {}}
+    given |= {name: in_fit[name] for name in ("random_state", "device")}
+    assert in_fit == TransferRiskClassifier().get_params() | given  # the encoding of a table standardises
 
 
 @pytest.mark.parametrize("sizes", [(200, 200, 200), (12, 3000, 3000), (90_000, 90_000, 98_000), (20,) * 60])

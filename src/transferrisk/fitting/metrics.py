@@ -139,9 +139,8 @@ def reliability(labels: Ints, probabilities: Floats, bins: int = 10) -> Reliabil
     place = np.searchsorted(edges, chance, side="left")
     rows = np.bincount(place, minlength=len(edges) + 1)
     full = rows > 0
-    probability, frequency = (
-        (np.stack([np.bincount(place, chance), np.bincount(place, happened)])[:, full]) / rows[full]
-    )
+    probability = np.bincount(place, chance, len(rows))[full] / rows[full]
+    frequency = np.bincount(place, happened, len(rows))[full] / rows[full]
     return Reliability(probability, frequency, rows[full])
 
 
