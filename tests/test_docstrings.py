@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import re
+from dataclasses import fields
 
 import pytest
 
@@ -40,8 +41,12 @@ def test_a_public_name_is_documented(name):
     summary = text.partition("\n\n")[0]
     assert "\n" not in summary
     assert summary.endswith((".", ":")), summary
-    if inspect.isclass(thing) and (getattr(thing, "_is_protocol", False) or issubclass(thing, Algorithm)):
-        return  # what one must have, and what `create` builds from its settings
+    if inspect.isclass(thing) and issubclass(thing, Algorithm) and thing is not Algorithm:
+        settings = {field.name for field in fields(thing.config_type)}
+        assert settings <= {*re.findall(r"(?m)^(\w+) : default", text)}
+        return  # `create` builds it from its settings
+    if getattr(thing, "_is_protocol", False):
+        return
     described = {
         word
         for line in re.findall(r"(?m)^([*\w, ]+)(?: : .*|\n    .*)$", text)

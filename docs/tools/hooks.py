@@ -23,6 +23,18 @@ MODULES = (
 """Modules whose page lists every class and function of their `__all__`."""
 
 
+ALGORITHMS = {f"transferrisk.algorithms.{path.stem}" for path in (ROOT / "src/transferrisk/algorithms").glob("*.py")}
+ALGORITHMS -= {"transferrisk.algorithms.base", "transferrisk.algorithms.registry"}
+
+
+def algorithm(public: type) -> str:
+    """The documentation of an algorithm, whose settings are described from its config when the class is made."""
+    text, _, settings = (inspect.getdoc(public) or "").partition("\nSettings\n--------\n")
+    summary, _, equation = text.partition("\n\n")
+    described = re.sub(r"(?m)^(\w+) : (.*)\n    ", r"- **\1** (\2): ", settings)
+    return f"## {public.__name__}\n\n{summary}\n\n```text\n{equation.strip()}\n```\n\n{described}\n\n"
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add a page for each program of the gallery (docstring, picture, source, output) and for each public module."""
     for name in MODULES:
@@ -33,7 +45,7 @@ def on_files(files: Any, config: Any) -> Any:
                 home = public.__module__
                 if home.partition(".auditing")[1] and public.__name__ in ("Audit", "audit"):
                     continue  # on the page of the package itself
-                page += f"::: {home}.{public.__name__}\n"
+                page += algorithm(public) if home in ALGORITHMS else f"::: {home}.{public.__name__}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=page))
     rows = []
     for name in GALLERY:
