@@ -18,7 +18,7 @@ def bench(
     device: Device = "auto",
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16. Default: bf16 on a GPU.")] = None,
     captured: Annotated[bool, typer.Option("--captured/--eager", help="Steps as CUDA graphs, on a GPU.")] = True,
-    head: Annotated[bool, typer.Option("--head", help="Measure how the cost of the head grows, instead.")] = False,
+    head: Annotated[bool, typer.Option("--head", help="Measure the transfer risk alone, at several sizes.")] = False,
     as_json: Json = None,
 ) -> None:
     """Measure what a step of each algorithm costs, as a ratio to ERM in the same run.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..data.summary import Listing
     from ..reports import Cell, Table
 
-data_app = typer.Typer(help="The data sets: list them, get their files, check them, look at them.")
+data_app = typer.Typer(help="List data sets, fetch their files, check them and draw samples of them.")
 
 
 @data_app.callback(invoke_without_command=True)
@@ -70,7 +70,7 @@ def fetch(
     data_root: DataRoot = None,
     as_json: Json = None,
 ) -> None:
-    """Get the files of a data set. Files that are there are left alone, interrupted downloads go on.
+    """Fetch the files of a data set. Complete files are kept, and interrupted downloads go on.
 
     Example: trm data fetch mnist
     """

@@ -20,7 +20,7 @@ Name = Annotated[str | None, typer.Argument(help="A name that --list shows, or a
 List = Annotated[bool, option("--list", help="Show the experiments, and stop.")]
 Fast = Annotated[bool, option("--fast", help="A small version of the same shape, for a laptop.")]
 Defaults = Annotated[bool, option("--defaults", help="Default settings for every method, without grids.")]
-Only = Annotated[list[str] | None, option(help="Leave others out: METHOD, or COLUMN=VALUE,VALUE. May be repeated.")]
+Only = Annotated[list[str] | None, option(help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be repeated.")]
 Seeds = Annotated[int | None, option(min=1, max=10_000, help="Number of seeds. Default: the recipe's.")]
 Output = Annotated[str, option(metavar="FOLDER", help="Place of the results: a folder, or storage such as s3://...")]
 Dry = Annotated[bool, option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]

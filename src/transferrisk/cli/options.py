@@ -72,7 +72,7 @@ DataRoot = Annotated[
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="INT", help="Random seed.")]
 Device = Annotated[str, machine_option(help="auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[str | None, machine_option(help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing on the way.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Label = Annotated[str | None, column_option(help="Column or array with the labels.")]
 Environment = Annotated[str | None, column_option(help="Column or array with the environments.")]

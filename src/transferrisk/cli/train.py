@@ -66,7 +66,8 @@ Algorithm = Annotated[
     ),
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting of the algorithm, such as ridge=1e-2.")
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Setting of the algorithm, such as ridge=1e-2. May be repeated."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 Backbone = Annotated[
@@ -93,9 +94,12 @@ DecayAt = Annotated[
 ]
 Evaluations = Annotated[int | None, training_option(min=1, help="Number of evaluations, each of which is saved.")]
 Augment = Annotated[
-    bool | None, training_option("--augment/--no-augment", help="Vary images. Default: where pretrained.")
+    bool | None,
+    training_option("--augment/--no-augment", help="Vary images at random. Default: if the backbone is pretrained."),
 ]
-Recorded = Annotated[list[str] | None, training_option("--record", help="Measure irm or transfer as well.")]
+Recorded = Annotated[
+    list[str] | None, training_option("--record", help="Record irm (penalties) or transfer (the transfer matrix), too.")
+]
 Trackers = Annotated[
     list[str] | None, training_option("--tracker", help="Report to tensorboard, mlflow or wandb as well.")
 ]
