@@ -103,7 +103,7 @@ def write_good_files(folder: Path, trm: Callable[[Sequence[str], Path], None]) -
     torch.save(network.state_dict(), folder / "weights.pth")
     (folder / "weights.safetensors").write_bytes(encode_tensors(network.state_dict(), {}))
     (folder / "recipe.toml").write_text(
-        'title = "small"\nseeds = 2\n[settings]\ndata = "gaussian"\ntraining = { epochs = 1, evaluations = 1 }\n'
+        'title = "small"\nseeds = 1\n[settings]\ndata = "gaussian"\ntraining = { epochs = 1, evaluations = 1 }\n'
         '[methods]\nERM = { algorithm = "erm" }\nTRM = { algorithm = "trm" }\n'
     )
     table = ["--label", "y", "--environment", "site"]

@@ -1,4 +1,4 @@
-"""The attack itself works: a few of its cases, and of its kills, find nothing; and what is wrong would be found."""
+"""The attack itself works: a few of its cases find nothing; and what is wrong would be found."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ needs_linux = pytest.mark.skipif(not hasattr(os, "pidfd_open") or not Path("/pro
 
 
 @needs_linux
-def test_a_few_cases_and_kills_find_nothing(tmp_path):
-    settings = {"ATTACK_CASES": "20", "ATTACK_KILLS": "2", "ATTACK_SOCKETS": "0", "ATTACK_SEED": "11"}
+def test_a_few_cases_find_nothing(tmp_path):
+    settings = {"ATTACK_CASES": "20", "ATTACK_KILLS": "0", "ATTACK_SOCKETS": "0", "ATTACK_SEED": "11"}
     command = [sys.executable, Path(attack.__file__)]
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | settings, cwd=tmp_path
