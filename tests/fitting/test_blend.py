@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from rows import ASKED, table
 from scipy.optimize import minimize
+from sklearn.compose import make_column_transformer
+from sklearn.pipeline import make_pipeline
 
 from transferrisk.data import EnvironmentSet, Options
 from transferrisk.errors import InputError
@@ -122,9 +124,10 @@ def test_the_future_has_no_say_in_an_ordered_comparison():
     random = np.random.default_rng(0)
     names, environments = ("w 10", "w 11", "w 2", "w 8", "w 9"), np.arange(400) % 5
     x = random.normal(size=(400, 2)).astype("float32")
-    labels = (x[:, 0] + random.logistic(size=400) > 1.5).astype(int)
+    labels = (x.sum(1) + random.logistic(size=400) > 1.5).astype(int)
     last = environments == 1
-    candidates, found = {"majority": MajorityClassifier(), "linear": LinearClassifier()}, []
+    one_column = {f"of column {i}": make_column_transformer(("passthrough", [i])) for i in range(2)}
+    candidates, found = {name: make_pipeline(one, LinearClassifier()) for name, one in one_column.items()}, []
     for y in (labels, np.where(last, 1 - labels, labels)):
         data = EnvironmentSet(*map(torch.from_numpy, (x, y, environments)), names, ("no", "yes"))
         found.append(compare(candidates, x, data, metric="f1", ordered=True, blend=True))

@@ -145,9 +145,15 @@ class ColumnReport:
                 "their effects on the label differ",
                 "them",
             )
+        loss, both = self[names[0]].loss, ""
+        if loss is not None and np.isfinite(loss.mean):
+            both = (
+                f" The loss of a linear predictor in held-out environments is {self.held_out:.3f} with {names[0]!r} "
+                f"and {self.held_out + loss.mean:.3f} without."
+            )
         return (
-            f"Take care with {which}: {their} between environments, and a new one may reverse it. What a model then "
-            f"loses does not show in environments that agree. trm fit --drop-unstable leaves {them} out."
+            f"Take care with {which}: {their} between environments, and a new one may reverse it.{both} What a model "
+            f"then loses does not show in environments that agree. trm fit --drop-unstable leaves {them} out."
         )
 
     def span(self, name: str) -> str:

@@ -10,9 +10,10 @@ test rows and sends to other processes. The table lies in a file that each proce
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .fitted import Plan, Source
 
 Integers = NDArray[np.integer[Any]]
+RECENT = 6  # schemas, and encoded rows to train and to test on, that are kept: those of a fold, in two forms
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,26 @@ def read_stored_table(path: Path) -> pd.DataFrame:
     return table
 
 
+_recent: OrderedDict[str, Any] = OrderedDict()
+
+
+def recent(compute: Callable[..., Any], *key: Any) -> Any:
+    """What `compute()` gave for the same key, where that is one of the last; candidates are given the same rows."""
+    digest = joblib.hash(key)
+    if digest not in _recent:
+        _recent[digest] = compute()
+        while len(_recent) > RECENT:
+            _recent.popitem(last=False)
+    _recent.move_to_end(digest)
+    return _recent[digest]
+
+
+def forget_tables() -> None:
+    """Let go of the stored table and all that was made of it."""
+    read_stored_table.cache_clear()
+    _recent.clear()
+
+
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Rows of a stored table, by number (n, 1), to features (n, d).
 
@@ -223,16 +245,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.declared = declared
 
     def fit(self, X: Integers, y: Any = None, environments: Any = None) -> Self:
-        rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
-        self.schema_ = Schema.infer(rows, self.label, self.environment, declared)
-        if self.form == "features" or self.drop_unstable:  # trees see that a value is missing in either case
-            self.schema_ = settle_indicators(self.schema_, declared, rows, y, environments)
-        if self.drop_unstable:
-            self.schema_ = stable_schema(self.schema_, self.schema_.encode(rows).features, y, environments)
+        self.schema_ = recent(partial(self._schema, X, y, environments), self.get_params(), X, y, environments)
         return self
 
     def transform(self, X: Integers) -> Any:
-        return rows_of(self.schema_.encode(read_stored_table(self.table).iloc[X[:, 0]], self.form))
+        table = read_stored_table(self.table)
+        encode = lambda: rows_of(self.schema_.encode(table.iloc[X[:, 0]], self.form))  # noqa: E731
+        return recent(encode, self.table, self.form, self.schema_, X)
+
+    def _schema(self, X: Integers, y: Any, environments: Any) -> Schema:
+        rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
+        schema = Schema.infer(rows, self.label, self.environment, declared)
+        if self.form == "features" or self.drop_unstable:  # trees see that a value is missing in either case
+            schema = settle_indicators(schema, declared, rows, y, environments)
+        if self.drop_unstable:
+            schema = stable_schema(schema, schema.encode(rows).features, y, environments)
+        return schema
 
 
 def stable_schema(schema: Schema, features: Any, labels: Any, environments: Any) -> Schema:

@@ -44,10 +44,10 @@ from .candidates import (
     TableEncoder,
     check_candidate,
     default_candidates,
+    forget_tables,
     form_of,
     make_candidates,
     named,
-    read_stored_table,
     rows_of,
     stable_schema,
 )
@@ -436,7 +436,9 @@ def fit_source(
     comparison = None
     if plan.compared:
         comparison = _compare(candidates, X, source, samples, plan, on_progress, keep, say)
-    if plan.algorithm is not None:
+    if plan.algorithm == BLEND and comparison is not None and BLEND not in comparison.probabilities:
+        choice = Choice(next(iter(comparison.members)), "the only member of the average that was asked for")
+    elif plan.algorithm is not None:
         choice = Choice(plan.algorithm, "asked for")
     elif comparison is None:
         choice = Choice(names[0], "the default; nothing was compared")
@@ -570,7 +572,6 @@ def _compare(
                         source.declared,
                     ),
                     one,
-                    memory=f"{folder}/cache",
                 )
                 for name, one in candidates.items()
             }
@@ -581,11 +582,12 @@ def _compare(
             return compare(
                 candidates, X, samples, seeds, plan.folds, workers, tell, plan.metric, ordered=plan.ordered, kept=kept,
                 blend=plan.averages and can_blend(samples, plan.folds, plan.seed, plan.ordered),
+                race=plan.algorithm is None,
             )  # fmt: skip
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
         finally:
-            read_stored_table.cache_clear()  # the file is about to go
+            forget_tables()  # the file is about to go
 
 
 def _digests(candidates: Mapping[str, Any], source: Source, samples: EnvironmentSet, plan: Plan) -> dict[str, str]:

@@ -228,6 +228,8 @@ def comparison_table(fitted: Fitted) -> Table:
         ]
         for name in names
     ]
+    for name, one in comparison.stopped.items():  # in the table, but for what is not known
+        rows.append([named(name), *(percent(one.accuracy.get(place)) for place in places), *(percent(None),) * 4])
     return Table(
         f"Accuracy, %, and {what}, {where}",
         ["Candidate", *places, "Mean", "Worst", f"Mean {what}", f"Worst {what}"],
@@ -356,13 +358,15 @@ def _gained(fitted: Fitted, with_all: Comparison) -> str:
     gone = [column for column, why in fitted.source.schema.dropped.items() if "differs between environments" in why]
     if not gone:
         return "No column has an effect that differs between environments, so none was dropped."
-    now, before = (one.summary.loc[name] for one in (fitted.comparison, with_all))
+    now, whole = fitted.comparison.summary.loc[name], with_all.summary
+    other = name if name in whole.index else whole["loss"].idxmin()  # where its training with all columns was stopped
+    before = whole.loc[other]
     return (
         f"Dropped, since their effect differs between environments: {listed(map(repr, gone))}. Each held-out "
         "environment was tested without the columns that the others alone show to be unstable, which may be fewer: so "
-        f"tested, the mean {what} is {now['loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all columns it "
-        f"is {before['loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that agree with the others "
-        "cannot show what such a column costs where its effect is reversed."
+        f"tested, the mean {what} is {now['loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all columns "
+        f"{named(other)} has {before['loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that agree "
+        "with the others cannot show what such a column costs where its effect is reversed."
     )
 
 
@@ -427,7 +431,7 @@ def how_compared(comparison: Comparison) -> str:
             f"environments that were trained on, and say nothing about new ones{seeds}."
         )
     held_out, average = len(comparison.accuracy), ""
-    if comparison.members:
+    if BLEND in comparison.summary.index:
         weights = "learned from earlier ones, equal in the first" if comparison.order else "learned without it"
         average = (
             f" {named(BLEND)}: {told_members(comparison.members)}; in each held-out environment it was tested with "
@@ -442,9 +446,15 @@ def how_compared(comparison: Comparison) -> str:
     which = "Each environment was held out once"
     if comparison.left_out:
         which = f"{held_out} of {held_out + comparison.left_out} environments, drawn by seed, were held out, each once"
+    stopped = [
+        f"{named(name)} after {len(one.accuracy)} of {held_out} environments, behind the best there by "
+        f"{one.behind:.3f} with a standard error of {one.error:.3f}"
+        for name, one in comparison.stopped.items()
+    ]
+    given_up = f" Stopped, since far behind in log loss: {'; '.join(stopped)}." if stopped else ""
     return (
         f"{which}: trained on the others, accuracy on all its rows, which neither "
-        f"the model nor the encoding had seen{seeds}.{average}"
+        f"the model nor the encoding had seen{seeds}.{given_up}{average}"
     )
 
 

@@ -312,6 +312,7 @@ def optimal_predictor(
     sample_weight: Tensor | None = None,
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return the optimal linear predictor: the value of `solve_predictor`.
 
@@ -320,7 +321,7 @@ def optimal_predictor(
 
     Parameters
     ----------
-    features, labels, num_classes, ridge, sample_weight, solver, space
+    features, labels, num_classes, ridge, sample_weight, solver, space, start
         See `solve_predictor`.
 
     Returns
@@ -339,7 +340,7 @@ def optimal_predictor(
     fixed = solver is not None and getattr(solver, "fixed", False)
     for attempt in attempts(features):
         solution = solve_predictor(
-            attempt, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space
+            attempt, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space, start=start
         )
         if fixed or bool(solution.converged.all()):
             break

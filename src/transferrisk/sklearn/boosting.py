@@ -277,18 +277,17 @@ class LeafTransferClassifier(BoostingClassifier):
         risk = TransferRisk(
             self.ridge, weights="worst", num_classes=C, solver=solver, implicit="cholesky" if dense else "exact"
         )
-        optimiser = torch.optim.Adam([logs], lr=SCALE_LR)
-        for _ in range(SCALE_STEPS):
+        W, mean, square = None, torch.zeros_like(logs), torch.zeros_like(logs)
+        for step in range(1, SCALE_STEPS + 1):
             scaled = (z * logs.exp().unsqueeze(-1)).flatten(1)
             # W is held fixed: by the envelope theorem, the gradient of min_W l in s is that of the cross entropy at W,
-            # the ridge term being free of s.
-            W = optimal_predictor(scaled, y, C, self.ridge, solver=solver)
+            # the ridge term being free of s. Each search for it starts at the one before.
+            W = optimal_predictor(scaled, y, C, self.ridge, solver=solver, start=W)
             loss = torch.nn.functional.cross_entropy(scaled @ W[:, :-1].mT + W[:, -1], y)
-            optimiser.zero_grad()
-            (loss + self.transfer_weight * risk(scaled, y, e).risk).backward()
-            optimiser.step()
-            with torch.no_grad():
-                logs.clamp_(max=0)
+            (slope,) = torch.autograd.grad(loss + self.transfer_weight * risk(scaled, y, e, W).risk, logs)
+            mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope.square()  # Adam's
+            moved = SCALE_LR * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+            logs = (logs.detach() - moved).clamp(max=0).requires_grad_()
         return logs.detach().exp()
 
 
