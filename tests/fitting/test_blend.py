@@ -27,7 +27,7 @@ from transferrisk.fitting.metrics import Calibration
 from transferrisk.fitting.model import predict_file
 from transferrisk.fitting.report import fit_page, fit_sections, model_card, summarise_fit
 from transferrisk.models.saved import WEIGHTS, encode_tensors, read_tensors
-from transferrisk.sklearn import LinearClassifier, MajorityClassifier
+from transferrisk.sklearn import LinearClassifier
 
 THREE = ("majority", "linear", "boosting")
 PLAN = Plan((*THREE, "blend"), algorithm="blend", device="cpu", workers=1)
@@ -369,8 +369,9 @@ def test_trainings_are_kept_and_the_average_is_not(tmp_path):
 
 def test_seeds_are_averaged_before_candidates_are():
     x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0))
-    data = EnvironmentSet(x, (x[:, 0] > 0.3).long(), torch.arange(90) % 3, ("a", "b", "c"), ("no", "yes"))
-    candidates = {"majority": MajorityClassifier(), "linear": LinearClassifier()}
+    data = EnvironmentSet(x, (x.sum(1) > 0.3).long(), torch.arange(90) % 3, ("a", "b", "c"), ("no", "yes"))
+    one_column = {f"of column {i}": make_column_transformer(("passthrough", [i])) for i in range(2)}
+    candidates = {name: make_pipeline(one, LinearClassifier()) for name, one in one_column.items()}
     found = compare(candidates, x.numpy(), data, (0, 1), blend=True)
     given = {name: found.probabilities[name] for name in candidates}
     expected, members = blend_held_out(data.labels.numpy(), given, data.environments.numpy())
