@@ -86,7 +86,7 @@ def test_a_candidate_far_behind_in_two_environments_is_trained_no_further():
         for race in (True, False)
     )
     assert (set(found.summary.index), set(found.stopped)) == ({"majority", "linear"}, {"boosting"})
-    assert told[:9] == [*((done, 12) for done in range(7)), (4, 8), (5, 8)]
+    assert told[:9] == [*((done, 12) for done in range(7)), (8, 12), (9, 12)]
     stopped = found.stopped["boosting"]
     assert stopped.accuracy == whole.accuracy["boosting"][["a", "b"]].to_dict()
     apart = whole.loss["boosting"][["a", "b"]] - whole.loss["linear"][["a", "b"]]

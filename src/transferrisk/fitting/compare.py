@@ -17,7 +17,7 @@ from __future__ import annotations
 import fnmatch
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -354,8 +354,13 @@ def _train_all(
         rounds = [
             {key: trainings[key] for key in trainings if places[key] == one} for one in sorted({*places.values()})
         ]
-    on_trained(len(done), len(trainings))
     stopped: dict[str, Stopped] = {}
+
+    def tell() -> None:
+        """What is not needed any more counts as done."""
+        on_trained(sum(key in done or key[1] in stopped for key in trainings), len(trainings))
+
+    tell()
     # One thread for each process: numbers then do not depend on how many processes there are.
     alone = threads_set(None if workers == 1 and samples.inputs[:1].dim() == 4 else 1)
     processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
@@ -374,7 +379,7 @@ def _train_all(
                 done[key] = Part(whole, curve)
                 if key in paths:
                     write_part(paths[key], done[key])
-                on_trained(sum(name not in stopped for _, name, _ in done), _left(trainings, stopped))
+                tell()
             if racing and number + RACED < len(folds):
                 tested = {samples.environment_names[environments[test[0]]]: y[test] for _, test in folds}
                 running = {
@@ -382,14 +387,10 @@ def _train_all(
                     for name in candidates
                     if name not in stopped
                 }
-                stopped |= far_behind(running, tested)
-                on_trained(sum(name not in stopped for _, name, _ in done), _left(trainings, stopped))
+                if behind := far_behind(running, tested):
+                    stopped |= behind
+                    tell()
     return done, stopped
-
-
-def _left(trainings: Iterable[tuple[int, str, int]], stopped: Collection[str]) -> int:
-    """How many of the trainings are of candidates that were not stopped."""
-    return sum(name not in stopped for _, name, _ in trainings)
 
 
 def far_behind(
