@@ -13,7 +13,7 @@ from sklearn.metrics import log_loss
 
 from transferrisk.auditing.columns import SPREAD, column_effects, column_sections, unstable
 from transferrisk.auditing.samples import column_groups, missing_features
-from transferrisk.data.schema import Schema
+from transferrisk.data.infer import infer_schema
 from transferrisk.errors import InputError
 from transferrisk.reports import Page, render_page
 from transferrisk.reports.terminal import print_values
@@ -151,7 +151,7 @@ def test_it_is_told_what_gives_the_environment_away():
             "e": e,
         }
     )
-    schema = Schema.infer(frame, "y", "e")
+    schema = infer_schema(frame, "y", "e")
     missing = missing_features(schema)
     assert missing == {"absent": 1, "same": 7}
     features = schema.encode(frame).features
@@ -218,7 +218,7 @@ def test_memory_does_not_grow_with_the_number_of_columns():
 
 def test_groups_follow_a_schema():
     frame = pd.DataFrame({"x": [1.0, 2.0, None, 4.0], "c": list("abca"), "y": [0, 1, 0, 1], "e": list("ppqq")})
-    assert column_groups(Schema.infer(frame, "y", "e")) == {"x": [0, 1], "c": [2, 3, 4]}
+    assert column_groups(infer_schema(frame, "y", "e")) == {"x": [0, 1], "c": [2, 3, 4]}
 
 
 @pytest.mark.parametrize("number", [3, 12])

@@ -12,7 +12,7 @@ from transferrisk import audit
 from transferrisk.auditing.columns import column_effects
 from transferrisk.auditing.predictors import settle_indicators
 from transferrisk.auditing.shift import decompose_shift
-from transferrisk.data.schema import Declared, Schema
+from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.errors import ConvergenceWarning
 from transferrisk.solvers import LBFGS
 
@@ -29,7 +29,7 @@ def table(monkeypatch):
 
 
 def test_a_rough_fit_tells_the_way_out_of_its_caller(table):
-    schema = Schema.infer(table, "y", "site")
+    schema = infer_schema(table, "y", "site")
     features = schema.encode(table).features
     ways = {
         "with ridge": lambda: audit(features, table["y"], table["site"], ridge=0.01, bootstrap=2),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from transferrisk.data import Options, load_data
+from transferrisk.data.infer import infer_schema
 from transferrisk.data.schema import Schema
 from transferrisk.errors import InputError
 
@@ -46,7 +47,7 @@ def refused(path, asked=ASKED):
 def schema_of(**columns) -> Schema:
     n = len(next(iter(columns.values())))
     frame = pd.DataFrame({**columns, "y": np.arange(n) % 2, "site": np.arange(n) % 3})
-    return Schema.infer(frame, "y", "site")
+    return infer_schema(frame, "y", "site")
 
 
 def encoded(**columns) -> dict[str, list[float]]:

@@ -20,7 +20,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from table_files import MIXED, encoded, schema_of
 
 from transferrisk.data import values as module
-from transferrisk.data.schema import Boolean, Categorical, Date, Declared, Note, Numeric, Schema, read_declared
+from transferrisk.data.infer import Declared, infer_schema, read_declared
+from transferrisk.data.schema import Boolean, Categorical, Date, Note, Numeric, Schema
 from transferrisk.data.values import Standardise, as_codes, as_name, moments
 from transferrisk.errors import InputError
 
@@ -97,11 +98,11 @@ def test_infer_refuses():
     with pytest.raises(InputError, match=r"no column can be a feature: 'x' \(constant\)"):
         schema_of(x=[1, 1, 1])
     with pytest.raises(InputError, match="there is none beside label and environment"):
-        Schema.infer(pd.DataFrame({"y": [1], "site": [1]}), "y", "site")
+        infer_schema(pd.DataFrame({"y": [1], "site": [1]}), "y", "site")
     with pytest.raises(InputError, match="a table of 0 rows and 3 columns"):
-        Schema.infer(pd.DataFrame({"y": [], "site": [], "x": []}), "y", "site")
+        infer_schema(pd.DataFrame({"y": [], "site": [], "x": []}), "y", "site")
     with pytest.raises(InputError, match="two columns are named 'x'"):
-        Schema.infer(pd.DataFrame([[1, 2, 0, 0]], columns=["x", "x", "y", "site"]), "y", "site")
+        infer_schema(pd.DataFrame([[1, 2, 0, 0]], columns=["x", "x", "y", "site"]), "y", "site")
 
 
 def test_no_rows_can_be_encoded():
@@ -122,7 +123,7 @@ def test_json_and_back():
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=2, max_size=30))
 def test_any_numbers_survive_json_and_give_finite_features(values):
     frame = pd.DataFrame({"x": values, "w": np.arange(len(values)) % 2})
-    schema = Schema.infer(frame, "y", "site")
+    schema = infer_schema(frame, "y", "site")
     features = schema.encode(frame).features
     assert bool(features.isfinite().all())
     assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
@@ -419,7 +420,7 @@ def test_standardise(size):
 
 def declared_schema(columns, kinds=None, **said):
     frame = pd.DataFrame(columns)
-    return Schema.infer(frame.assign(y=0, site=0), "y", "site", Declared(kinds or {}, **said)), frame
+    return infer_schema(frame.assign(y=0, site=0), "y", "site", Declared(kinds or {}, **said)), frame
 
 
 def test_declared_kinds_go_before_what_values_suggest():
@@ -486,12 +487,12 @@ def test_what_a_schema_declares_gives_it_again(tmp_path):
     said = read_declared(file)
     assert said.kinds["z"] == "categorical"
     assert (said.indicators["n"], said.indicators["x"]) == (False, True)
-    again = Schema.infer(frame.assign(y=0, site=0), "y", "site", said)
+    again = infer_schema(frame.assign(y=0, site=0), "y", "site", said)
     assert again.columns == schema.columns
     assert again.dropped.keys() == schema.dropped.keys()
     edited = {"x": {"missing_indicator": False}, "c": {"kind": "drop"}}
     file.write_text(json.dumps(schema.declaration() | edited))
-    names = Schema.infer(frame.assign(y=0, site=0), "y", "site", read_declared(file)).feature_names
+    names = infer_schema(frame.assign(y=0, site=0), "y", "site", read_declared(file)).feature_names
     assert names == tuple(one for one in schema.feature_names if one != "x (missing)" and not one.startswith("c="))
 
 

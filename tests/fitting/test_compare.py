@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 from transferrisk.data import EnvironmentSet
-from transferrisk.data.schema import Schema
+from transferrisk.data.infer import infer_schema
 from transferrisk.errors import InputError
 from transferrisk.fitting import Comparison, Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
@@ -167,13 +167,14 @@ def test_what_goes_to_another_process_is_small(tmp_path):
 
 def test_a_schema_is_inferred_once_for_each_training_part(tmp_path, monkeypatch):
     table(90).to_csv(tmp_path / "small.csv", index=False)
-    infer, met = Schema.infer.__func__, Counter()
+    met = Counter()
 
-    def counting(cls, frame, *said):
+    def counting(frame, *said):
         met[tuple(frame.index)] += 1
-        return infer(cls, frame, *said)
+        return infer_schema(frame, *said)
 
-    monkeypatch.setattr(Schema, "infer", classmethod(counting))
+    for user in ("data.sets.tables", "fitting.candidates"):
+        monkeypatch.setattr(f"transferrisk.{user}.infer_schema", counting)
     fit(tmp_path / "small.csv", ASKED, Plan(algorithms=("erm", "groupdro"), epochs=1, device="cpu", workers=1))
     assert sorted(map(len, met)) == [60, 60, 60, 90]
     assert set(met.values()) == {1}

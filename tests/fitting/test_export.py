@@ -12,7 +12,7 @@ import pytest
 import torch
 from rows import ASKED, table
 
-from transferrisk.data.schema import Declared, Schema
+from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.data.values import Standardise
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit, load_model, save_fit
@@ -68,7 +68,7 @@ def test_tables_with_every_kind_of_column(runtime, indicators):
     before = table(400).rename(columns={"x0": "features", "x1": "trm.value.0", "x2": "network.head"})
     before["missing both ways"] = np.where(np.arange(400) % 3, np.nan, 5.0)
     before["many"] = [f"m{i % 70}" for i in range(400)]
-    schema = Schema.infer(before, "outcome", "site", Declared(others=indicators))
+    schema = infer_schema(before, "outcome", "site", Declared(others=indicators))
     model = model_of((len(schema.feature_names),), "mlp:8", schema=schema)
     new = table(300, seed=9).rename(columns={"x0": "features", "x1": "trm.value.0", "x2": "network.head"})
     new["missing both ways"], new["many"] = 5.0, [f"m{i % 90}" for i in range(300)]

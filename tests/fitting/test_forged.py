@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rows import ASKED, table
 
-from transferrisk.data.schema import read_declared
+from transferrisk.data.infer import read_declared
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.models.saved import encode_tensors, read_tensors

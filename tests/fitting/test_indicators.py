@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from transferrisk.auditing.predictors import settle_indicators
-from transferrisk.data.schema import Declared, Schema
+from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.errors import DataWarning
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder
@@ -70,7 +70,7 @@ def test_indicators_of_pure_noise_are_left_out(tells, least, most):
         y, site = (x + noise > 0).astype(int), random.integers(5, size=400)
         z[random.random(400) < 0.3 + tells * (2 * y - 1)] = np.nan
         frame = pd.DataFrame({"x": x, "z": z, "y": y, "site": site})
-        schema = Schema.infer(frame, "y", "site")
+        schema = infer_schema(frame, "y", "site")
         stay += "z (missing)" in settle_indicators(schema, Declared(), frame, y, site).feature_names
     assert least <= stay <= most
 

@@ -26,7 +26,8 @@ from .samples import Codes, Samples, arrange_samples, thin_samples
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..data.schema import Declared, Schema
+    from ..data.infer import Declared
+    from ..data.schema import Schema
 
 GRID = (1e-1, 1e-2, 1e-3, 1e-4)
 """Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import expand_home
 from ..settings import Bound, convert
 
 if TYPE_CHECKING:
@@ -125,14 +124,13 @@ def read_features(
 
     of_images  features of images, (n, d), or None where it has none of them; images are refused without it
     """
-    from ..data.catalogue import find_set, load_data, set_name
+    from ..data.catalogue import load_data, set_name
     from ..data.sets.tables import read_table, review_table
     from .predictors import settle_indicators
 
     name = set_name(given, options)
     if name.startswith("table:"):
-        options.refuse_all_but(find_set(name)[0].takes, name)
-        table = read_table(expand_home(name.removeprefix("table:")), options)
+        table = read_table(name.removeprefix("table:"), options)
         schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
         data = review_table(table, schema)
         groups, missing = column_groups(table.schema), missing_features(table.schema)

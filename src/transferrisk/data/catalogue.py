@@ -21,6 +21,7 @@ from ..registry import Registry
 from ..settings import Bound, Seed, Settings
 from .environments import EnvironmentSet, Splits, leave_out
 from .shifts import Shift
+from .table_files import PARQUET, SEPARATORS
 
 VARIABLE = "TRANSFERRISK_DATA"
 CACHE_VARIABLE = "TRANSFERRISK_CACHE"
@@ -28,10 +29,6 @@ SKIP_BAD = "skip_bad (--skip-bad)"
 """The option as messages call it, for users of Python and of the command line."""
 ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
 """Options that every set takes."""
-
-SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
-PARQUET = (".parquet", ".pq")
-"""Endings of the names of tables."""
 
 Progress = Callable[[str, int, int], None]
 """progress(what, done, total): called now and then during long work."""
@@ -381,7 +378,7 @@ def set_name(given: str, options: Options) -> str:
     base, colon, _ = given.partition(":")
     path = expand_home(given)
     a_word = "/" not in given and not path.suffix
-    if (base in DATA_SETS and (colon or not path.exists())) or (a_word and not path.exists()):
+    if (a_word and not path.exists()) or ((colon or not path.exists()) and base in DATA_SETS):
         find_set(given)
         return given
     lower = path.name.lower()

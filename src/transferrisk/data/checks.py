@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,21 @@ from torch import Tensor
 from ..errors import DataWarning, InputError, choices, counted, listed, warn
 from .catalogue import SKIP_BAD
 from .environments import EnvironmentSet
+from .schema import Numeric
+from .values import as_codes, as_numbers
+
+if TYPE_CHECKING:
+    from .sets.tables import Table
 
 S = TypeVar("S", bound=EnvironmentSet)
 Mask = NDArray[np.bool_]
 
 BLOCK = 1 << 22  # numbers worked on at once
+FEW_CODES, ROWS_PER_CODE = range(3, 11), 10  # whole numbers that may be codes: so many different ones, in so many rows
+MISSING_CODES = (-1, -9, -99, -999, -9999, 9, 99, 999, 9999)  # numbers that mean missing where they lie far from others
+OFTEN, RARELY = 0.1, 0.01  # shares of rows with a code of missing values: in some environments, and in the others
+FEWEST_ROWS = 5  # of an environment, with such a code
+MOST_LINES = 3  # warnings about such codes; for more columns they share one
 
 
 def require_name(name: str, names: Sequence[str], where: Path | str, noun: str, option: str) -> str:
@@ -124,3 +134,88 @@ def twins(features: Tensor, labels: Tensor, environments: Tensor) -> NDArray[np.
         one, other = pairs[start : start + step].T
         alike[start : start + step] = (values[one] == values[other]).all(1)
     return pairs[alike]
+
+
+# ---- columns of a table that may not be what they seem
+
+
+def ask_about_columns(table: Table) -> None:
+    """Warn about columns to look at: the label under another name, codes of categories, and codes of missing values."""
+    copies = [column.name for column in table.schema.columns if _is_label(table, column.name)]
+    if copies:
+        warn(
+            f"{table.file}: each value of {listed(map(repr, copies))} stands for one value of the label "
+            f"{table.label!r}: where it is not known before the label is, leave it out with --drop {','.join(copies)}",
+            DataWarning,
+        )
+    codes: dict[str, str] = {}
+    missing: dict[tuple[str, float], str] = {}
+    for column in table.schema.columns:
+        if not isinstance(column, Numeric):
+            continue
+        values = as_numbers(table.frame[column.name], column.name)
+        given = ~np.isnan(values)
+        different = np.unique(values[given])
+        whole = len(different) in FEW_CODES and bool((different % 1 == 0).all())
+        if whole and given.sum() >= ROWS_PER_CODE * len(different) and column.name not in table.declared.kinds:
+            codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
+        for value in _apart(different):
+            if places := _where_frequent(table, values == value, given):
+                missing[column.name, value] = places
+    if codes:
+        names = listed(map(repr, codes))
+        which = ",".join(codes) if len(codes) == 1 else "COLUMNS"
+        ranges = listed(dict.fromkeys(codes.values()))
+        found = f"column {names} has" if len(codes) == 1 else f"columns {names} have few values,"
+        warn(
+            f"{table.file}: {found} the whole numbers {ranges}: --categorical {which} takes them as codes, --numeric "
+            f"{which} keeps them as numbers without this remark",
+            DataWarning,
+        )
+    lines = [
+        f"column {name!r} is {value:g} in {places}: does {value:g} mean missing?"
+        for (name, value), places in missing.items()
+    ]
+    if len(lines) > MOST_LINES:
+        which = listed(f"{name!r} ({value:g})" for name, value in missing)
+        lines = [
+            f"columns have one value in many rows of some environments and hardly in the others: {which}; does it mean "
+            "missing?"
+        ]
+    for line in lines:
+        warn(f"{table.file}: {line} Then leave such cells empty", DataWarning)
+
+
+def _is_label(table: Table, name: str) -> bool:
+    """Whether each value of a column comes with one class and each class with one value, in enough rows."""
+    codes, texts = as_codes(table.frame[name])
+    given = codes >= 0
+    if len(texts) != len(table.class_names) or given.sum() < ROWS_PER_CODE * len(texts):
+        return False
+    pairs = np.unique(codes[given] * len(texts) + table.labels[given])
+    return len(pairs) == len(np.unique(pairs % len(texts))) == len(texts)
+
+
+def _apart(different: NDArray[np.float64]) -> list[float]:
+    """Return those of the values, in ascending order, that may mean missing: 0 below all others, or a code far away."""
+    if len(different) < 3:
+        return []
+    found = [0.0] if different[0] == 0 else []
+    for value, others in ((different[0], different[1:]), (different[-1], different[:-1])):
+        if value in MISSING_CODES and np.abs(others - value).min() > others[-1] - others[0]:
+            found.append(float(value))
+    return found
+
+
+def _where_frequent(table: Table, there: NDArray[np.bool_], given: NDArray[np.bool_]) -> str:
+    """Tell in which environments a value is, if it is frequent in some and rare in all others; else return ""."""
+    counts, rows = (
+        np.bincount(table.environments[mask], minlength=len(table.environment_names)) for mask in (there, given)
+    )
+    often = counts >= np.maximum(OFTEN * rows, FEWEST_ROWS)
+    others = ~often & (rows > 0)
+    if not often.any() or not others.any() or (counts[others] > RARELY * rows[others]).any():
+        return ""
+    places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
+    rest = counts[others].sum()
+    return f"{listed(places, 3)} and {f'{rest} of {rows[others].sum()} rows' if rest else 'nowhere'} else"

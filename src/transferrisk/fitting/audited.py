@@ -14,7 +14,7 @@ from ..auditing.samples import Audited, join_sets, unseen_sets
 from ..data import EnvironmentSet, Options, Splits, leave_out, load_data
 from ..data.catalogue import set_name
 from ..data.schema import Schema
-from ..data.sets.tables import read_header
+from ..data.table_files import read_header
 from ..errors import InputError
 from ..files import expand_home
 from ..models import backbone_at_hand, build_model, features_of, is_registered

@@ -29,7 +29,8 @@ from ..auditing.columns import column_effects, unstable
 from ..auditing.predictors import settle_indicators
 from ..auditing.samples import column_groups
 from ..data import EnvironmentSet, filled
-from ..data.schema import Declared, Encoded, Form, Schema
+from ..data.infer import Declared, infer_schema
+from ..data.schema import Encoded, Form, Schema
 from ..errors import InputError, choices
 from ..models import build_model, is_registered
 from ..models.blend import BLEND
@@ -255,7 +256,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _schema(self, X: Integers, y: Any, environments: Any) -> Schema:
         rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
-        schema = Schema.infer(rows, self.label, self.environment, declared)
+        schema = infer_schema(rows, self.label, self.environment, declared)
         if self.form == "features" or self.drop_unstable:  # trees see that a value is missing in either case
             schema = settle_indicators(schema, declared, rows, y, environments)
         if self.drop_unstable:

@@ -21,14 +21,15 @@ from ..auditing.predictors import settle_indicators
 from ..auditing.samples import column_groups, join_sets, missing_features
 from ..auditing.shift import Shift, decompose_shift
 from ..data import EnvironmentSet, Options, Splits, load_data
-from ..data.catalogue import find_set, set_name
-from ..data.checks import review_vectors
+from ..data.catalogue import set_name
+from ..data.checks import ask_about_columns, review_vectors
 from ..data.environments import concatenate, retyped
-from ..data.schema import Declared, Form, Schema
+from ..data.infer import Declared, infer_schema
+from ..data.schema import Form, Schema
 from ..data.sets.embeddings import find_columns
-from ..data.sets.tables import ask_about_columns, read_table
+from ..data.sets.tables import read_table
 from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
-from ..files import existing_file, expand_home
+from ..files import existing_file
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered
 from ..models.blend import BLEND, Member, blend_on
 from ..models.saved import versions
@@ -277,7 +278,7 @@ class Fitted:
         if frame is None:
             return None
         kinds = {} if source.declared is None else source.declared.kinds
-        schema = Schema.infer(frame, source.label, source.environment, Declared(kinds))  # with all indicators
+        schema = infer_schema(frame, source.label, source.environment, Declared(kinds))  # with all indicators
         inputs = schema.encode(frame).features
         groups, missing = column_groups(schema), missing_features(schema)
         if not groups:
@@ -351,10 +352,8 @@ def read_source(given: str, options: Options, drop_small: bool = False) -> Sourc
     """Read the data of a path or a name. Environments with few rows are an error, or left out with `drop_small`."""
     name = set_name(given, options)
     base, _, argument = name.partition(":")
-    data_set, _ = find_set(name)
-    options.refuse_all_but(data_set.takes, name)
     if base == "table":
-        table = read_table(expand_home(argument), options)
+        table = read_table(argument, options)
         names, counts = table.environment_names, np.bincount(table.environments, minlength=len(table.environment_names))
         small = _small_environments(dict(zip(names, counts.tolist(), strict=True)), name, drop_small)
         if small:  # before anything is inferred from the rows

@@ -382,7 +382,7 @@ class _Outside:
         ranges, zeros, start = [np.empty((0, 2), np.float32)], list[float](), 0
         schema = model.schema
         form: Form = "columns" if model.form == "columns" else "features"  # of both, features come first
-        widths = [] if schema is None else list(map(len, schema.names_by_column(form)))
+        widths = [] if schema is None else [len(column.names(form)) for column in schema.columns]
         for column, width in zip(() if schema is None else schema.columns, widths, strict=True):
             if isinstance(column, Numeric) and column.scaling.scale:
                 low, high = column.scaling.low, column.scaling.high

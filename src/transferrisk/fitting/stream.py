@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ..data import Options
-from ..data.catalogue import PARQUET, SKIP_BAD
+from ..data.catalogue import SKIP_BAD
 from ..data.checks import require_name
 from ..data.containers import Entry, contents, entries, is_archive
 from ..data.images import BadImageError, decode_all, is_image
 from ..data.schema import Categorical, Date, Note, Schema
 from ..data.sets.embeddings import as_vectors, read_arrays, vectors_of
-from ..data.sets.tables import parquet_parts, read_frames, read_header
+from ..data.table_files import PARQUET, parquet_parts, read_frames, read_header
 from ..data.values import as_name, is_blank
 from ..errors import DataWarning, InputError, listed, warn
 from ..files import existing_file, expand_home, readable

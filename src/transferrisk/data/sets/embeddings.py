@@ -26,8 +26,8 @@ from ..catalogue import Options, register_own_files
 from ..checks import require_name, review_vectors, usable_rows
 from ..containers import DAMAGED, refuse_bomb
 from ..environments import EnvironmentSet
+from ..table_files import INDEX, open_parquet, read_parquet
 from ..values import classes_of, is_blank
-from .tables import INDEX, open_parquet, read_parquet
 
 NAMES = {"label": ("label", "labels"), "environment": ("environment", "environments")}
 LISTS = ("features", "embedding", "embeddings")

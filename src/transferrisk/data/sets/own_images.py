@@ -24,8 +24,8 @@ from ..containers import Entry, entries, folders, is_archive
 from ..environments import EnvironmentSet
 from ..image_set import SIZE, LabelledFile, image_set
 from ..images import RELATIVES, is_image
+from ..table_files import read_frame, read_header
 from ..values import as_name
-from .tables import read_frame, read_header
 
 JSON_LINES = (".jsonl", ".ndjson")
 COLUMNS = ("path", "label", "environment")

@@ -1,0 +1,280 @@
+"""Tables in files: CSV and TSV, plain or compressed with gzip, and Parquet.
+
+`read_header` reads the names of the columns, `read_frame` all rows, `read_frames` the rows in parts. Whatever is wrong
+with a file is one `InputError` that names it. Columns without a name, such as the index that pandas writes, are not
+read.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import warnings
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
+from ..files import existing_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+"""Ending of a file's name -> the separator of its fields."""
+PARQUET = (".parquet", ".pq")
+"""Endings of the names of Parquet files."""
+SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
+LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
+MARKS = ("?", ".", "-", "--", "*", "#")
+"""Cells that mean missing in a column of numbers."""
+INDEX = re.compile(r"__index_level_\d+__")
+"""Parquet's name for an index without one."""
+
+
+def read_header(file: Path | str) -> tuple[str, ...]:
+    """Return the names of a table's columns."""
+    path = existing_file(file)
+    separator = _separator(path)
+    names = open_parquet(path).schema_arrow.names if separator is None else _csv_header(path, separator)[0]
+    found: dict[str, None] = {}
+    for name in names:
+        if name in found:
+            raise InputError(f"{path} has two columns named {name!r}: rename one")
+        if name and not INDEX.fullmatch(name):
+            found[name] = None
+    return tuple(found)
+
+
+def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Collection[str] = ()) -> pd.DataFrame:
+    """Read all rows of a table, of which there must be at least one.
+
+    Parameters
+    ----------
+    file
+        Path of the file.
+    columns
+        Names of the columns to read. Default: all.
+    texts
+        Columns whose cells are read as they are written, so that "01" stays so.
+    """
+    path, chosen = existing_file(file), list(columns or read_header(file))
+    separator = _separator(path)
+    if separator is None:
+        frame = read_parquet(path, chosen).to_pandas(
+            ignore_metadata=True, date_as_object=False, split_blocks=True, self_destruct=True
+        )
+    else:
+        (frame,) = _csv_parts(path, separator, texts, None)
+        frame = frame[chosen]
+    if not len(frame):
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+    unmarked = _unmarked(frame, texts)
+    if unmarked:
+        warn(f"{path}: {listed(map(repr, MARKS))} count as missing in {listed(map(repr, unmarked))}", DataWarning)
+    return frame.assign(**unmarked)
+
+
+def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Iterator[pd.DataFrame]:
+    """Read the rows of a table in parts of `size` rows, so that a file of any length can be read.
+
+    `texts` are as in `read_frame`. The types of the other columns of a CSV file may differ between parts.
+    """
+    path, names, rows = existing_file(file), list(read_header(file)), 0
+    separator = _separator(path)
+    frames: Iterator[pd.DataFrame]
+    if separator is None:
+        parts = parquet_parts(path, names, size)
+        frames = (part.to_pandas(ignore_metadata=True, date_as_object=False) for part in parts)
+    else:
+        frames = _csv_parts(path, separator, texts, size)
+    for frame in frames:
+        rows += len(frame)
+        yield frame[names].assign(**_unmarked(frame[names], texts))
+    if not rows:
+        raise InputError(f"{path} has columns and no rows: write it again with data")
+
+
+def _separator(path: Path) -> str | None:
+    """Return the separator of a CSV or TSV file, by its name; None for a Parquet file."""
+    name = path.name.lower()
+    for ending, separator in SEPARATORS.items():
+        if name.endswith(ending):
+            return separator
+    if not name.endswith(PARQUET):
+        raise InputError(f"the name of a table must end in {', '.join((*SEPARATORS, *PARQUET))}, got {path}")
+    return None
+
+
+def _unmarked(frame: pd.DataFrame, texts: Collection[str]) -> dict[str, pd.Series]:
+    """Return the columns of numbers in which some cells hold one of `MARKS`, with these cells missing."""
+    import pandas as pd
+
+    found = {}
+    for name in frame.columns:
+        if name in texts or pd.api.types.is_numeric_dtype(frame[name].dtype):
+            continue
+        marked = frame[name].isin(MARKS)
+        if marked.any():
+            numbers = pd.to_numeric(frame[name].mask(marked), errors="coerce")
+            if (numbers.isna() == (frame[name].isna() | marked)).all():
+                found[name] = numbers
+    return found
+
+
+# ---- Parquet
+
+
+def open_parquet(path: Path) -> Any:
+    """Return a pyarrow.parquet.ParquetFile; only the names and types of its columns are read."""
+    import pyarrow.parquet as pq
+
+    with _clear_errors(path):
+        return pq.ParquetFile(path)
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Any:
+    """Return a pyarrow.Table of these columns, without the notes of pandas in the file, which may be damaged."""
+    file = open_parquet(path)
+    with _clear_errors(path):
+        table = file.read(columns=list(columns)).select(list(columns))
+        table.validate(full=True)  # texts that are not UTF-8 would be noticed much later
+        return table.replace_schema_metadata(None)
+
+
+def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any]:
+    """Yield pyarrow.Tables of these columns, with at most `size` rows each."""
+    import pyarrow as pa
+
+    batches = open_parquet(path).iter_batches(batch_size=size, columns=list(columns))
+    while True:
+        with _clear_errors(path):
+            batch = next(batches, None)
+            if batch is not None:
+                batch.validate(full=True)
+        if batch is None:
+            return
+        yield pa.Table.from_batches([batch]).select(list(columns)).replace_schema_metadata(None)
+
+
+# ---- CSV
+
+
+def _csv_header(path: Path, separator: str) -> tuple[list[str], int]:
+    """Return the names of the columns, and the number of lines without any text before them."""
+    names: list[str] = []
+    before = 0
+    with _csv_reader(path, separator) as reader:
+        for fields in reader:
+            names = list(map(str.strip, fields))
+            if any(names):
+                break
+            before = reader.line_num
+    if not any(names):
+        raise InputError(f"{path} has no columns: write it again")
+    text = "".join(names)
+    other = max(set(SEPARATOR_NAMES) - {separator}, key=text.count)
+    if len(names) <= 2 and text.count(other) >= 2:  # which would divide it into three or more
+        rename = next((f"name it {ending}, or " for ending, mark in SEPARATORS.items() if mark == other), "")
+        found = "one column" if len(names) == 1 else "two columns"
+        raise InputError(
+            f"{path} has {found}, {' and '.join(repr(name[:100]) for name in names)}: its separators are "
+            f"{SEPARATOR_NAMES[other]}; {rename}save it with {SEPARATOR_NAMES[separator]}"
+        )
+    return names, before
+
+
+def _csv_parts(path: Path, separator: str, texts: Collection[str], size: int | None) -> Iterator[pd.DataFrame]:
+    """Yield the rows of a file in parts of `size` rows, or in one part where it is None.
+
+    Lines with more or fewer fields than the header are errors, whereas pandas would fill up short ones silently.
+    """
+    import pandas as pd
+
+    header, before = _csv_header(path, separator)
+    names = [name or f"\0{i}" for i, name in enumerate(header)]
+    checked = False
+    reader: Any = None
+    try:
+        with _clear_errors(path):
+            reader = pd.read_csv(
+                path,
+                sep=separator,
+                skiprows=before,
+                header=0,
+                names=names,
+                index_col=False,
+                dtype=dict.fromkeys(texts, str),
+                skipinitialspace=True,
+                low_memory=False,  # types of whole columns, not of parts of them
+                encoding="utf-8-sig",
+                chunksize=size,
+            )
+        parts = iter([reader]) if size is None else reader
+        while True:
+            with _clear_errors(path):
+                frame = next(parts, None)
+            if frame is None:
+                return
+            if not checked and len(frame) and frame[names[-1]].isna().any():
+                _refuse_ragged(path, separator, len(names), before)
+                checked = True
+            yield frame
+    except InputError:
+        _refuse_ragged(path, separator, len(names), before)  # a better reason, where this is it
+        raise
+    finally:
+        if size is not None and reader is not None:
+            reader.close()
+
+
+def _refuse_ragged(path: Path, separator: str, width: int, before: int) -> None:
+    """Raise an error for the first line whose number of fields differs from the header's, `width`.
+
+    The header follows `before` lines.
+    """
+    with _csv_reader(path, separator) as reader:
+        for fields in reader:
+            if fields and len(fields) != width and (len(fields) < width or any(fields[width:])):
+                if reader.line_num <= before:
+                    continue
+                raise InputError(
+                    f"{path} is not well-formed: line {reader.line_num} has {counted(len(fields), 'field')}, the "
+                    f"header has {width}; correct the line"
+                )
+
+
+@contextmanager
+def _csv_reader(path: Path, separator: str) -> Iterator[Any]:
+    """Yield a csv.reader over the lines of a file, decompressed."""
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        with _clear_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            yield csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    finally:
+        csv.field_size_limit(limit)
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Turn errors of reading a table into an `InputError`."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({cause_of(error)}): save it as UTF-8") from None
+    except (csv.Error, pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        raise InputError(f"{path} is not well-formed ({cause_of(error)}): correct the file") from None
+    except pa.ArrowException as error:
+        raise InputError(f"{path} is not a Parquet file, or damaged ({cause_of(error)}): write it again") from None
+    except (OSError, EOFError, zlib.error) as error:
+        way_out = "fix that" if isinstance(error, OSError) and error.errno else "write it again"
+        raise InputError(f"{path} cannot be read ({cause_of(error)}): {way_out}") from None
