@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transferrisk.data import EnvironmentSet, Options, Shift, available, load_data
-from transferrisk.data.catalogue import VARIABLE, data_root
+from transferrisk.data.roots import VARIABLE, data_root
 from transferrisk.data.sets.ten_colours import BRIGHTEST, COLOURS, coloured_splits, paint, placed, read_idx
 from transferrisk.data.shifts import biased_values, split_sizes
 from transferrisk.errors import InputError

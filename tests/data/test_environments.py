@@ -20,7 +20,8 @@ from transferrisk.data import (
     leave_out,
     load_data,
 )
-from transferrisk.data.environments import concatenate, hold_out
+from transferrisk.data.environments import concatenate
+from transferrisk.data.splits import hold_out
 from transferrisk.errors import InputError
 
 

@@ -31,7 +31,8 @@ from transferrisk.data import (
     load_data,
     load_splits,
 )
-from transferrisk.data.catalogue import DATA_SETS, VARIABLE, DataSet, available_sources, find_set, register
+from transferrisk.data.catalogue import DATA_SETS, DataSet, available_sources, find_set, register
+from transferrisk.data.roots import VARIABLE
 from transferrisk.errors import DataWarning, InputError
 
 

@@ -272,7 +272,7 @@ def test_names_that_are_no_text(folder):
 
 
 def test_an_empty_variable_is_none(monkeypatch, tmp_path):
-    from transferrisk.data.catalogue import cache_root
+    from transferrisk.data.roots import cache_root
 
     monkeypatch.delenv("TRANSFERRISK_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "")

@@ -38,7 +38,7 @@ from scenes import (
 )
 
 from transferrisk.data import Options, Shift, TestDomainValidation, TrainingDomainValidation, load_data
-from transferrisk.data.catalogue import VARIABLE
+from transferrisk.data.roots import VARIABLE
 from transferrisk.data.sets.scenecoco import CLASSES, FAINTEST, SCENES, Instance, compose, largest_instances
 from transferrisk.errors import DataWarning, InputError
 

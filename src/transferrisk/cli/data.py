@@ -48,7 +48,7 @@ def list_(data_root: DataRoot = None, as_json: Json = None) -> None:
 
     Example: trm data list
     """
-    from ..data.catalogue import data_root as root_of
+    from ..data.roots import data_root as root_of
     from ..data.summary import list_sets, list_sources
     from ..reports.terminal import print_line, print_values, width
 
@@ -74,14 +74,14 @@ def fetch(
 
     Example: trm data fetch mnist
     """
-    from ..data import catalogue
     from ..data.fetch import fetch as fetch_files
     from ..data.fetch import verify
+    from ..data.roots import data_root as root_of
     from ..reports.terminal import print_line, task_progress
 
     with task_progress(quiet=as_json is not None, in_bytes=True) as advance:
         came = fetch_files(name, data_root, given, advance)
-    root = catalogue.data_root(data_root)
+    root = root_of(data_root)
     states = verify(name, root, digests=False)
     files = [{"path": str(state.path), "state": state.state} for state in states]
     if as_json and as_json.write({"name": name, "root": str(root), "fetched": list(map(str, came)), "files": files}):

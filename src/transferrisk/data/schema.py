@@ -254,12 +254,11 @@ class Categorical(BaseColumn):
         """Return one 0/1 feature for each category; all are 0 where `places`, of the categories, is -1."""
         if self.missing and not self.indicator:
             places = np.where(absent, self.categories.index(self.usual), places)
-        names = [f"{self.name}={category}" for category in self.categories]
-        if self.other:
-            names.append(f"{self.name} (other)")
         features = {}
-        for place, name in enumerate(names):
-            features[name] = (places == place).astype(np.float32)
+        for place, category in enumerate(self.categories):
+            features[f"{self.name}={category}"] = (places == place).astype(np.float32)
+        if self.other:
+            features[f"{self.name} (other)"] = (places == len(self.categories)).astype(np.float32)
         if self.missing and self.indicator:
             features[f"{self.name} (missing)"] = absent.astype(np.float32)
         return features

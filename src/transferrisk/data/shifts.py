@@ -24,7 +24,8 @@ from torch import Generator, Tensor
 
 from ..errors import InputError
 from ..settings import Count, Settings, Share
-from .environments import EnvironmentSet, Splits, TestDomainValidation, TrainingDomainValidation
+from .environments import EnvironmentSet
+from .splits import Splits, TestDomainValidation, TrainingDomainValidation
 
 Kind = Literal["label-correlated", "label-uncorrelated", "combined"]
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torch import Generator
 
 from ..errors import InputError
-from .catalogue import DATA_SETS, Facts, Options, available, available_sources, load_data
-from .environments import SPLITS, EnvironmentSet, Splits
+from .catalogue import DATA_SETS, Options, available, available_sources, load_data
+from .environments import EnvironmentSet
+from .facts import Facts
 from .fetch import FileState, needed_facts, verify
+from .splits import SPLITS, Splits
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ DATES = (
 """Forms of dates in the names of environments"""
 
 PERCENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*%\s*")
+SURROGATE = re.compile("[\ud800-\udfff]")
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 
 KINDS = ("numeric", "boolean", "date", "text", "empty")
@@ -127,7 +128,7 @@ def _place(part: str) -> Any:
 def as_name(value: Any) -> str:
     """Name of a class or an environment: `as_text` without spaces around it."""
     name = as_text(as_text(value).strip())
-    if any("\ud800" <= character <= "\udfff" for character in name):
+    if SURROGATE.search(name):
         raise InputError(f"{name!r} is not a text that can be written as UTF-8: correct the file")
     return name
 

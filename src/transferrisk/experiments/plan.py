@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import get_algorithm, setting_names
-from ..data.catalogue import data_root
 from ..data.fetch import verify
+from ..data.roots import data_root
 from ..errors import InputError, choices
 from ..results.selection import HELD_OUT
 from ..settings import field_kinds

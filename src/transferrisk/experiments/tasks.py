@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from ..data.environments import VALIDATION
+from ..data.splits import VALIDATION
 from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
 from ..models.saved import DESCRIPTION, WEIGHTS
 from ..registry import Registry

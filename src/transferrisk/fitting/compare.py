@@ -34,7 +34,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from ..auditing.report import pool
 from ..data import EnvironmentSet
-from ..data.environments import VALIDATION, hold_out
+from ..data.splits import VALIDATION, hold_out
 from ..data.values import in_time
 from ..errors import InputError, listed
 from ..files import whole_file

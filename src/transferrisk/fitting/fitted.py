@@ -23,11 +23,12 @@ from ..auditing.shift import Shift, decompose_shift
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import set_name
 from ..data.checks import ask_about_columns, review_vectors
-from ..data.environments import concatenate, retyped
+from ..data.environments import concatenate
 from ..data.infer import Declared, infer_schema
 from ..data.schema import Form, Schema
 from ..data.sets.embeddings import find_columns
 from ..data.sets.tables import read_table
+from ..data.splits import retyped
 from ..errors import DataWarning, InputError, WeightsWarning, counted, listed, warn
 from ..files import existing_file
 from ..models import Classifier, OnFrozen, backbone_at_hand, build_model, features_of, is_registered

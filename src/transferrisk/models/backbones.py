@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from ..data.catalogue import data_root
+from ..data.roots import data_root
 from ..errors import InputError, cause_of
 from ..extras import require
 from .classifier import Featuriser, Normalise

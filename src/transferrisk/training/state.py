@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from ..algorithms import Algorithm, Batch, Logs, Setting
 from ..algorithms.base import HeldOut
 from ..data import BalancedSampler, EnvironmentSet, WholeSampler
-from ..data.environments import hold_out
+from ..data.splits import hold_out
 from ..errors import InputError, StepWarning, TransferRiskError, cause_of, full_memory, warn
 from ..models import Classifier, features_of
 from .averaging import Averaging, averaged_tensors, averaging_of, decode, encode

@@ -12,11 +12,13 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 from ...errors import InputError
-from ..catalogue import SKIP_BAD, DataSet, Facts, Options, data_root, register
+from ..catalogue import SKIP_BAD, DataSet, Options, register
 from ..containers import Entry, entries
-from ..environments import Splits, TestDomainValidation, TrainingDomainValidation, retyped
+from ..facts import Facts
 from ..image_set import SIZE, LabelledFile, image_set
 from ..images import is_image
+from ..roots import data_root
+from ..splits import Splits, TestDomainValidation, TrainingDomainValidation, retyped
 from .published import compare_counts, images_among, letters
 
 LABEL, ENVIRONMENT = "Blond_Hair", "Male"

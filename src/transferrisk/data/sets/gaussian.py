@@ -19,16 +19,10 @@ from torch import Generator, Tensor
 
 from ...errors import InputError
 from ...settings import NonNegative, Settings
-from ..catalogue import DataSet, Facts, Options, register
-from ..environments import (
-    VALIDATION,
-    EnvironmentSet,
-    Splits,
-    TestDomainValidation,
-    TrainingDomainValidation,
-    hold_out,
-    retyped,
-)
+from ..catalogue import DataSet, Options, register
+from ..environments import EnvironmentSet
+from ..facts import Facts
+from ..splits import VALIDATION, Splits, TestDomainValidation, TrainingDomainValidation, hold_out, retyped
 
 SAMPLES = 2000
 CLASSES = ("-1", "+1")

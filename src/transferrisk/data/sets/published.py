@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import DataWarning, InputError, warn
-from ..catalogue import SKIP_BAD, DataSet, Facts, Options, data_root, register
+from ..catalogue import SKIP_BAD, DataSet, Options, register
 from ..containers import ARCHIVES, Entry, entries, is_archive
 from ..environments import EnvironmentSet
+from ..facts import Facts
 from ..image_set import SIZE, LabelledFile, image_set
 from ..images import is_image
+from ..roots import data_root
 
 
 @dataclass(frozen=True)

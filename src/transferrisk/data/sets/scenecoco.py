@@ -35,12 +35,14 @@ from torch import Generator, Tensor
 
 from ...errors import DataWarning, InputError, warn
 from ...extras import require
-from ..catalogue import SKIP_BAD, VARIABLE, DataSet, Facts, Options, RemoteFile, data_root, register
+from ..catalogue import SKIP_BAD, DataSet, Options, register
 from ..checks import refuse_or_skip
 from ..containers import Entry, contents, entries
-from ..environments import Splits
+from ..facts import Facts, RemoteFile
 from ..images import decode, is_image
+from ..roots import VARIABLE, data_root
 from ..shifts import Shift, build_splits, split_sizes
+from ..splits import Splits
 
 SCENES_ARCHIVE = "train_256_places365standard.tar"
 

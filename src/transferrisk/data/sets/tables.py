@@ -137,7 +137,7 @@ def review_table(table: Table, schema: Schema | None = None) -> EnvironmentSet:
             names = listed(f"{name!r} ({why})" for name, why in found.items())
             warn(f"{table.file}: {what}: {names}", DataWarning)
     ask_about_columns(table)
-    data = table.data if schema is table.schema else table.encode(schema)
+    data = table.data if schema == table.schema else table.encode(schema)
     return review_vectors(data, table.file, table.positions)
 
 

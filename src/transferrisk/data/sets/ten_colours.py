@@ -30,10 +30,12 @@ import torch
 from torch import Generator, Tensor
 
 from ...errors import InputError
-from ..catalogue import VARIABLE, DataSet, Facts, Options, RemoteFile, data_root, register
+from ..catalogue import DataSet, Options, register
 from ..containers import unreadable
-from ..environments import Splits
+from ..facts import Facts, RemoteFile
+from ..roots import VARIABLE, data_root
 from ..shifts import Shift, build_splits
+from ..splits import Splits
 
 COLOURS = torch.tensor(
     [

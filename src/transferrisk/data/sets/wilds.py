@@ -17,19 +17,14 @@ from torch import Tensor
 
 from ...errors import InputError, choices
 from ...extras import require
-from ..catalogue import DataSet, Facts, Options, data_root, register
+from ..catalogue import DataSet, Options, register
 from ..checks import review
-from ..environments import (
-    VALIDATION,
-    EnvironmentSet,
-    Splits,
-    TestDomainValidation,
-    TrainingDomainValidation,
-    hold_out,
-    retyped,
-)
+from ..environments import EnvironmentSet
+from ..facts import Facts
 from ..image_set import SIZE
 from ..images import as_rgb
+from ..roots import data_root
+from ..splits import VALIDATION, Splits, TestDomainValidation, TrainingDomainValidation, hold_out, retyped
 
 DOMAINS = {"camelyon17": "hospital", "iwildcam": "location", "fmow": "year", "rxrx1": "experiment"}
 
