@@ -36,7 +36,7 @@ class DivergedError(TransferRiskError, ArithmeticError):
 
 
 class DataWarning(UserWarning):
-    """Data that can be used, and that holds something its owner may want to know."""
+    """The data can be used, and something about it should be known to its owner."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -44,19 +44,19 @@ class ConvergenceWarning(UserWarning):
 
 
 class StepWarning(UserWarning):
-    """Training goes on, slower than it could."""
+    """Training goes on more slowly than it could."""
 
 
 class PluginWarning(UserWarning):
-    """Something that an installed package adds is not used; all else works."""
+    """An addition of an installed package is not used; everything else works."""
 
 
 class WeightsWarning(UserWarning):
-    """The usual weights cannot be had; the message says which network was taken instead."""
+    """The usual weights are not available; the message names the network that was taken instead."""
 
 
 class LeftoverWarning(UserWarning):
-    """What a killed process had left unfinished was removed."""
+    """Unfinished output of a killed process was removed."""
 
 
 class LabelWarning(UserWarning):
@@ -64,7 +64,7 @@ class LabelWarning(UserWarning):
 
 
 class EnvironmentWarning(UserWarning):
-    """There are too few environments for what was asked; the message says what was done instead."""
+    """There are too few environments for a request; the message says what was done instead."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -101,11 +101,13 @@ def cause_of(error: BaseException) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """Return the text on one line; what steers a terminal, is invisible or cannot be encoded is escaped, as \\x1b.
+    """Return the text on one line; characters that cannot be printed, such as those that steer a terminal, are escaped.
 
-    From a text of more than `most` characters the middle is left out, since a message ends with the way out.
+    The middle of a text of more than `most` characters is left out, since a message ends with the way out.
     """
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     return line if most is None or len(line) <= most else f"{line[: most // 2]} … {line[3 - most + most // 2 :]}"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def require(module: str, extra: str | None = None) -> ModuleType:
-    """Import a module of an optional package, such as require("pycocotools.mask", "coco").
+    """Import and return a module of an optional package, such as require("pycocotools.mask", "coco").
 
     Where it is missing, the error names the extra to install, or the package itself if it belongs to no extra.
     """

@@ -98,9 +98,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a temporary folder in `parent`, for this user alone, which goes with the block.
+    """Yield a temporary folder in `parent`, for this user alone, which is removed at the end of the block.
 
-    Those that killed processes left under this name go as well.
+    Folders that killed processes left under this name are removed as well.
     """
     folder = _hidden_name(parent, name)
     folder.mkdir(mode=0o700)
@@ -111,7 +111,7 @@ def hidden_folder(parent: Path, name: str) -> Iterator[Path]:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two files or folders of one disk swap their names in one step; False where the system cannot do that."""
+    """Swap the names of two files or folders of one disk in one step; return False where the system cannot do that."""
     if sys.platform != "linux":
         return False
     try:
@@ -123,15 +123,15 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def _hidden_name(parent: Path, name: str) -> Path:
-    """A new temporary name of this process; what killed processes left under such names is removed."""
+    """Return a new temporary name of this process, and remove the leftovers of killed processes under such names."""
     hidden = f".{os.fsencode(name)[:100].decode(errors='ignore')}.{_OWNER}"
     remove_abandoned(parent.glob(f"{glob.escape(hidden)}*"))
     process = os.getpid()
-    return parent / f"{hidden}{process}-{_begun(process)}.{secrets.token_hex(4)}"
+    return parent / f"{hidden}{process}-{_start_of(process)}.{secrets.token_hex(4)}"
 
 
-def _begun(process: int) -> str:
-    """When a process began, in the system's ticks, since its number may be used again; "" where that is not known."""
+def _start_of(process: int) -> str:
+    """Return when a process began, in the system's ticks, since its number may be used again; "" if it is not known."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -139,13 +139,13 @@ def _begun(process: int) -> str:
 
 
 def remove_abandoned(hidden: Iterable[Path]) -> None:
-    """Remove those of the temporary files and folders whose process, on this machine, no longer runs; and say so."""
+    """Remove the temporary files and folders whose process, on this machine, no longer runs, with a warning."""
     removed = []
     for path in hidden:
         process, _, begun = path.name.rpartition(f".{_OWNER}")[2].partition(".")[0].partition("-")
         if f".{_OWNER}" not in path.name or not process.isdecimal() or _is_running(int(process), begun):
             continue
-        with suppress(OSError):  # one that cannot be removed is in nobody's way
+        with suppress(OSError):  # a leftover that cannot be removed does no harm
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -165,7 +165,7 @@ def _is_running(process: int, begun: str) -> bool:
         return False
     except (OSError, OverflowError):
         pass  # it runs, and belongs to somebody else
-    return _begun(process) in ("", begun)
+    return _start_of(process) in ("", begun)
 
 
 def check_target(path: Path) -> None:

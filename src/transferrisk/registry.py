@@ -43,12 +43,13 @@ OWN: dict[str, tuple[EntryPoint, ...]] = {
 
 
 class Registry(Generic[T]):
-    """
-    noun   what messages call one of them, such as "algorithm"
+    """Things of one kind by name.
+
+    noun   the word for one of them in messages, such as "algorithm"
     group  group of the entry points in which packages add more; the name of an entry point is the name of the thing
     check  (name, value) -> the value to keep under the name; raises InputError if it is not of the kind
     fill   module that registers the built-in ones; imported before the first look-up
-    also   says whether a name is taken without being registered
+    also   tells whether a name is taken without being registered
     """
 
     def __init__(

@@ -106,7 +106,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
     A table becomes a dataclass where `kind` is one, with fields of the types that its annotations ask for.
     """
-    base, inner, limits = _taken_apart(kind)
+    base, inner, limits = _type_and_limits(kind)
     if value is None and types.NoneType in inner and base in (Union, types.UnionType):
         return None
     unfit = UnfitError(name, value, kind)
@@ -159,8 +159,10 @@ def convert(name: str, value: Any, kind: Any) -> Any:
             found[convert(f"a key of {name}", key, of_keys)] = convert(f"{name}.{key}", item, of_values)
     elif isinstance(base, type) and is_dataclass(base) and isinstance(value, Mapping):
         with checked_fields(base, value, name):
-            of_fields = field_kinds(base)
-            found = base(**{key: convert(key, item, of_fields[key]) for key, item in value.items()})
+            if not issubclass(base, Settings):  # which convert their own fields
+                of_fields = field_kinds(base)
+                value = {key: convert(key, item, of_fields[key]) for key, item in value.items()}
+            found = base(**value)
     elif base is not Any and isinstance(base, type) and not isinstance(value, base):
         raise unfit
     for limit in limits:
@@ -170,8 +172,8 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
 
 @cache
-def _taken_apart(kind: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """The type of an annotation, what that holds, and limits."""
+def _type_and_limits(kind: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+    """Return the type of an annotation, the types of its items or its choices, and its limits."""
     bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     return get_origin(bare) or bare, get_args(bare), tuple(limits)
 

@@ -296,7 +296,7 @@ def test_paint():
 
 
 def test_every_sample_needs_a_label():
-    with pytest.raises(InputError, match="3 inputs, 2 labels and 3 environments"):
+    with pytest.raises(InputError, match="inputs, labels and environments must be as many, got 3, 2 and 3"):
         EnvironmentSet(torch.zeros(3, 1), torch.zeros(2), torch.zeros(3), ("a",), ("x",))
 
 

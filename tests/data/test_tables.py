@@ -313,7 +313,7 @@ def test_labels_that_name_no_classes(tmp_path):
     assert len(load_data(f"table:{path}", ASKED).class_names) == 50  # not so many
     table = pa.table({"x": [1, 2], "y": [[1], [2]], "site": ["a", "b"]})
     pq.write_table(table, tmp_path / "lists.parquet")
-    assert "label 'y' holds list values" in refused(tmp_path / "lists.parquet")
+    assert "label 'y' must hold texts or numbers, got list values" in refused(tmp_path / "lists.parquet")
 
 
 def test_bad_rows_are_left_out_if_asked(tmp_path):

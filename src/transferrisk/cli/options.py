@@ -24,12 +24,12 @@ machine_option = partial(typer.Option, rich_help_panel=MACHINE)
 
 @dataclass(frozen=True)
 class JsonTarget:
-    """Where --json goes: to a file, or to standard output (None)."""
+    """Target of --json: a file, or standard output (None)."""
 
     path: Path | None
 
     def write(self, value: Any) -> bool:
-        """Write the value; True where that is standard output, which nothing else may be printed to then."""
+        """Write the value; return True if it went to standard output, where nothing else may then be printed."""
         from ..files import standard_output, write_atomically
         from ..settings import dumps
 
@@ -70,8 +70,10 @@ DataRoot = Annotated[
     typer.Option("--data-root", help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder."),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="INT", help="Random seed.")]
-Device = Annotated[str, machine_option(help="auto, cpu, cuda or cuda:1.")]
-Precision = Annotated[str | None, machine_option(help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")]
+Device = Annotated[str, machine_option(help="Device: auto, cpu, cuda or cuda:1.")]
+Precision = Annotated[
+    str | None, machine_option(help="Precision: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Label = Annotated[str | None, column_option(help="Column or array with the labels.")]
@@ -88,12 +90,14 @@ Drop = Annotated[
 ]
 Schema = Annotated[
     Path | None,
-    column_option(metavar="FILE", help="What a table's columns are: the schema.json of a model, edited or as it is."),
+    column_option(
+        metavar="FILE", help="JSON file that declares a table's columns, such as the schema.json of a model."
+    ),
 ]
 MissingIndicators = Annotated[
     str,
     column_option(
-        help="Features that say where a table's values are missing: always, never, or auto, where they help in "
+        help="Whether features say where a table's values are missing: always, never, or auto, if they help in "
         "held-out environments."
     ),
 ]
@@ -103,13 +107,16 @@ Lazy = Annotated[bool, image_option("--lazy", help="Decode images when they are 
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out rows and images that cannot be used, and list them.")
 ]
-ShiftKind = Annotated[str | None, synthetic_option("--shift", help="label-correlated, label-uncorrelated or combined.")]
+ShiftKind = Annotated[
+    str | None,
+    synthetic_option("--shift", help="Shift between environments: label-correlated, label-uncorrelated or combined."),
+]
 Biases = Annotated[str | None, synthetic_option(help="Bias degree of each training environment, such as 1.0,0.9.")]
 Oracle = Annotated[bool, synthetic_option("--oracle", help="Train on data like the test environment's.")]
 
 
 def parse_biases(text: str) -> tuple[float, ...]:
-    """The shares of --biases, such as 1.0,0.9."""
+    """Return the bias degrees in a text such as 1.0,0.9."""
     try:
         return tuple(map(float, text.split(",")))
     except ValueError:

@@ -66,14 +66,14 @@ class Options(Settings):
     categorical
         Columns of a table to take as categories: names, or one text in which commas separate them.
     numeric
-        Columns of a table to take as numbers, likewise.
+        Columns of a table to take as numbers, in the same form.
     drop
-        Columns of a table to leave out, likewise.
+        Columns of a table to leave out, in the same form.
     schema
-        File of JSON that says what a table's columns are, see `data.schema`; the three above go before it.
+        File of JSON that declares a table's columns, see `data.infer`; the three options above win over it.
     missing_indicators
-        Whether features say where a table's values are missing: "always", "never", or "auto", where that helps a linear
-        model in held-out environments; where nothing is fitted, "auto" keeps them.
+        Whether features say where a table's values are missing: "always", "never", or "auto", if that helps a linear
+        model in held-out environments. Where nothing is fitted, "auto" keeps them.
     device
         Device on which a synthetic set is built.
     progress
@@ -138,18 +138,18 @@ class DataSet:
     takes
         The options it takes, beyond those of every set.
     shift
-        Default shift of a synthetic set.
+        Default shift, of a synthetic set.
     locate
         Data root -> place of the set in it, or None; for sets that are got by hand.
     argument
         Placeholder for the argument after the colon, in capitals, as "[...]" if it may be left out; None: the name
         takes no argument.
     check
-        Raises, or warns with `skip_bad`, if something is missing; cheap, since it reads no image.
+        Function of the options that raises, or warns with `skip_bad`, if something is missing; it reads no image.
     sources
-        Facts of everything it may be built from.
+        Facts about the sources that it may be built from.
     needs
-        Argument -> those of the sources that it then needs. Default: all.
+        Argument -> the sources that it needs. Default: all.
 
     Examples
     --------
@@ -185,7 +185,7 @@ class DataSet:
         return self.argument is not None and self.argument.startswith("[")
 
     def sources_of(self, argument: str = "") -> tuple[Facts, ...]:
-        """Facts of the sources that the set with this argument is built from."""
+        """Return facts of the sources that the set with this argument is built from."""
         return self.sources if self.needs is None else self.needs(argument)
 
 
@@ -253,12 +253,12 @@ def available() -> dict[str, DataSet]:
 
 
 def available_sources() -> dict[str, Facts]:
-    """Everything that sets are built from, by name: sources can be fetched, but have no environments themselves."""
+    """Return the sources of data sets by name: they can be fetched, but have no environments themselves."""
     return {facts.name: facts for _, data_set in DATA_SETS.items() for facts in data_set.sources}
 
 
 def find_set(name: str) -> tuple[DataSet, str]:
-    """The set of a name, and the argument after the colon ("" where there is none)."""
+    """Return the set of a name, and the argument after the colon, "" if there is none."""
     base, colon, argument = name.partition(":")
     data_set = DATA_SETS.find(base)
     if data_set is None and base in available_sources():
@@ -274,7 +274,7 @@ def find_set(name: str) -> tuple[DataSet, str]:
 
 
 def set_name(given: str, options: Options) -> str:
-    """The data set that is meant: a file or a folder is taken by its kind, another word must be the name of a set."""
+    """Return the name of the data set in `given`: the path of a file or folder, or the name of a set."""
     from .containers import is_archive
     from .sets.embeddings import has_lists
 
@@ -305,9 +305,9 @@ def load_data(name: str, options: Options | None = None) -> EnvironmentSet | Spl
     Parameters
     ----------
     name
-        As in `trm data list`, with its argument after a colon.
+        Name in `trm data list`, with its argument after a colon.
     options
-        None: the defaults.
+        Options of the data set. Default: each at its default.
 
     Returns
     -------
@@ -332,11 +332,11 @@ def load_splits(name: str, options: Options | None = None, test_environment: str
     Parameters
     ----------
     name
-        As in `trm data list`, with its argument after a colon.
+        Name in `trm data list`, with its argument after a colon.
     options
-        None: the defaults.
+        Options of the data set. Default: each at its default.
     test_environment
-        For sets without one of their own.
+        Environment to test on, for sets without one of their own.
 
     Returns
     -------

@@ -35,14 +35,14 @@ MOST_LINES = 3  # warnings about such codes; for more columns they share one
 
 
 def require_name(name: str, names: Sequence[str], where: Path | str, noun: str, option: str) -> str:
-    """`name`, if it is among the names of a file's columns or arrays; `option` is the option that names another."""
+    """Return `name` if a file has such a column or array; the error names the option that chooses another."""
     if name in names:
         return name
     raise InputError(f"{where} has no {noun} {name!r}{choices(name, names)} with --{option}")
 
 
 def refuse_or_skip(bad: Sequence[str], total: int, noun: str, where: Path | str, skip_bad: bool) -> None:
-    """Report bad ones among `total` samples, each described as "which (why)".
+    """Report bad samples, of `total` in all, each described as "which (why)".
 
     This is an error that names the first; with `skip_bad` a warning that lists ten, unless nothing would be left.
     """
@@ -74,7 +74,7 @@ def usable_rows(problems: Mapping[str, Mask], where: Path | str, skip_bad: bool)
 
 
 def review(data: S, where: Path | str = "the data") -> S:
-    """The set itself, if two environments and two classes have samples; warns if an environment lacks a class."""
+    """Return the set if two environments and two classes have samples; warn if an environment lacks a class."""
     counts = data.group_counts().cpu().numpy()
     seen = list(compress(data.environment_names, counts.sum(1)))
     if len(seen) < 2:
@@ -94,7 +94,7 @@ def review(data: S, where: Path | str = "the data") -> S:
 
 
 def review_vectors(data: S, where: Path | str, rows: NDArray[np.int64] | None = None) -> S:
-    """`review`, and a warning if environments share samples. `rows` are the samples' positions in the file."""
+    """Review a set of vectors, and warn if environments share samples; `rows` are their positions in the file."""
     review(data, where)
     shared = twins(data.inputs[:], data.labels, data.environments)
     if len(shared):

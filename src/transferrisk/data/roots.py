@@ -13,14 +13,14 @@ CACHE_VARIABLE = "TRANSFERRISK_CACHE"
 
 
 def data_root(given: Path | str | None = None) -> Path:
-    """The folder of the data sets: `--data-root`, else $TRANSFERRISK_DATA, else the platform's cache folder."""
+    """Return the folder of the data sets: `given`, else $TRANSFERRISK_DATA, else the platform's cache folder."""
     if given is not None:
         return expand_home(given)
     return _from_environment(VARIABLE) or _platform_folder()
 
 
 def cache_root() -> Path:
-    """The folder of caches, since a data root may be read-only: $TRANSFERRISK_CACHE, else the platform's folder."""
+    """Return the folder of caches, $TRANSFERRISK_CACHE or the platform's: a data root may be read-only."""
     return _from_environment(CACHE_VARIABLE) or _platform_folder()
 
 

@@ -38,7 +38,7 @@ class TrainingDomainValidation(EnvironmentSet):
 
 
 class TestDomainValidation(EnvironmentSet):
-    """Held-out samples distributed like the test environment: to be used only where a result says so.
+    """Held-out samples distributed like the test environment, which a result must name if it uses them.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class TestDomainValidation(EnvironmentSet):
     'TestDomainValidation'
     """
 
-    __test__ = False  # not a test, whatever pytest makes of the name
+    __test__ = False  # not a test, in spite of its name
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,13 @@ class Splits:
     Attributes
     ----------
     train
-        To train on.
+        Samples to train on.
     training_domain
         Validation data distributed like the training environments.
     test_domain
         Validation data distributed like the test environment.
     test
-        To report on.
+        Samples to report on.
 
     Examples
     --------
@@ -94,12 +94,12 @@ SPLITS = {
 
 
 def retyped(data: EnvironmentSet, kind: type[S]) -> S:
-    """The same samples as a set of another kind."""
+    """Return the same samples as a set of another type."""
     return kind(**{field.name: getattr(data, field.name) for field in fields(data)})
 
 
 def hold_out(data: EnvironmentSet, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Positions of the kept and of the held-out samples: `share` of each environment, at least one sample of it.
+    """Return the positions of the kept samples and of the held-out ones: `share` of each environment, at least one.
 
     Samples with one source stay on one side. The draw depends on the seed alone, environment after environment.
     """
@@ -112,7 +112,8 @@ def hold_out(data: EnvironmentSet, share: float, seed: int) -> tuple[Tensor, Ten
         distinct, which = sources[members].unique(return_inverse=True)
         if len(distinct) < 2:
             raise InputError(
-                f"environment {name!r} has {len(distinct)} different samples: two or more are needed to hold some out"
+                f"environment {name!r} must have two different samples or more to hold some out, got {len(distinct)}: "
+                "give more, or leave it out"
             )
         count = min(max(round(share * len(distinct)), 1), len(distinct) - 1)
         chosen = torch.zeros(len(distinct), dtype=torch.bool)
@@ -129,9 +130,9 @@ def leave_out(data: EnvironmentSet, test_environment: str, seed: int, validation
     data
         All environments.
     test_environment
-        Its name.
+        Name of the environment to test on.
     seed
-        Of the draw of validation data.
+        Random seed of the draw of validation data.
     validation
         Share of each environment that is held out for validation.
 

@@ -1,4 +1,4 @@
-"""Values of a column: cells of any type as numbers, dates or texts, and numbers brought to mean 0 and deviation 1.
+"""Cells of a column, of any type, as numbers, dates or texts; and numbers brought to mean 0 and deviation 1.
 
 Rows in messages are counted from 1.
 """
@@ -29,16 +29,16 @@ Features = NDArray[np.float32]
 Codes = NDArray[np.int64]
 Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
 
-_CHUNK = 1 << 20  # numbers looked at at once
+_CHUNK = 1 << 20  # most numbers that are worked on at once
 _SMALLEST = 1e-290  # deviation that can be divided by without losing digits
 
-MANY = 50  # values of a column; with more, it may be something else than it seems
+MANY = 50  # different values; a column with more may not hold categories
 
 DATES = (
     *("ISO8601", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y"),
     *("%m/%Y", "%b %Y", "%B %Y", "%d %b %Y", "%d %B %Y", "%B %d, %Y"),
 )
-"""Forms of dates in the names of environments"""
+"""Forms of dates in the names of environments."""
 
 PERCENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*%\s*")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -53,7 +53,7 @@ _KIND_OF = {  # pandas' name of a type -> its kind
 
 
 def kind_of(series: pd.Series) -> str:
-    """One of `KINDS`; for other types, their name in pandas."""
+    """Return the kind of a column, one of `KINDS`; for other types, their name in pandas."""
     import pandas as pd
 
     inferred = str(pd.api.types.infer_dtype(series, skipna=True))
@@ -63,7 +63,7 @@ def kind_of(series: pd.Series) -> str:
 
 
 def as_text(value: Any) -> str:
-    """One value, written the same way whatever type it was read as: 1, 1.0, "1" and "1.0" are "1"; "01" stays so."""
+    """Return a value as text, the same for every type it may have: 1, 1.0, "1" and "1.0" are "1"; "01" stays so."""
     import pandas as pd
 
     if isinstance(value, pd.Timestamp) and (value.tzinfo is None or not dt.MINYEAR <= value.year <= dt.MAXYEAR):
@@ -95,13 +95,13 @@ def is_number(text: str) -> bool:
 
 
 def in_order(texts: Iterable[str]) -> list[str]:
-    """Sorted: by value where all are numbers, else as texts."""
+    """Sort texts: by value if all are numbers, else by their characters."""
     texts = sorted(texts)
     return sorted(texts, key=float) if all(map(is_number, texts)) else texts
 
 
 def in_time(texts: Iterable[str]) -> list[str]:
-    """Natural order: numbers by value, dates by time, other texts with the numbers in them by value."""
+    """Sort texts in natural order: numbers by value, dates by time, other texts with the numbers in them by value."""
     import pandas as pd
 
     texts = in_order(texts)
@@ -115,18 +115,18 @@ def in_time(texts: Iterable[str]) -> list[str]:
                 orders.append([texts[i] for i in np.argsort(dates.to_numpy(), kind="stable")])
     if any(order != orders[0] for order in orders):
         raise InputError(f"dates must have one reading, got {texts[0]!r}: write them as year-month-day")
-    by_numbers = sorted(texts, key=lambda text: list(map(_place, re.split(r"(\d+)", text))))
+    by_numbers = sorted(texts, key=lambda text: list(map(_natural_key, re.split(r"(\d+)", text))))
     return orders[0] if orders else by_numbers
 
 
-def _place(part: str) -> Any:
-    """What sorts digits by the number they write, however many, and other texts as they are."""
+def _natural_key(part: str) -> Any:
+    """Return a key that sorts digits by their number, however many they are, and other texts as they are."""
     digits = part.lstrip("0")
     return (len(digits), digits) if part.isdecimal() else part
 
 
 def as_name(value: Any) -> str:
-    """Name of a class or an environment: `as_text` without spaces around it."""
+    """Return the name of a class or an environment: `as_text` without spaces around it."""
     name = as_text(as_text(value).strip())
     if SURROGATE.search(name):
         raise InputError(f"{name!r} is not a text that can be written as UTF-8: correct the file")
@@ -152,7 +152,7 @@ def as_codes(
 
 
 def as_numbers(series: pd.Series, name: str) -> Floats:
-    """Values (n,), NaN where they are missing; durations in days, true as 1, and "12%" as 12 where all are percents."""
+    """Return numbers (n,), NaN where missing: durations in days, true as 1, and "12%" as 12 if all are percents."""
     import pandas as pd
 
     kind = kind_of(series)
@@ -185,7 +185,7 @@ def as_numbers(series: pd.Series, name: str) -> Floats:
 
 
 def _as_float(value: Any) -> float:
-    """The value as a float: NaN if it is missing or not a number, infinite if it is too large."""
+    """Return a value as a float: NaN if it is missing or not a number, infinite if it is too large."""
     try:
         return float(value)
     except OverflowError:
@@ -195,7 +195,7 @@ def _as_float(value: Any) -> float:
 
 
 def as_truth(series: pd.Series, name: str) -> Floats:
-    """1 for true, 0 for false (n,), NaN where it is missing."""
+    """Return 1 for true and 0 for false (n,), NaN where a value is missing."""
     if kind_of(series) not in KINDS:
         raise _unexpected(series, ~is_blank(series), name, "true or false")
     meaning = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
@@ -207,7 +207,7 @@ def as_truth(series: pd.Series, name: str) -> Floats:
 
 
 def as_days(series: pd.Series, name: str) -> Floats:
-    """Days (n,) since 1970 began in Greenwich, NaN where they are missing. Texts are ISO 8601."""
+    """Return days (n,) since 1970 began in Greenwich, NaN where they are missing; texts are ISO 8601."""
     import pandas as pd
 
     kind = kind_of(series)
@@ -229,7 +229,7 @@ def as_days(series: pd.Series, name: str) -> Floats:
 
 
 def is_blank(series: pd.Series) -> NDArray[np.bool_]:
-    """Mask (n,) of missing values and texts of spaces."""
+    """Return the mask (n,) of missing values and texts of spaces."""
     missing = np.array(series.isna(), dtype=bool)
     if kind_of(series) in ("text", "bytes"):
         codes, _ = as_codes(series)
@@ -245,9 +245,11 @@ def _unexpected(series: pd.Series, wrong: NDArray[np.bool_], name: str, wanted: 
 
 
 def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tuple[Codes, tuple[str, ...]]:
-    """`as_codes` of labels or environments; refused if they look like measurements or identifiers."""
+    """Return `as_codes` of labels or environments; refuse measurements and identifiers."""
     if kind_of(values) not in (*KINDS, "bytes"):
-        raise InputError(f"{where}: {noun} {name!r} holds {kind_of(values)} values: texts or whole numbers are needed")
+        raise InputError(
+            f"{where}: {noun} {name!r} must hold texts or numbers, got {kind_of(values)} values: name another"
+        )
     codes, names = as_codes(values, as_name, ordered=True)
     if len(names) > MANY:
         fractions = sum(is_number(text) and float(text) % 1 != 0 for text in names)
@@ -270,7 +272,7 @@ def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tu
 def moments(
     rows: NDArray[np.floating[Any]], weights: NDArray[np.floating[Any]] | None = None, rounding: int = 10
 ) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of every column of rows (n, d), each (d,); a constant one has deviation 0.
+    """Return mean and standard deviation of every column of rows (n, d), each (d,); 0 for a constant column.
 
     A column is constant if it varies by at most `rounding` epsilons of its type, as computed numbers may. Columns are
     divided by their largest number first, so that no square overflows, and rows are taken in chunks, so that there is
@@ -295,14 +297,14 @@ def moments(
 
 
 def standardised(values: Numbers, mean: Any, scale: Any) -> Numbers:
-    """(x - mean) / scale in float64; a quarter of each is taken, so that the difference of large numbers is finite."""
+    """Return (x - mean) / scale in float64, from a quarter of each, so that differences of large numbers are finite."""
     result: Numbers = (values / 4 - mean / 4) / (scale / 4)
     return result
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Statistics of a column of numbers, with its missing values filled in."""
+    """Statistics of a column of numbers whose missing values are filled in."""
 
     median: float
     mean: float
@@ -312,14 +314,14 @@ class Scaling:
 
     @classmethod
     def of(cls, values: Floats) -> Self:
-        """Statistics of (n,) with NaN for missing values. Cells are as they were written: any difference counts."""
+        """Return the statistics of values (n,), NaN where missing; any difference counts, since they are as written."""
         median = float(np.nanmedian(values / 2) * 2)  # of halves, so that it does not overflow
         filled = np.where(np.isnan(values), median, values)
         mean, scale = moments(filled[:, None], rounding=0)
         return cls(median, mean.item(), scale.item(), float(filled.min()), float(filled.max()))
 
     def apply(self, values: Floats, name: str) -> Features:
-        """(x - mean) / scale, (n,)."""
+        """Return (x - mean) / scale, (n,)."""
         with np.errstate(over="ignore"):
             scaled = standardised(values, self.mean, self.scale).astype(np.float32)
         wrong = ~np.isfinite(scaled)
@@ -332,7 +334,7 @@ class Scaling:
 
 
 class Standardise(nn.Module):
-    """(x - mean) / scale by column, (n, d), in float64 and then in `dtype`; a column of scale 0 becomes 0.
+    """Bring columns of (n, d) to mean 0 and deviation 1, in float64 and then in `dtype`; one of scale 0 becomes 0.
 
     Columns of a table may be large and vary little: after a subtraction in float32, only rounding would be left.
     """
@@ -353,7 +355,7 @@ class Standardise(nn.Module):
         weights: NDArray[np.floating[Any]] | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Self:
-        """The module for the moments of rows (n, d)."""
+        """Return the module for the moments of rows (n, d)."""
         mean, scale = map(torch.from_numpy, moments(rows, weights))
         return cls(mean, scale, dtype)
 
