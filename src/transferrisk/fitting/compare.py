@@ -529,27 +529,23 @@ class Choice:
 
 
 def choose(comparison: Comparison) -> Choice:
-    """Choose the simplest candidate within one standard error of the best, in the mean and in the worst environment.
+    """Choose the simplest candidate that is as good as the best in loss and in accuracy.
 
-    Of those as simple, such as all networks, it is the one with the lowest loss. A simpler candidate is not taken where
-    that costs half a point of mean accuracy or more; nor is the best one, where it is so far below the most accurate
-    and another that is not has no more loss than its standard error allows. Where no environment could be held out, the
-    choice goes by rows that were, and says that nothing is known about new environments.
+    1. Candidates within one standard error of the lowest loss, in the mean and in the worst environment.
+    2. Of these, the ones whose mean accuracy is within half a point of the highest among them.
+    3. Of these, the simplest; of those as simple, such as all networks, the one with the lowest loss.
+
+    Where no environment could be held out, the choice goes by rows that were, and says that nothing is known about new
+    environments.
     """
     found, what = comparison.summary, METRICS[comparison.metric]
     where = "in environments later than those trained on" if comparison.order else "in environments not trained on"
     if comparison.held == "rows":
         where = "on held-out rows"
-    lowest = best = found["loss"].idxmin()
-    accurate = found["mean"] >= found["mean"].max() - WORTH
-    if not accurate[best]:
-        other = found["loss"][accurate].idxmin()
-        if found["gap"][other] <= found["gap_error"][other]:
-            best = other
-        else:
-            accurate = found["mean"] >= found["mean"][best] - WORTH
+    lowest = found["loss"].idxmin()
     near = (found["gap"] <= found["gap_error"].clip(NEAR)) & (found["worst_gap"] <= found["worst_error"].clip(NEAR))
-    near[best] = True
+    near[lowest] = True
+    accurate = found["mean"] >= found["mean"][near].max() - WORTH
     order = sorted(found.index[near & accurate], key=lambda name: (simplicity(name), found["loss"][name]))
     taken = order[0]
     reached = f"mean {what} of {found['loss'][taken]:.3f} {where}"
@@ -563,10 +559,8 @@ def choose(comparison: Comparison) -> Choice:
         gap, error = found.loc[taken, ["gap", "gap_error"]]
         apart = f"a difference of {gap:.3f} with a standard error of {error:.3f}" if gap > NEAR else "hardly less"
         why = f"{reached}; {named(lowest)} has {found['loss'][lowest]:.3f}, {apart}, "
-        points = 100 * (found["mean"].max() - found["mean"][lowest])
-        why += (
-            "so the simpler one is taken" if best == lowest else f"but an accuracy {points:.1f} points below the best"
-        )
+        points = 100 * (found["mean"][taken] - found["mean"][lowest])
+        why += "so the simpler one is taken" if accurate[lowest] else f"but an accuracy {points:.1f} points lower"
     if comparison.held == "rows":
         why += (
             "; with so few environments none could be held out, so nothing here says how the model does in a new one: "
