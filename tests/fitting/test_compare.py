@@ -73,7 +73,7 @@ def test_what_costs_accuracy_is_not_taken_where_another_is_as_good():
     surely.summary.loc["linear", "mean"] += 0.006
     assert choose(surely).algorithm == "boosting"
     third = of_losses(linear=rows(0.5, 0.6, 0.5), boosting=rows(0.4, 0.5, 0.4), trm=rows(0.4, 0.5, 0.4, seed=1))
-    third.summary.loc[["linear", "trm"], "mean"] += 0.02, 0.006
+    third.summary.loc[["linear", "trm"], "mean"] += np.array([0.02, 0.006])
     assert choose(third).algorithm == "trm"  # though a candidate that is far behind in loss is more accurate still
 
 
