@@ -12,8 +12,9 @@ from transferrisk.algorithms import create
 from transferrisk.data import Options, load_splits
 from transferrisk.models import build_model
 from transferrisk.training import Engine, TrainConfig, setting_of
+from transferrisk.training.captured import make_step
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import make_step, start_state
+from transferrisk.training.state import start_state
 
 
 def take_steps(settings: dict, devices: int) -> tuple[int, dict]:

@@ -11,8 +11,8 @@ from small import small_run
 
 from transferrisk.algorithms import Algorithm
 from transferrisk.errors import InputError, StepWarning
+from transferrisk.training.captured import CapturedStep
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import CapturedStep
 
 
 class Recording:
@@ -32,7 +32,7 @@ class Recording:
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
-        monkeypatch.setattr("transferrisk.training.state.aside", lambda stream: nullcontext())
+        monkeypatch.setattr("transferrisk.training.captured.aside", lambda stream: nullcontext())
 
     @contextmanager
     def record(self, graph, stream):

@@ -14,8 +14,8 @@ from transferrisk.data import EnvironmentSet
 from transferrisk.errors import StepWarning
 from transferrisk.models import build_model
 from transferrisk.training import Engine, RunFolder, TrainConfig, Watch, load_checkpoint
+from transferrisk.training.captured import CapturedStep, make_step
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import CapturedStep, make_step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fabric")]
 

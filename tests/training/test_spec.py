@@ -22,7 +22,7 @@ from transferrisk.models.saved import read_tensors
 from transferrisk.settings import as_json, dumps
 from transferrisk.training import RunFolder, TrainConfig, TrainSpec, Watch, run_spec
 from transferrisk.training.feed import SAMPLED, content_digests
-from transferrisk.training.spec import balanced_draw, few_samples, finetuning
+from transferrisk.training.finetune import balanced_draw, few_samples, finetuning
 
 SHORT = {"epochs": 1, "evaluations": 1}
 

@@ -31,10 +31,10 @@ from transferrisk.training import (
     setting_of,
     train,
 )
+from transferrisk.training.captured import make_step
 from transferrisk.training.engine import rounded_products
 from transferrisk.training.evaluate import alternate_sources
 from transferrisk.training.feed import Feed
-from transferrisk.training.state import make_step
 
 # ---- the loop
 

@@ -25,7 +25,8 @@ from ..data import EnvironmentSet
 from ..errors import InputError, choices
 from ..models import Classifier, available, build_model, features_of
 from ..training import Engine, Precision, TrainConfig, setting_of
-from ..training.state import TrainState, aside, make_step, start_state
+from ..training.captured import aside, make_step
+from ..training.state import TrainState, start_state
 
 WARM_UP = {"cuda": 10, "cpu": 2}
 STEPS = {"cuda": 60, "cpu": 12}

@@ -20,7 +20,7 @@ from ..files import expand_home
 from ..models import backbone_at_hand, build_model, features_of, is_registered
 from ..training.defaults import default_backbone
 from ..training.feed import content_digests, inputs_digest
-from ..training.spec import few_samples
+from ..training.finetune import few_samples
 from .fitted import read_source
 from .model import Model, load_model
 

@@ -21,13 +21,14 @@ from ..models import Classifier, features_of
 from ..results import Record, select
 from ..results.records import BATCH
 from ..settings import as_json
+from .captured import make_step
 from .defaults import TrainConfig
 from .engine import LOOK_EVERY, Engine
 from .evaluate import evaluate as scores_of
 from .evaluate import held_out_transfer_matrix, irm_penalties
 from .feed import Feed, content_digests
 from .processes import raise_lost
-from .state import TrainState, make_step, start_state
+from .state import TrainState, start_state
 from .watches import Watch
 
 
@@ -233,7 +234,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
     due = config.evaluated(total)
     augmentation = state.augmentation if config.augment else None
     stream = Feed(data, state.sampler, engine.device, augmentation, engine.loaders, engine.team)
-    step = make_step(state, engine.captured)
+    step = make_step(state, engine.captured) if engine.on_gpu else state.take
     state.model.train()
     stopping = False
     with closing(stream) as feed:

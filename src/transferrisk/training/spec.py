@@ -2,25 +2,16 @@
 
 The command line builds one from flags, a recipe from TOML; it is written into checkpoints and saved models, and its
 digest names the run.
-
-A training may also go on with a few labelled samples of the test environment (the paper's "Transferability of models").
-The paper fine-tunes on k samples of the target environment and reports the accuracy on it. Here the accuracy is over
-the samples whose sources were not drawn, so that nothing that was learnt from is tested on.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
-
-import torch
-from torch import Generator, Tensor
 
 from ..algorithms import configure, create
 from ..data import EnvironmentSet, Facts, Options, Shift, Splits, leave_out, load_data, load_splits
@@ -43,12 +34,11 @@ from .defaults import (
     settings_for,
 )
 from .engine import Engine
+from .finetune import few_samples, finetuning
 from .loop import Trained, train
 from .watches import Watch
 
 LENGTH = 12  # hexadecimal digits of a digest of files
-LEAST_STEPS = 100
-"""Steps of a fine-tuning. The paper does not say how long it tunes; ten steps are too few to fit a hundred samples."""
 
 
 @dataclass(frozen=True)
@@ -405,40 +395,3 @@ def weights_digest(weights: str | None, init: str | None = None) -> str | None:
 def _file_digest(path: Path | str) -> str:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:LENGTH]
-
-
-def few_samples(test: EnvironmentSet, count: int, seed: int) -> tuple[EnvironmentSet, EnvironmentSet]:
-    """`count` samples of a test environment to train on, and the rest of it to test on."""
-    drawn = balanced_draw(test, count, seed)
-    sources = torch.arange(len(test)) if test.sources is None else test.sources.cpu()
-    rest = ~torch.isin(sources, sources[drawn])
-    if not rest.any():
-        raise InputError(f"{count} samples to fine-tune on leave none of {len(test)} to test on: use fewer")
-    return test.select(drawn), test.select(rest.nonzero().flatten())
-
-
-def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
-    """Positions of `count` random samples, (count,): the same number of each class as far as that goes."""
-    if not 2 <= count < len(data):
-        raise InputError(f"finetune_samples must be 2 to {len(data) - 1}, of the {len(data)} there are, got {count}")
-    generator = Generator().manual_seed(50_000 + seed)
-    order = torch.randperm(len(data), generator=generator)
-    labels = data.labels.cpu()[order]
-    member = torch.nn.functional.one_hot(labels, len(data.class_names))
-    turn = member.cumsum(0).gather(1, labels.unsqueeze(1)).flatten()  # a sample's place among those of its class
-    return order[turn.argsort(stable=True)[:count]]
-
-
-def finetuning(config: TrainConfig, count: int, given: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
-    """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples.
-
-    An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`. What is
-    `given`, by name, is as it is.
-    """
-    rate = config.lr * config.decay_factor ** len(config.decays)
-    batch_size = None if config.batch_size is None else min(config.batch_size, count)
-    tuned = replace(config, **{"lr": rate, "decay_at": 1.0, "batch_size": batch_size, "steps": None, **given})
-    steps_per_epoch = 1 if tuned.batch_size is None else max(1, count // tuned.batch_size)
-    if given.keys() & {"epochs", "steps"}:
-        return tuned
-    return replace(tuned, epochs=max(tuned.epochs, math.ceil(LEAST_STEPS / steps_per_epoch)))
