@@ -19,9 +19,9 @@ from transferrisk.auditing.report import pool
 @pytest.mark.parametrize(
     ("points", "told"),
     [
-        ((-0.046, -0.08, -0.01), "more are right"),
+        ((-0.046, -0.08, -0.01), "is higher"),
         ((-0.046, -0.08, 0.02), "not clearly"),
-        ((0.046, 0.01, 0.08), "4.6 (1.0 to 8.0) points fewer"),
+        ((0.046, 0.01, 0.08), "4.6 (1.0 to 8.0) points lower"),
     ],
 )
 def test_the_worst_pair_by_loss_is_told_by_its_loss(case, points, told):
@@ -117,6 +117,14 @@ def test_a_model_of_noise_does_not_transfer():
     found = audit(rng.normal(size=(400, 3)), y, e, ridge=RIDGE, bootstrap=20)
     assert found.verdict[0].startswith("Will a model transfer? No.")
     assert "no better than" in found.verdict[2]
+
+
+@pytest.mark.parametrize(("names", "heads"), [("ABC", ["A", "B", "C"]), (["x" * 30, "y" * 30, "z"], ["1", "2", "3"])])
+def test_long_names_are_numbered_in_the_heading(names, heads):
+    X, y, e = problem(n=90)
+    table = accuracy_table(audit(X, y, np.array(list(names))[e], ridge=RIDGE, folds=3, bootstrap=5))
+    assert table.columns[1:] == heads
+    assert all(name in row[0] for name, row in zip(names, table.rows[:3], strict=True))
 
 
 def test_many_environments_are_folded_with_the_neediest_first():

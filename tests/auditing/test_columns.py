@@ -62,9 +62,13 @@ def test_the_spurious_column_is_named():
     assert found.columns[0].name == "scanner"
     assert unstable(found) == ("scanner",)
     assert "scanner" in found.sentences[0]
+    assert not found["scanner"].reverses
+    assert "negative" not in found.warning
     assert found["scanner"].loss.mean > found["age"].loss.mean > 0  # it helps where it agrees, as here
     turned = column_effects(*_ordered(sites([0.95, 0.85, 0.1])))
     assert turned["scanner"].effects.value[2] < 0
+    assert turned["scanner"].reverses
+    assert "negative" in turned.warning
     assert turned["scanner"].loss.mean < 0
     assert turned["scanner"].risk < 0
 

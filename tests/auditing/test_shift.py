@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,10 @@ def test_an_excess_within_chance_is_not_explained():
     assert "TRM" not in line
     turned = decompose_shift(*table({}, {}, {}, {"turned": True}, rows=1000))
     assert shift_sentences(turned) == (turned[3].sentence,)
+    unclear = replace(turned[3], error=1.0)
+    _, line = shift_sentences([unclear, unclear, turned[0]])
+    assert line.startswith("2 of 3")
+    assert "unclear in 2 environments" in line
     found = shifts_json(turned)["environments"][3]
     assert (found["environment"], found["kind"]) == ("site 3", "relation")
     assert found["inputs"] + found["labels"] + found["relation"] == pytest.approx(found["excess"])

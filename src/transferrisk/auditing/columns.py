@@ -1,20 +1,20 @@
-"""What does not transfer, column by column: effects on the label in every environment, and how much they differ.
+"""Effects of each column on the label in every environment, and how much they differ between environments.
 
 A column is one or more features, such as the 0/1 features of its categories. Its effect in environment e is the slope
-a_e, by maximum likelihood on the samples of e alone, of
+a_e of the following model, fitted by maximum likelihood to the samples of e alone:
 
     log p(y = c | x) = a_e s_c(x) + b_ec - log sum,        prior a_e ~ N(0, SPREAD^2), against separation
 
-where s_c(x), linear in the column's features, is the same in all environments and has unit scale: for two classes
-s_1 - s_0 has deviation 1 over all samples, so that a_e is the change of the log-odds by one deviation of the column;
-for more it is the mean over pairs of classes of var(s_c - s_c') that is 1. Intercepts b_ec take up the shares of the
-classes. Effects of columns of any kind, and of different environments, can so be compared.
+The score s_c(x) is linear in the column's features, the same in all environments, and has unit scale. For two classes
+s_1 - s_0 has standard deviation 1 over all samples, so that a_e is the change of the log-odds per standard deviation of
+the column; for more classes, the mean of var(s_c - s_c') over pairs of classes is 1. Intercepts b_ec absorb the label
+shares. Effects can therefore be compared between environments, and between columns of any kind.
 
-    one feature and two classes   s is the feature: a positive effect speaks for the second class
-    else                          s is the predictor of this column alone, fitted within all environments: a positive
-                                  effect agrees with them as a whole, a negative one is turned round
+    one feature and two classes   s is the feature: a positive effect favours the second class
+    otherwise                     s is the predictor of this column alone, fitted within all environments: a positive
+                                  effect agrees with the environments as a whole, a negative one opposes them
 
-Effects are of each column alone, not adjusted for the others. `pool` has the model of their differences.
+Effects are those of each column alone, not adjusted for the others. `pool` has the model of their differences.
 """
 
 from __future__ import annotations
@@ -41,33 +41,32 @@ from .report import Estimate, Floats, Pooled, pool, t_quantile
 from .samples import CHUNK, MOST, Samples, arrange_samples, thin_samples
 
 SPREAD = 2.5  # deviation of the prior of an effect
-_RIDGE = 1e-3  # of the predictor that gives a column its direction
-_BINS = 10  # of a number, to guess the environment by; two for each of more than five environments
-_STEPS = 50  # of Newton's method
-_TELLING = 0.25  # of the way from blind to sure guessing: beyond it, a column gives the environment away
+_RIDGE = 1e-3  # of the predictor that is the score of a column
+_BINS = 10  # least number of bins of a numeric column, to guess the environment from; else two per environment
+_STEPS = 50  # most steps of Newton's method
+_TELLING = 0.25  # share of the way from blind to sure guessing above which a column reveals the environment
 _ROWS = 3_000  # samples that predictors without a column are fitted to and tested on
-_WAY_OUT = "take the effect of this column as rough, or merge its rare categories"
+_WAY_OUT = "regard the effect of this column as rough, or merge its rare categories"
 LEVEL, MATERIAL = 0.01, 0.3
-"""A column is unstable where chance explains its differences with less than the one, in deviations above the other.
+"""Limits of `unstable`: the p-value of Q over all columns, and the deviation tau between environments.
 
-A predictor with the mean effect then loses about tau^2 / 8 = 0.01 nats by it in an environment like these.
+At tau = MATERIAL, a predictor with the mean effect loses about tau^2 / 8 = 0.01 nats in an environment like these.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnEffect:
-    """A column, its effects in E environments, and what would be lost without it.
+    """Effects of a column in E environments, and the change of loss without it.
 
-    effects  (E,) log-odds per deviation, with intervals; nan where an environment has one class or one value of it
-    pooled   of the effects: mean, heterogeneity, and what a new environment may have
-    chance   p-value of Q: how often environments with one effect would differ as much
-    guess    share of samples whose environment is guessed right from the column's values, missing ones and categories
-             included, each environment counted the same; `ColumnReport.chance` is that of blind guessing
-    told_by  what gives the environment away where `guess` is a good deal above chance: "values", "categories" or
-             "missing values"; "" where it is not
-    loss     held-out loss of a predictor without it, less that of one with it, pooled evenly over environments that
-             were left out of fitting; above zero: the column helps in new environments. None: not fitted
-    risk     the transfer risk without it, less that with it; nan: not fitted
+    effects  (E,) log-odds per standard deviation, with intervals; nan if an environment has a single class or value
+    pooled   mean and heterogeneity of the effects, and the prediction interval of a new environment's effect
+    chance   p-value of Q: how often environments with equal effects would differ as much
+    guess    share of samples whose environment is guessed right from the column, including its missing values, each
+             environment counted the same; `ColumnReport.chance` is the share of blind guessing
+    told_by  source of the guess: "values", "categories" or "missing values"; "" if `guess` is near chance
+    loss     held-out loss of a predictor without the column, less that of one with it, pooled evenly over environments
+             left out of fitting; positive: the column helps in new environments. None: not fitted
+    risk     transfer risk without the column, less that with it; nan: not fitted
     """
 
     name: str
@@ -79,12 +78,18 @@ class ColumnEffect:
     loss: Pooled | None
     risk: float
 
+    @property
+    def reverses(self) -> bool:
+        """Whether the intervals of its effects lie above zero in one environment and below zero in another."""
+        return bool((self.effects.low > 0).any() and (self.effects.high < 0).any())
+
 
 @dataclass(frozen=True, eq=False)
 class ColumnReport:
-    """The columns of a table, least stable first: in the order of tau, then of the size of their effect.
+    """The columns of a table, least stable first: sorted by tau, then by the size of their mean effect.
 
-    held_out       mean loss of linear predictors over environments that each was not fitted on; nan: not fitted
+    chance         share of environments that blind guessing gets right
+    held_out       mean loss of linear predictors in environments that they were not fitted on; nan: not fitted
     transfer_risk  mean over Q of the largest loss of Q's predictor in an environment P != Q
     """
 
@@ -110,18 +115,21 @@ class ColumnReport:
         names, lines = unstable(self), []
         first = self.columns[0]
         if names:
-            also = f" The same holds for {listed(names[1:], 5)}." if names[1:] else ""
-            lines.append(
-                f"The effect of {names[0]} on the label does not transfer: it ranges {self.span(names[0])}"
-                f"{_without(self[names[0]])}.{also}"
-            )
+            worst = self[names[0]]
+            how = "changes sign" if worst.reverses else "differs"
+            line = f"The effect of {worst.name} on the label {how} between environments: {self.span(worst.name)}."
+            if worst.loss is not None and np.isfinite(worst.loss.mean):
+                verb = "rises" if worst.loss.mean > 0 else "falls"
+                line += f" Without it, a linear model's loss in left-out environments {verb} by "
+                line += f"{abs(worst.loss.mean):.3f}."
+            lines.append(line + (f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""))
         else:
             lines.append(
-                "No column stands out: none has an effect on the label whose direction in a new environment is in "
-                "doubt."
+                "No column has an effect on the label that differs much between environments and may have either sign "
+                "in a new one."
             )
             if first.chance < LEVEL / len(self.columns):
-                lines.append(f"The effect of {first.name} differs most: it ranges {self.span(first.name)}.")
+                lines.append(f"The effect of {first.name} differs most: {self.span(first.name)}.")
         telling = sorted((one for one in self.columns if one.told_by), key=lambda one: -one.guess)
         if telling:
             most = telling[0]
@@ -134,37 +142,35 @@ class ColumnReport:
 
     @property
     def warning(self) -> str:
-        """What the unstable columns mean for a model that uses them, in words; "" where there are none."""
+        """Advice about a model that uses unstable columns; "" if there are none."""
         names = unstable(self)
         if not names:
             return ""
-        which, their, them = f"the column {names[0]!r}", "its effect on the label differs", "it"
-        if names[1:]:
-            which, their, them = (
-                f"the columns {listed(map(repr, names), 5)}",
-                "their effects on the label differ",
-                "them",
+        columns = f"the columns {listed(map(repr, names), 5)}" if names[1:] else f"the column {names[0]!r}"
+        lines = [f"Take care with {columns}: effects on the label differ between environments."]
+        if turned := [name for name in names if self[name].reverses]:
+            lines.append(
+                f"The effect of {listed(map(repr, turned), 5)} is positive in some and negative in others, so a new "
+                "environment may reverse it."
             )
-        loss, both = self[names[0]].loss, ""
+        loss = self[names[0]].loss
         if loss is not None and np.isfinite(loss.mean):
-            both = (
-                f" The loss of a linear predictor in held-out environments is {self.held_out:.3f} with {names[0]!r} "
-                f"and {self.held_out + loss.mean:.3f} without."
+            lines.append(
+                f"A linear predictor's loss in held-out environments is {self.held_out:.3f} with {names[0]!r} and "
+                f"{self.held_out + loss.mean:.3f} without; it may be higher in an environment unlike these."
             )
-        return (
-            f"Take care with {which}: {their} between environments, and a new one may reverse it.{both} What a model "
-            f"then loses does not show in environments that agree. trm fit --drop-unstable leaves {them} out."
-        )
+        lines.append(f"trm fit --drop-unstable leaves {'them' if names[1:] else 'it'} out.")
+        return " ".join(lines)
 
     def span(self, name: str) -> str:
-        """Where the effect of a column is smallest and where it is largest, in words."""
+        """Return the smallest and the largest effect of a column and their environments, in words."""
         effects = self[name].effects.value
         places = int(np.nanargmin(effects)), int(np.nanargmax(effects))
         low, high = (f"{number(float(effects[e]), 2)} in {self.environments[e]}" for e in places)
         return f"from {low} to {high} (log-odds per standard deviation)"
 
     def to_dict(self) -> dict[str, Any]:
-        """The findings in the types of JSON; None where a number is not known."""
+        """Return the findings as JSON types, with None for nan."""
         columns = []
         for one in self.columns:
             effects = {key: np.asarray(getattr(one.effects, key)).tolist() for key in ("value", "low", "high")}
@@ -197,16 +203,16 @@ def column_effects(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> ColumnReport:
-    """Tell which columns' effects on the label differ between environments.
+    """Estimate the effects of columns on the label in every environment, and how much they differ.
 
     features    (n, d), finite, as a schema encodes them; they are standardised here
-    groups      column -> its features' indices; `samples.column_groups(schema)` has them
-    labels      (n,), environments likewise, as `audit` takes them
-    missing     column -> the one of its features that says where it has no value; `samples.missing_features` has them
-    refit       also fit linear predictors without each column, as `ColumnEffect.loss` and `risk` need
-    rows        samples used for that, about, drawn from every environment
+    groups      column -> indices of its features; see `samples.column_groups`
+    labels      (n,), as for `audit`; environments are (n,) too
+    missing     column -> index of its missing-value indicator; see `samples.missing_features`
+    refit       whether to fit linear predictors without each column, which `ColumnEffect.loss` and `risk` need
+    rows        approximate number of samples for these fits, drawn from every environment
 
-    Of more than 100 000 samples, about so many are used, of every environment alike.
+    If there are more than 100 000 samples, about so many are drawn, evenly from all environments.
     """
     from scipy.special import chdtrc
 
@@ -241,11 +247,11 @@ def column_effects(
 
 
 def unstable(report: ColumnReport, level: float = LEVEL, material: float = MATERIAL) -> tuple[str, ...]:
-    """Names of the columns to drop, least stable first; never all of them.
+    """Return the names of the columns to drop, least stable first; never all of them.
 
-    A column is unstable where its effects differ by more than chance (Q's p-value below level / number of columns),
-    by a deviation tau above `material`, and the sign of its effect in a new environment is not sure: the prediction
-    interval holds zero, or there are too few environments for one.
+    A column is unstable if its effects differ by more than chance (Q's p-value is below level / number of columns), if
+    their deviation tau is above `material`, and if the sign of its effect in a new environment is uncertain: the
+    prediction interval includes zero, or there are too few environments for one.
     """
     names = []
     for one in report.columns:
@@ -256,7 +262,7 @@ def unstable(report: ColumnReport, level: float = LEVEL, material: float = MATER
 
 
 def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
-    """The sections of a page about columns: a table of the `most` worst, and their effects in every environment.
+    """Return the sections of a page on columns: a table of the `most` least stable, and a plot of their effects.
 
     >>> Page(title, lead, [*sections, *column_sections(report)], settings, command)
     """
@@ -278,15 +284,17 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         row += [_signed(one.loss.mean), _signed(one.risk)] if one.loss is not None else []
         rows.append(row)
     note = (
-        "Effects are log-odds by one deviation of the column, of each column alone. Tau: their deviation between "
-        "environments, beyond what chance explains, with I², Cochran's Q and its p-value; bold where the direction in "
-        "a new environment is in doubt. Guessed: how often the environment is guessed right from the column alone, by "
-        f"chance in {100 * report.chance:.1f} %."
+        "Effects are log-odds per standard deviation of the column, of each column alone. In a new environment: "
+        f"{100 * report.confidence:g} % prediction interval. Tau: standard deviation of the effects between "
+        "environments beyond chance, with I², Cochran's Q and its p-value. In bold, columns whose effects differ by "
+        "more than chance and may have either sign in a new environment. Environment guessed: share of samples whose "
+        f"environment is guessed right from the column alone; {100 * report.chance:.1f} % by chance."
     )
     if fitted:
         note += (
-            f" The loss of a linear predictor in an environment it was not fitted on is {report.held_out:.3f}, and the "
-            f"transfer risk {report.transfer_risk:.3f}: the last two columns are their changes without the column."
+            f" Loss without, risk without: change if the column is left out. With all columns, a linear predictor's "
+            f"loss in environments it was not fitted on is {report.held_out:.3f}, and the transfer risk is "
+            f"{report.transfer_risk:.3f}."
         )
     title = "Columns, least stable first"
     title += f": {len(worst)} of {len(report.columns)}" if len(worst) < len(report.columns) else ""
@@ -300,8 +308,8 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
             t_quantile(report.confidence, max(1, one.pooled.k - 1)) * one.pooled.error,
             (one.pooled.low, one.pooled.high),
         )
-    forest = Forest("Effects on the label in every environment", spreads, "log-odds by one deviation of the column")
-    return [Chapter("What does not transfer", [table, forest], report.sentences)]
+    forest = Forest("Effects on the label in every environment", spreads, "log-odds per standard deviation")
+    return [Chapter("Effects of columns", [table, forest], report.sentences)]
 
 
 def _signed(value: float) -> Cell:
@@ -309,19 +317,12 @@ def _signed(value: float) -> Cell:
     return Cell(f"+{text}" if value >= 0.0005 else text, value)
 
 
-def _without(found: ColumnEffect) -> str:
-    if found.loss is None or not np.isfinite(found.loss.mean):
-        return ""
-    verb = "rises" if found.loss.mean > 0 else "falls"
-    return f". Without it, a linear model's loss in left-out environments {verb} by {abs(found.loss.mean):.3f}"
-
-
 def _json_pooled(found: Pooled) -> dict[str, float]:
     return {name: getattr(found, name) for name in ("mean", "error", "tau2", "q", "i2", "low", "high", "k")}
 
 
 def _score(samples: Samples, indices: Sequence[int]) -> Tensor:
-    """s, (n, C) float64, as the module says; all zero for a column that does not vary."""
+    """Return s (n, C) in float64, see the module; all zero for a column that does not vary."""
     C, values = len(samples.classes), samples.rows[:, indices]
     if len(indices) == 1 and C == 2:
         logits = values.double() * torch.tensor([-0.5, 0.5], dtype=torch.float64)
@@ -341,9 +342,9 @@ def _score(samples: Samples, indices: Sequence[int]) -> Tensor:
 
 
 def _slopes(samples: Samples, columns: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-    """The effects a_e and their standard errors, (K, E) each; nan where an environment does not tell.
+    """Return the effects a_e and their standard errors, (K, E) each; nan where they cannot be estimated.
 
-    Columns are worked on together, as many as `CHUNK` numbers of their scores allow.
+    Columns are processed together, in groups of at most `CHUNK` scores.
     """
     E, C = len(samples.environments), len(samples.classes)
     values, errors = np.full((2, len(columns), E), np.nan)
@@ -364,9 +365,9 @@ def _slopes(samples: Samples, columns: Sequence[Sequence[int]]) -> tuple[Floats,
 
 
 def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
-    """The slope of s (K, n, C) for targets (n, C), and its error: Newton's method on (a, b_1..b_C) with short steps.
+    """Return the slope of s (K, n, C) for targets (n, C) and its error, by Newton's method on (a, b_1..b_C).
 
-    With p the probabilities, and m = sum_c p_c s_c of every sample, the Hessian of the loss has the blocks
+    Let p be the probabilities and m = sum_c p_c s_c for every sample. The Hessian of the loss has the blocks
 
         aa  sum p_c (s_c - m)^2,    ab_c  sum p_c (s_c - m),    bb  diag(sum p) - sum p p^T
     """
@@ -393,7 +394,7 @@ def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
 
 
 def _told_by(samples: Samples, indices: Sequence[int], missing: int | None, guess: float) -> str:
-    """See `ColumnEffect`: missing values, where they alone say nearly as much as the whole column."""
+    """Return `ColumnEffect.told_by`: "missing values" if they alone reveal nearly as much as the whole column."""
     chance = 1 / len(samples.environments)
     if guess - chance <= _TELLING * (1 - chance):
         return ""
@@ -405,7 +406,7 @@ def _told_by(samples: Samples, indices: Sequence[int], missing: int | None, gues
 
 
 def _guess(samples: Samples, indices: Sequence[int]) -> float:
-    """How often the environment is guessed right from the 0/1 features of a column and bins of its first other one.
+    """Return how often the environment is guessed right from a column's 0/1 features and bins of its first other one.
 
     The likeliest environment of each bin is found on one half of the samples, and tested on the other.
     """

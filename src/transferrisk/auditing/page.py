@@ -1,4 +1,4 @@
-"""An audit for its readers: the verdict and the findings in words, the table, and the page."""
+"""Presentation of an audit: the verdict and the findings in words, the table of accuracies, and the page."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from .columns import column_sections
 from .report import MAJORITY, NOT_JUDGED, Audit, Estimate, WorstPair
 from .shift import shift_sections
 
-_PAIRS = 10  # listed, of the worst
-_ENDS = 10  # environments that are shown at either end, the worst and the best, where there are many
-_MOST_COLUMNS = 8  # environments beside each other on a terminal
-_SOME = 0.05  # share of environments that a model may guess in: of many small ones a few will come out so by chance
-_REMARKS = 5  # told in sentences
-_CORNER = "trained on ↓ tested on →"
+_PAIRS = 10  # worst pairs in the table
+_ENDS = 10  # environments at either end, the worst and the best, that are shown of many
+_MOST_COLUMNS = 8  # environments side by side on a terminal
+_NARROW = 48  # letters of their names up to which they head the columns; longer names are numbered
+_SOME = 0.05  # tolerated share of environments without a gain over guessing: of many small ones, a few are chance
+_REMARKS = 5  # remarks in the sentences
+_CORNER = "trained on ↓ tested in →"
+_GUESSING = "Guessing always predicts the most frequent class of the environment tested in."
 
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
-    """Return the page of an audit of this data by this command."""
+    """Return the page; data and command are names that it shows."""
     verdict, sentences = audit.verdict, audit.sentences
     shown, count = _shown(audit), len(audit.environments)
-    which = f" {len(shown)} of {count} environments, those that need most first; --json and to_frame() have all."
+    which = f" Shown are {len(shown)} of {count} environments, worst first; --json and to_frame() have all."
     remark = which if len(shown) < count else ""
     remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
     names, loss, right = [audit.marked_names[e] for e in shown], audit.loss, audit.accuracy
@@ -39,8 +41,8 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
         ),
     ]  # fmt: skip
     note = (
-        "Each row is a model, named by the environment it was trained on; each column is where it was tested. All "
-        f"tests, also those on the diagonal, are on samples that the model was not trained on.{remark}"
+        "Each row is a model, named by the environment it was trained on; each column is the environment it was tested "
+        f"in. All tests, including the diagonal, use samples that the model was not trained on.{remark}"
     )
     matrices = Group("Transfer matrices", maps, note)
     sections: list[Section] = [Text("Findings", sentences), matrices, _bars(audit, shown, remark)]
@@ -59,23 +61,26 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
 
 
 def accuracy_table(audit: Audit) -> Table:
-    """Return accuracies by where a predictor was fitted and tested; for many environments, the worst of each.
+    """Return accuracies by where a predictor was fitted and where it was tested.
 
-    The share of the most frequent class is what guessing it would give.
+    Many environments have a row each, with the worst single environment to train on. Guessing always predicts the most
+    frequent class of the environment tested in.
     """
     names, values, majority = audit.marked_names, audit.accuracy.value, audit.majority
     title, unjudged = "Accuracy in each environment, %", "" if audit.judged.all() else f" {NOT_JUDGED}."
     rows: list[list[Entry]] = []
     if len(names) <= _MOST_COLUMNS:
-        pairs = [*zip(names, values, strict=True), ("all environments", audit.pooled_accuracy.value)]
+        heads = names if len("".join(names)) <= _NARROW else [str(e + 1) for e in range(len(names))]
+        labels = names if heads is names else list(map("{} {}".format, heads, names))
+        pairs = [*zip(labels, values, strict=True), ("all environments", audit.pooled_accuracy.value)]
         pairs += [("all but this one", audit.left_out_accuracy.value), (MAJORITY, majority)]
         for name, row in pairs:
             rows.append([name, *map(percent, row)])
         note = (
-            "Each row is a model, by where it was trained. Each column is where it was tested, on samples that it was "
-            f"not trained on.{unjudged}"
+            "Each row is a model, by the environment it was trained on. Each column is the environment it was tested "
+            f"in, on samples that it was not trained on. {_GUESSING}{unjudged}"
         )
-        return Table(title, ["Trained on", *names], rows, note=note)
+        return Table(title, ["Trained on", *heads], rows, note=note)
     for p in by_need(audit):
         name = names[p]
         others = np.where(audit.judged, values[:, p], np.inf)
@@ -86,16 +91,17 @@ def accuracy_table(audit: Audit) -> Table:
         rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
     columns = ["Tested in", "Trained there", "On all", "On all others", "Worst single", "Guessing"]
     note = (
-        "Each column is a model, by where it was trained; worst single: the model of one other environment that does "
-        f"worst. Environments where training on all others helps least come first.{unjudged}"
+        "Each column is a model, by the environments it was trained on. Worst single: the model of one other "
+        f"environment with the lowest accuracy. {_GUESSING} Environments where training on all others gains least over "
+        f"guessing come first.{unjudged}"
     )
     return Table(title, columns, rows, note=note, fold=_ENDS)
 
 
 def by_need(audit: Audit) -> list[int]:
-    """Return the environments from where the left-out predictor is least above guessing to where it is most.
+    """Return the environments, sorted by the left-out predictor's gain over guessing, the least first.
 
-    Those that cannot be judged come last.
+    Environments that cannot be judged come last.
     """
     above = audit.left_out_accuracy.value - audit.majority
     order: list[int] = np.argsort(np.where(audit.judged, above, np.inf), kind="stable").tolist()
@@ -103,7 +109,7 @@ def by_need(audit: Audit) -> list[int]:
 
 
 def _shown(audit: Audit) -> list[int]:
-    """The environments of maps and bars: all, or those at both ends of the order by need."""
+    """Return the environments of maps and bars: all, or those at both ends of the order by need."""
     if len(audit.environments) <= 2 * _ENDS:
         return list(range(len(audit.environments)))
     order = [e for e in by_need(audit) if audit.judged[e]]
@@ -124,7 +130,7 @@ def _bars(audit: Audit, shown: list[int], remark: str) -> Bars:
             if np.isfinite(right.value):
                 groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"Lines are {share} intervals: what other samples of the same environment could give.{remark}"
+    note = f"Lines are {share} intervals for other samples of the same environment.{remark}"
     return Bars("Accuracy in each environment", groups, note=note)
 
 
@@ -151,8 +157,9 @@ def _environments(audit: Audit) -> Table:
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
         rows.append([str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark])
     note = (
-        "The IRMv1 penalty is that of the model trained on all environments, on samples that it was not trained on. "
-        f"Models trained on several environments have the ridge {audit.pooled_ridge:.2g}."
+        "Most frequent class: its share of the environment's samples, which is the accuracy of guessing. The IRMv1 "
+        "penalty is that of the model trained on all environments, on samples that it was not trained on. The ridge of "
+        f"models trained on several environments is {audit.pooled_ridge:.2g}."
     )
     columns = ["Environment", "Samples", "Classes", "Most frequent class, %", "IRMv1 penalty", "Ridge", "Remark"]
     return Table("Environments", columns, rows, digits=5, note=note, fold=_ENDS)
@@ -162,10 +169,10 @@ def _environments(audit: Audit) -> Table:
 
 
 def verdict_of(audit: Audit) -> list[str]:
-    """See `Audit.verdict`; each line stands for itself."""
+    """Return the lines of `Audit.verdict`; "" where there is nothing to say."""
     judged = np.flatnonzero(audit.judged)
     if len(judged) < 2:
-        return ["Will a model transfer? That cannot be told: fewer than two environments can be judged."]
+        return ["Will a model transfer? This is unknown: fewer than two environments can be judged."]
     left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
     guessed, behind, by_need = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
     warning = audit.columns.warning if audit.columns else ""
@@ -187,14 +194,13 @@ def verdict_of(audit: Audit) -> list[str]:
     name, share, guess = audit.environments[judged[worst]], 100 * left[worst], 100 * most[worst]
     own = 100 * audit.accuracy.value[judged[worst], judged[worst]]
     beside = "no better than guessing" if left[worst] <= most[worst] else "guessing"
-    behind_in = f"{behind.sum()} of them" if behind.any() else "none of them"
     return [
-        f"Will a model transfer? {answer}. Trained on all other environments, a model is better than guessing the most "
-        f"frequent class in {(~guessed).sum()} of {len(judged)} environments. It is clearly worse than a model trained "
-        f"there in {behind_in}.",
+        f"Will a model transfer? {answer}. In {(~guessed).sum()} of {len(judged)} environments, a model trained on all "
+        "others is better than guessing, which always predicts the environment's own most frequent class. In "
+        f"{behind.sum()} of {len(judged)}, it is clearly worse than a model trained there.",
         _expectation(audit, float(most.mean())),
-        f"Worry most about {name}: a model trained elsewhere gets {share:.1f} % right there ({beside}: {guess:.1f} %). "
-        f"One trained there gets {own:.1f} %.",
+        f"Worry most about {name}: a model trained on all others gets {share:.1f} % right there ({beside}: "
+        f"{guess:.1f} %), and one trained there {own:.1f} %.",
         warning,
         f"Next: {advice}",
     ]
@@ -205,8 +211,8 @@ def _expectation(audit: Audit, most: float) -> str:
     right, loss = expected["accuracy"], expected["loss"]
     if right.k < 3:
         return (
-            f"What to expect in a new environment cannot be known from {right.k} environments. Guessing gets "
-            f"{100 * most:.1f} % right. Add labelled samples from a third environment."
+            f"The accuracy in a new environment cannot be estimated from {right.k} environments. Guessing gets "
+            f"{100 * most:.1f} % right on average. Add labelled samples from a third environment."
         )
     accurate, lost = f"{100 * right.mean:.1f} % right", f"{loss.mean:.3f}"
     if np.isfinite(right.low):
@@ -214,26 +220,26 @@ def _expectation(audit: Audit, most: float) -> str:
         accurate += f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
         lost += f" ({max(0, loss.low):.3f} to {loss.high:.3f})"
     return (
-        f"In a new environment, expect {accurate}; guessing gets {100 * most:.1f} %. Expect a cross-entropy of {lost}. "
-        f"This is from {right.k} environments, each left out once."
+        f"In a new environment, expect {accurate}; guessing gets {100 * most:.1f} % on average. Expect a cross-entropy "
+        f"of {lost}. These figures come from {right.k} environments, each left out of training once."
     )
 
 
 def findings_of(audit: Audit) -> list[str]:
-    """See `Audit.sentences`; "" where there is nothing to say.
+    """Return the lines of `Audit.sentences`; "" where there is nothing to say.
 
-    The worst pair by accuracy, which is what people ask for, comes before that by loss where it is another one.
+    The worst pair by accuracy comes first, then the worst pair by loss if it is another one.
     """
     if audit.worst is None or audit.worst_by_accuracy is None:
-        lines = ["fewer than two environments can be judged, so nothing is known of transfer."]
+        lines = ["fewer than two environments can be judged, so nothing is known about transfer."]
     else:
         at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
         lines = [
             _by_accuracy(audit, audit.worst_by_accuracy),
             "" if audit.worst is audit.worst_by_accuracy else _by_loss(audit, audit.worst),
-            f"transfer risk: {audit.transfer_risk}. This is the mean cross-entropy that a model of one environment has "
-            f"in the other environment where it does worst. In its own environment a model has {at_home:.3f}, over all "
-            f"others {audit.mean_transfer_risk}.",
+            f"transfer risk: {audit.transfer_risk}. This is the cross-entropy of a model of one environment in the "
+            "other environment where it does worst, averaged over the models. In its own environment a model has "
+            f"{at_home:.3f} on average, and in all others {audit.mean_transfer_risk}.",
         ]
     lines += [_left_out(audit), _guessed(audit)]
     for name, remark in islice(audit.remarks.items(), _REMARKS):
@@ -267,19 +273,19 @@ def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
 
 
 def _by_loss(audit: Audit, worst: WorstPair) -> str:
-    """Its accuracy may rise all the same, where it is right more often and surer when it is wrong."""
+    """Describe the worst pair by loss; its accuracy may be higher all the same, if its errors are surer ones."""
     home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
     chance = ", which could be chance" if worst.excess.low <= 0 <= worst.excess.high else ""
     if points.low > 0:
-        right = f"{_percent(points)} points fewer are right"
+        right = f"Its accuracy is {_percent(points)} points lower"
     elif points.high < 0:
-        right = "more are right all the same"
+        right = "Its accuracy is higher all the same"
     else:
-        right = "how many are right does not clearly differ"
+        right = "Their accuracies do not clearly differ"
     return (
         f"by cross-entropy, the worst pair is another: trained on {home} and tested in {away}, a model loses "
         f"{worst.excess.value:.3f} ({worst.excess.low:.3f} to {worst.excess.high:.3f}) more than one trained there"
-        f"{chance}. There {right}: {_scene(audit, worst)}."
+        f"{chance}. {right}: {_scene(audit, worst)}."
     )
 
 
@@ -290,13 +296,13 @@ def _scene(audit: Audit, worst: WorstPair) -> str:
 
 
 def _left_out(audit: Audit) -> str:
-    """The environment that loses most by not being trained on."""
+    """Describe the environment that loses most by being left out of training."""
     if not np.isfinite(audit.unseen.value).any():
         return ""
     e = int(np.nanargmax(audit.unseen.value))
     name, lost = audit.environments[e], audit.unseen[e]
     left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
-    compared = f"{left} right with a model trained on all others, {own} with one trained there"
+    compared = f"a model trained on all others gets {left} right, one trained there {own}"
     if lost.low <= 0 <= lost.high:
         return f"no environment clearly loses by being left out of training. {name} comes closest: {compared}."
     if lost.value < 0:
@@ -307,7 +313,7 @@ def _left_out(audit: Audit) -> str:
 
 
 def _guessed(audit: Audit) -> str:
-    """Judged environments where an accuracy is not above that of guessing their most frequent class."""
+    """List the judged environments where the accuracy of a model is not above that of guessing."""
     kinds = (
         ("trained there", np.diag(audit.accuracy.value)),
         ("trained on all", audit.pooled_accuracy.value),
@@ -323,7 +329,10 @@ def _guessed(audit: Audit) -> str:
             places.append(f"{audit.environments[e]} ({', '.join(low)}; guessing {100 * most:.1f} %)")
     if not places:
         return ""
-    return f"some models are no better than guessing the most frequent class: in {listed(places, 5)}."
+    return (
+        "some models are no better than guessing the most frequent class of the environment they are tested in: "
+        f"{listed(places, 5)}."
+    )
 
 
 def _percent(share: Estimate, sign: str = "") -> str:

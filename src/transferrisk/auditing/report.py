@@ -43,7 +43,7 @@ Floats = NDArray[np.float64]
 
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
-MAJORITY = "guessing"  # always the most frequent class
+MAJORITY = "guessing"  # the most frequent class of the environment tested in
 _LEAST = 1e-9  # an error variance is at least this share of the largest, or of the spread of the values
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 

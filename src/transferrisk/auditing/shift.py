@@ -1,22 +1,24 @@
-"""Why a held-out environment loses more than the others: by its inputs, by its label shares, or by the relation.
+"""Divides the excess loss of a held-out environment into a shift of inputs, of label shares, and of the relation.
 
 Environment T is compared with the other environments S, each counted the same. Every sample has the loss l of a model
-that was not fitted on its environment. After Cai, Namkoong and Yadlowsky (2023), inputs are compared where both have
-some: with pi(x) the probability that x is of T where S and T are equally likely, samples of S weighted by pi and those
-of T by 1 - pi are both of the shared distribution, proportional to s(x) t(x) / (s(x) + t(x)).
+that was not fitted on its environment. Following Cai, Namkoong and Yadlowsky (2023), inputs are compared where both
+have some: let pi(x) be the probability that x belongs to T, where S and T are equally likely. Samples of S weighted by
+pi, and samples of T weighted by 1 - pi, then both follow the shared distribution, proportional to
+s(x) t(x) / (s(x) + t(x)).
 
     excess   = E_T[l] - E_S[l]                                          = labels + inputs + relation
     labels   = E_S'[l] - E_S[l],                 S' is S with the class shares of T
     relation = E_T[(1 - pi) l] / E_T[1 - pi] - E_S'[pi l] / E_S'[pi]    other losses at the same inputs
-    inputs   = the rest: what S' and T lose in passing to the shared distribution and from it
+    inputs   = the rest: the change of loss from S' to the shared distribution, and from there to T
 
-A shift of inputs alone may change the shares of labels, and one of labels changes inputs. So this is computed twice,
-with S' as above, and with S' = S, where labels have no part; the one that leaves less to the relation is taken. The
-relation's part is thus what neither a shift of inputs nor one of labels explains.
+A shift of inputs alone may change the label shares, and a shift of label shares changes the inputs. The parts are
+therefore computed twice, with S' as above and with S' = S, where labels have no part, and the result with the smaller
+part of the relation is taken. The relation's part is thus what neither a shift of inputs nor one of label shares
+explains.
 
 pi is a linear classifier on the features and the squares of those that are not 0/1, fitted on one half of the samples
-and used on the other; of many features it sees the principal components. What it cannot see counts as a part of the
-relation.
+and applied to the other. Many features are replaced by their principal components. Differences that the classifier
+cannot see count as a part of the relation.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, counted, listed
 from ..functional import SoftmaxLoss
 from ..reports import Bar, Bars, Cell, Chapter, Section, Table
 from ..reports.values import Entry, number
@@ -42,21 +44,21 @@ from .report import Floats
 from .samples import MOST, Samples, arrange_samples, thin_samples
 
 _RIDGE = 1e-3  # of the classifier
-_ROWS = 4000  # samples of either side that it is fitted on; beside a small environment, fewer of the others
-_SEEN = 32  # features that it sees, and their squares
-_SHOWN = 10  # environments of a drawing, and of either end of a table
-_FEW = 20  # samples of an environment below which nothing is said
+_ROWS = 4000  # samples of either side that the classifier is fitted on; fewer of the others if T is small
+_SEEN = 32  # features of the classifier, beside their squares
+_SHOWN = 10  # environments in the drawing, and at either end of the table
+_FEW = 20  # samples; a smaller environment is not explained
 _SURE = 2.0  # standard errors
-_WAY_OUT = "take what is said about shifts as rough, or leave out features that nearly repeat others"
+_WAY_OUT = "regard the findings about shifts as rough, or leave out features that nearly repeat others"
 
 
 @dataclass(frozen=True)
 class Shift:
-    """The excess loss of an environment beside the others, and its parts, which add up to it.
+    """The excess loss of an environment over the others, and its three parts, which add up to it; nan for few samples.
 
     chance  standard error of the excess, from the spread of losses
-    error   standard error of the relation's part, likewise; nan, as all else, for few samples
-    shared  overlap of the inputs, 0 to 1: the mean of 4 pi (1 - pi); where it is small, parts are rough
+    error   standard error of the relation's part, from the spread of losses
+    shared  overlap of the inputs, 0 to 1: the mean of 4 pi (1 - pi); if it is small, the parts are rough
     """
 
     environment: Any
@@ -74,7 +76,7 @@ class Shift:
     def kind(self) -> str:
         """The largest part: "inputs", "label shares" or "relation".
 
-        "unclear" where the last is the largest and within chance; "" where the excess itself is.
+        It is "unclear" if the relation's part is the largest but within chance, and "" if the excess is within chance.
         """
         if not self.excess > _SURE * self.chance:
             return ""
@@ -87,38 +89,39 @@ class Shift:
         """The finding in words, and whether minimising the transfer risk can help."""
         name = self.environment
         if np.isnan(self.excess):
-            return f"{name} has too few samples to tell why its loss differs."
+            return f"{name} has too few samples to explain its loss."
         if not self.kind:
-            return f"{name} does not clearly lose more than the other environments."
+            return f"{name} does not clearly have a higher loss than the other environments when it is left out."
         advice = _ADVICE[self.kind]
         if self.kind in ("inputs", "label shares") and self.relation > max(_SURE * self.error, 0.25 * self.excess):
-            advice += " With the last part TRM can help."
+            advice += " TRM can help with the relation's part."
         return (
-            f"When it is left out, {name} has a loss {self.excess:.3f} higher than the other environments: "
-            f"{number(self.inputs, 3)} because its inputs differ, {number(self.labels, 3)} because its classes have "
-            f"other shares, and {number(self.relation, 3)} because the same inputs go with other labels there. {advice}"
+            f"When {name} is left out of training, its loss is {self.excess:.3f} higher than that of the other "
+            f"environments. The parts are the shift of the inputs ({number(self.inputs, 3)}), of the label shares "
+            f"({number(self.labels, 3)}) and of the relation between inputs and labels ({number(self.relation, 3)}). "
+            f"{advice}"
         )
 
 
 _ADVICE = {
-    "inputs": "The inputs count most, which TRM cannot change. More training rows like those of a new environment, or "
-    "a larger weight for such rows, could help.",
-    "label shares": "The class shares count most, which TRM cannot change. Probabilities corrected by the class shares "
-    "of a new environment could help.",
-    "relation": "The last part is the largest, and is where TRM can help.",
-    "unclear": "The last part is the largest, but could be chance.",
+    "inputs": "The inputs count most, and TRM cannot help with them. More training rows like those of a new "
+    "environment, or a larger weight for such rows, could help.",
+    "label shares": "The label shares count most, and TRM cannot help with them. Probabilities corrected by the label "
+    "shares of a new environment could help.",
+    "relation": "The relation counts most, and TRM can help with it.",
+    "unclear": "The relation counts most, but its part could be chance.",
 }
 
 
 def decompose_shift(
     losses: Any, features: Any, labels: Any, environments: Any, *, rows: int = _ROWS, seed: int = 0
 ) -> tuple[Shift, ...]:
-    """Tell for every environment what of its excess loss is the shift of inputs, of label shares, of the relation.
+    """Divide every environment's excess loss into the shift of inputs, of label shares, and of the relation.
 
-    losses    (n,) of each sample, by a model that was not fitted on its environment, such as -log of the held-out
+    losses    (n,) loss of each sample by a model that was not fitted on its environment, such as -log of the
               probability of its class
-    features  (n, d) as encoded; labels and environments (n,), as `audit` takes them
-    rows      samples that each classifier of environments is fitted on at most, of either side
+    features  (n, d) encoded features; labels and environments are (n,), as for `audit`
+    rows      largest number of samples of either side that each classifier of environments is fitted on
     """
     rows, seed = convert("rows", rows, Count), convert("seed", seed, Seed)
     samples = arrange_samples(features, labels, environments, 2, seed, True)
@@ -131,7 +134,7 @@ def decompose_shift(
 
 
 def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0) -> tuple[Shift, ...]:
-    """`decompose_shift` of samples that are arranged already; halves are every other fold."""
+    """Return `decompose_shift` for arranged samples, whose folds with even numbers are one half."""
     samples = thin_samples(samples, MOST, seed)
     loss = losses[samples.order]
     place, half = np.empty((2, len(loss)), np.int64)
@@ -147,24 +150,25 @@ def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0
 
 
 def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
-    """The findings in words, two at most: the environment that loses most more than the others, and how many do."""
+    """Return at most two sentences: on the environment with the largest excess loss, and on how often a part leads."""
     losing = sorted((one for one in shifts if one.kind), key=lambda one: -one.excess)
     if not losing:
-        return (
-            "No environment clearly has a higher loss than the others when it is left out, so none is explained here.",
-        )
+        return ("No environment clearly has a higher loss than the others when it is left out of training.",)
     lines = [losing[0].sentence]
     if losing[1:]:
-        counts = Counter(one.kind for one in losing if one.kind in ("inputs", "label shares", "relation")).most_common()
-        told = ", ".join(f"the {kind} in {count}" for kind, count in counts)
+        largest = []
+        for kind, count in Counter(one.kind for one in losing).most_common():
+            shift = kind if kind == "unclear" else f"the shift of the {kind}"
+            largest.append(f"{shift} in {counted(count, 'environment')}")
         lines.append(
-            f"{len(losing)} of {len(shifts)} environments lose more than the others. What counts most: {told}."
+            f"{len(losing)} of {len(shifts)} environments have a clearly higher loss than the others when they are "
+            f"left out of training. The largest part of the difference is {listed(largest)}."
         )
     return tuple(lines)
 
 
 def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
-    """The sections of a page: sentences, bars of the parts, and a table; the environments that lose most first."""
+    """Return the sections of a page: sentences, bars of the parts, and a table, largest excess loss first."""
     ordered = sorted(shifts, key=lambda one: -np.nan_to_num(one.excess, nan=-np.inf))
     rows: list[list[Entry]] = []
     bars: dict[str, list[Bar]] = {}
@@ -175,33 +179,34 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
         rows.append([*row, relation, one.shared])
         if one.kind and len(bars) < _SHOWN:
             reach = _SURE * one.error
-            bars[f"{one.environment}, {number(one.excess, 3)} more than the others"] = [
+            bars[f"{one.environment}, {number(one.excess, 3)} above the others"] = [
                 Bar("inputs", one.inputs),
                 Bar("label shares", one.labels),
                 Bar("relation", one.relation, one.relation - reach, one.relation + reach),
             ]
     note = (
-        "Loss of each environment when it was held out, and what it loses more than the others because its inputs "
-        "differ, its label shares differ, or labels depend on inputs in another way (relation), with standard errors. "
-        "Overlap: 1 where its inputs are like those of the others; where it is small, the parts are rough."
+        "Loss: cross-entropy of the environment when it is left out of training. Excess: this loss less that of the "
+        "other environments, ± its standard error. It is the sum of the shifts of the inputs, of the label shares, and "
+        "of the relation between inputs and labels (± its standard error). Overlap: 1 if its inputs are like those of "
+        "the others; if it is small, the three parts are rough."
     )
-    columns = ["Environment", "Samples", "Loss", "More than others", "Inputs", "Label shares", "Relation", "Overlap"]
-    table = Table("Parts of the loss", columns, rows, digits=3, note=note, fold=_SHOWN)
-    drawn = [Bars("What they lose more, by kind of shift", bars, unit="loss")] if bars else []
-    return [Chapter("Why held-out environments lose more", [*drawn, table], shift_sentences(ordered))]
+    columns = ["Environment", "Samples", "Loss", "Excess", "Inputs", "Label shares", "Relation", "Overlap"]
+    table = Table("Loss when left out of training", columns, rows, digits=3, note=note, fold=_SHOWN)
+    drawn = [Bars("Excess loss by kind of shift", bars, unit="loss")] if bars else []
+    return [Chapter("Why the loss is higher in some environments", [*drawn, table], shift_sentences(ordered))]
 
 
 def shifts_json(shifts: Sequence[Shift]) -> dict[str, Any]:
-    """The parts and the findings in the types of JSON; None where a number is not known."""
+    """Return the parts and the findings as JSON types, with None for nan."""
     each = [asdict(one) | {"environment": str(one.environment), "kind": one.kind} for one in shifts]
     found: dict[str, Any] = as_json({"environments": each, "sentences": shift_sentences(shifts)})
     return found
 
 
 def _classifier_features(features: Tensor, rows: int) -> Tensor:
-    """The features, the squares of those with more than two values, and the constant.
+    """Return the features, the squares of those with more than two values, and the constant.
 
-    Where there are more than `_SEEN` features, their principal components, of about so many rows, take their place.
+    More than `_SEEN` features are replaced by their principal components, estimated from about this many rows.
     """
     if features.shape[1] > _SEEN:
         some = features[:: max(1, len(features) // rows)].double()
@@ -251,7 +256,7 @@ def _shift_of(
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[float, float]:
-    """The weighted mean and its standard error."""
+    """Return the weighted mean and its standard error."""
     share = weights / weights.sum()
     mean = float(share @ values)
     return mean, float(np.sqrt((share**2 * (values - mean) ** 2).sum()))
@@ -260,7 +265,7 @@ def _mean(values: Floats, weights: Floats) -> tuple[float, float]:
 def _membership(
     target: NDArray[np.bool_], source: Floats, half: NDArray[np.int64], seen: Tensor, rows: int, seed: int
 ) -> Floats:
-    """pi, (n,): probability that a sample is of the target, by the classifier fitted on the other half."""
+    """Return pi (n,), the probability that a sample belongs to the target, by the classifier of the other half."""
     rng, most = np.random.default_rng(seed), min(rows, max(_ROWS // 4, 4 * int(target.sum())))
     chosen = np.concatenate([rng.permutation(np.flatnonzero(side))[:most] for side in (target, source > 0)])
     is_target = torch.from_numpy(target[chosen].astype(np.int64))
