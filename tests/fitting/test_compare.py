@@ -383,7 +383,8 @@ def test_the_metric_is_what_the_choice_and_the_decisions_go_by(tmp_path, metric)
         assert found.accuracy[name]["p"] == pytest.approx((decided == y)[frame["site"] == "p"].mean())
     assert (fitted.choice.algorithm == "linear") or metric == "accuracy"
     assert any(
-        metric in line and f"{found.summary['loss'][fitted.choice.algorithm]:.3f}" in line for line in verdict(fitted)
+        metric in line and f"{found.summary['mean_loss'][fitted.choice.algorithm]:.3f}" in line
+        for line in verdict(fitted)
     )
     save_fit(fitted, tmp_path / "model")
     model = load_model(tmp_path / "model")

@@ -143,7 +143,7 @@ def fit(
         save_fit,
         summarise_fit,
     )
-    from ..reports.terminal import print_line, print_values, task_progress
+    from ..reports.terminal import print_line, print_values, task_progress, width
 
     options = Options(
         root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
@@ -172,5 +172,5 @@ def fit(
         advance("writing the model", 1, 1)
         save_fit(fitted, output, shlex.join(["trm", *sys.argv[1:]]), force)
     if json is None or not json.write(summarise_fit(fitted, output)):
-        print_values(*fit_sections(fitted))
+        print_values(*fit_sections(fitted, width()))
         print_line(f"Model: {output}; card: {output / 'card.md'}; report: {output / 'report.html'}")

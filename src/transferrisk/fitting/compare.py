@@ -71,9 +71,9 @@ class Comparison:
     loss
         Environments x candidates: the mean log loss.
     summary
-        Candidates x columns: `mean` and `worst` accuracy over the environments, each counting the same; `loss` and
-        `worst_loss` of the metric, the mean over environments (each counted by how surely its own is known) and the
-        largest; `gap`, `gap_error`, `worst_gap`, `worst_error`, the differences to the best candidate with their
+        Candidates x columns: `mean` and `worst` accuracy over the environments, each counting the same; `mean_loss`
+        and `worst_loss` of the metric, likewise; `loss`, its mean in which each environment counts by how surely its
+        own is known; `gap`, `gap_error`, `worst_gap`, `worst_error`, the differences to the best candidate with their
         standard errors, see `summarise`.
     rows
         Environment -> how many rows were tested on, each seed.
@@ -129,7 +129,8 @@ class Comparison:
         named_so = {
             "mean": "mean_accuracy",
             "worst": "worst_accuracy",
-            "loss": f"mean_{what}",
+            "loss": f"pooled_{what}",
+            "mean_loss": f"mean_{what}",
             "worst_loss": f"worst_{what}",
             "gap": "difference_to_best",
             "gap_error": "standard_error_of_difference_to_best",
@@ -478,7 +479,7 @@ def most_frequent(trained: NDArray[np.integer[Any]], tested: NDArray[np.integer[
 
 
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
-    """loss, worst_loss, gap, gap_error, worst_gap and worst_error of a `Comparison`, by candidate.
+    """loss, mean_loss, worst_loss, gap, gap_error, worst_gap and worst_error of a `Comparison`, by candidate.
 
     scores  tested rows x candidates, the smaller the better, as `metrics.row_scores` gives them; its index is the
             environment; nan in environments in which there are none
@@ -503,9 +504,17 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
         same = worst[name] == worst[best]
         variance = paired[name][worst[name]] if same else own[name][worst[name]] + own[best][worst[best]]
         highest = means[name].max()
-        found[name] = (loss[name], highest, gap, error, highest - means[best].max(), float(np.sqrt(variance)))
-    found[best] = (loss[best], means[best].max(), 0.0, 0.0, 0.0, 0.0)
-    columns = ["loss", "worst_loss", "gap", "gap_error", "worst_gap", "worst_error"]
+        found[name] = (
+            loss[name],
+            means[name].mean(),
+            highest,
+            gap,
+            error,
+            highest - means[best].max(),
+            float(np.sqrt(variance)),
+        )
+    found[best] = (loss[best], means[best].mean(), means[best].max(), 0.0, 0.0, 0.0, 0.0)
+    columns = ["loss", "mean_loss", "worst_loss", "gap", "gap_error", "worst_gap", "worst_error"]
     return pd.DataFrame.from_dict(found, "index", columns=columns)
 
 
@@ -548,7 +557,7 @@ def choose(comparison: Comparison) -> Choice:
     accurate = found["mean"] >= found["mean"][near].max() - WORTH
     order = sorted(found.index[near & accurate], key=lambda name: (simplicity(name), found["loss"][name]))
     taken = order[0]
-    reached = f"mean {what} of {found['loss'][taken]:.3f} {where}"
+    reached = f"pooled {what} of {found['loss'][taken]:.3f} {where}"
     if len(found) == 1:
         why = f"no other was compared; {reached}"
     elif taken == lowest:

@@ -255,9 +255,11 @@ def fit_calibrations(
 ) -> list[Calibration]:
     """For each environment the temperature that the others give, see `others_of`, and last that of all.
 
-    It has the least log loss, each environment counted the same.
+    It has the least log loss, each environment counted the same. A constant is not calibrated.
     """
     groups = [(labels[rows], _logs(probabilities[rows])) for rows in _groups(environments)]
+    if all((logs == logs[0]).all() for _, logs in groups):  # the same for every row, whatever is in it
+        return [Calibration()] * (len(groups) + 1)
 
     def loss(group: tuple[Ints, Floats], temperature: float) -> float:
         y, logs = group

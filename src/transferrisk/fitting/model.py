@@ -275,12 +275,13 @@ class Predicted:
         seen, done = self.decision.seen, f"{counted(self.rows, 'row')} predicted."
         if not seen:
             return done
-        where = "environments it was not trained on" if self.decision.held == "environments" else "held-out rows"
+        where = "in environments it was not trained on" if self.decision.held == "environments" else "on held-out rows"
         accuracies, losses = np.transpose([(one.accuracy, one.log_loss) for one in seen.values()])
         worst = [*seen][int(accuracies.argmin())]
         return (
-            f"{done} In {where}, the model had an accuracy of {100 * accuracies.mean():.1f} % on average, "
-            f"{100 * seen[worst].accuracy:.1f} % at worst ({worst}), and a log loss of {losses.mean():.3f}."
+            f"{done} When the model was fitted, it was tested {where}: it had an accuracy of "
+            f"{100 * accuracies.mean():.1f} % on average, {100 * seen[worst].accuracy:.1f} % at worst ({worst}), and a "
+            f"log loss of {losses.mean():.3f}."
         )
 
     def sections(self) -> list[Table | str]:

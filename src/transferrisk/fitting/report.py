@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import describe_algorithm
-from ..auditing.columns import column_sections
-from ..auditing.report import pool
+from ..auditing.columns import ColumnReport, column_sections, unstable
+from ..auditing.report import Pooled, pool
 from ..auditing.shift import shift_sections, shift_sentences, shifts_json
 from ..errors import InputError, counted, listed
 from ..files import check_target, exchange, hidden_folder, new_folders, write_atomically
@@ -31,7 +31,7 @@ from ..reports.values import Cell, Entry
 from ..settings import as_json, dumps
 from .blending import told_members
 from .candidates import BASELINES, named
-from .compare import Comparison, Curve, numbered_in_time
+from .compare import NEAR, Comparison, Curve, numbered_in_time
 from .fitted import Fitted, Plan, Source
 from .metrics import METRICS, confusion, decide_held_out
 from .model import CARD, COMPARISON, FILES, REPORT, SCHEMA
@@ -40,6 +40,7 @@ from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, re
 Z = 1.96  # of a 95 % interval
 MOST = 20  # columns that a terminal shows
 WIDE = 8  # environments that have a column of their own in the comparison
+WIDEST = 0.5  # interval of an accuracy beyond which it says nothing about a new environment
 COLUMNS = ("Column", "Taken as", "Features", "Remark")
 
 
@@ -209,38 +210,42 @@ def columns_table(source: Source, folder: Path) -> Table:
     return Table(title, COLUMNS, rows, note=more)
 
 
-def comparison_table(fitted: Fitted) -> Table:
-    """Accuracy and loss of each candidate; the chosen one is emphasised."""
+def comparison_table(fitted: Fitted, width: int | None = None) -> Table:
+    """Accuracy and loss of each candidate; the chosen one is emphasised.
+
+    Many environments, or a `width` in letters that is too small for them, leave the worst one alone with its name.
+    """
     comparison = fitted.comparison
     assert comparison is not None
     where = "in environments not trained on" if comparison.held == "environments" else "on held-out rows"
-    names, summary = comparison.summary.index, comparison.summary
-    places = comparison.accuracy.index if len(comparison.accuracy) <= WIDE else comparison.accuracy.index[:0]
-    what = METRICS[comparison.metric]
-    rows: list[list[Entry]] = [
-        [
-            named(name),
-            *(percent(comparison.accuracy[name][place]) for place in places),
-            percent(summary["mean"][name]),
-            percent(summary["worst"][name]),
-            Cell(f"{summary['loss'][name]:.3f}", float(summary["loss"][name])),
-            Cell(f"{summary['worst_loss'][name]:.3f}", float(summary["worst_loss"][name])),
-        ]
-        for name in names
-    ]
-    for name, one in comparison.stopped.items():  # in the table, but for what is not known
-        rows.append([named(name), *(percent(one.accuracy.get(place)) for place in places), *(percent(None),) * 4])
-    return Table(
-        f"Accuracy, %, and {what}, {where}",
-        ["Candidate", *places, "Mean", "Worst", f"Mean {what}", f"Worst {what}"],
-        rows,
-        emphasised=[names.get_loc(fitted.choice.algorithm)],
+    where += ", before calibration" if _is_calibrated(fitted) else ""
+    summary, what = comparison.summary, METRICS[comparison.metric]
+    places, last = list(comparison.accuracy.index), [f"Mean {what}", f"Worst {what}"]
+    candidates = [named(name) for name in (*summary.index, *comparison.stopped)]
+    wanted = max(map(len, candidates)) + sum(
+        2 + max(map(len, name.split())) for name in (*places, *last, "Worst", "Worst")
     )
+    folded = len(places) > WIDE or (width is not None and wanted > width)
+    rows: list[list[Entry]] = []
+    for name, found in summary.iterrows():
+        own = comparison.accuracy[name]
+        row: list[Entry] = [named(str(name))]
+        row += [] if folded else [percent(own[place]) for place in places]
+        row += [percent(found["mean"]), percent(found["worst"]), *([str(own.idxmin())] if folded else [])]
+        row += [Cell(f"{found[key]:.3f}", float(found[key])) for key in ("mean_loss", "worst_loss")]
+        rows.append(row)
+    for name, one in comparison.stopped.items():  # in the table, but for what is not known
+        shown = [percent(one.accuracy.get(place)) for place in places] * (not folded)
+        rows.append([named(name), *shown, *(percent(None),) * (4 + folded)])
+    columns = ["Candidate", *places * (not folded), "Mean", "Worst", *["Worst in"] * folded, *last]
+    chosen = summary.index.get_loc(fitted.choice.algorithm)
+    return Table(f"Accuracy, %, and {what}, {where}", columns, rows, emphasised=[chosen])
 
 
 def held_out_table(fitted: Fitted) -> Table:
     """Figures of the chosen candidate in each environment that it was not trained on."""
     where = "when it was held out" if fitted.decision.held == "environments" else "on held-out rows"
+    where += f", calibrated by the {_others(fitted)}" if _is_calibrated(fitted) else ""
     found = figures_table(fitted.decision.seen, f"{named(fitted.choice.algorithm)}, by environment, {where}")
     notes = [threshold_note(fitted)]
     if fitted.decision.temperature != 1:
@@ -248,8 +253,6 @@ def held_out_table(fitted: Fitted) -> Table:
             f"Probabilities are calibrated: logits are divided by {fitted.decision.temperature:.2f}, which was chosen "
             "by the log loss in held-out environments."
         )
-    if {fitted.decision.temperature, *fitted.decision.temperatures.values()} != {1}:
-        notes.append(f"Figures of each environment are with the temperature that the {_others(fitted)} give.")
     return replace(found, note=" ".join(filter(None, notes)))
 
 
@@ -265,6 +268,11 @@ def threshold_note(fitted: Fitted) -> str:
     )
 
 
+def _is_calibrated(fitted: Fitted) -> bool:
+    """Tell whether the figures of a held-out environment are of probabilities that the others calibrate."""
+    return any(temperature != 1 for temperature in fitted.decision.temperatures.values())
+
+
 def _others(fitted: Fitted) -> str:
     ordered = fitted.comparison is not None and fitted.comparison.order
     return "earlier environments" if ordered else "other environments"
@@ -278,7 +286,7 @@ def held_out_sections(fitted: Fitted) -> list[Section]:
     tested = np.isfinite(raw).all(1)
     labels, given, chances = samples.labels.numpy()[tested], raw[tested], fitted.held_out[tested]
     curves = {"as predicted": (labels, chances)}
-    if any(temperature != 1 for temperature in fitted.decision.temperatures.values()):
+    if _is_calibrated(fitted):
         curves = {"before calibration": (labels, given), "calibrated": (labels, chances)}
     places = numbered_in_time(samples, comparison.order)[tested]
     decided = decide_held_out(labels, given, places, fitted.decision.metric, bool(comparison.order))
@@ -295,37 +303,52 @@ def verdict(fitted: Fitted) -> list[str]:
     Intervals are of a new environment's true value, so they count environments and not rows.
     """
     comparison, chosen, seen = fitted.comparison, named(fitted.choice.algorithm), fitted.decision.seen
-    warning = fitted.columns.warning if fitted.columns is not None and not fitted.plan.drop_unstable else ""
+    columns = None if fitted.plan.drop_unstable else fitted.columns
+    warning, advice = ("", "") if columns is None else (columns.warning, _advice_to_drop(columns))
     if comparison is None:
         unknown = f"{chosen} was fitted. Nothing was compared, so what it does in a new environment is not known."
-        return list(filter(None, [unknown, warning]))
+        return list(filter(None, [unknown, warning, advice]))
     if comparison.held == "rows":
         unknown = (
             f"{chosen} was fitted. Whether it works in a new environment cannot be known from "
             f"{counted(len(fitted.source.sizes), 'environment')}: no environment could be held out. Get labelled rows "
             "from a third one."
         )
-        return list(filter(None, [unknown, warning]))
-    sites = len(seen)
-    (accuracy, lowest), (loss, _) = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
+        return list(filter(None, [unknown, warning, advice]))
+    accuracy, loss = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
     guess = float(np.mean(list(comparison.frequent.values())))
     below = [name for name, one in seen.items() if one.accuracy <= one.majority and one.entropy > 0]
-    mean = comparison.summary["mean"][fitted.choice.algorithm]
-    useless = mean <= guess or len(below) > sites / 2
-    usable = "No" if useless else "With care" if below or warning or not lowest > guess else "Yes"
+    useless = accuracy.mean <= guess or len(below) > len(seen) / 2
+    unclear = not accuracy.high - accuracy.low <= WIDEST  # nan: there is no interval
+    usable = "Yes"
+    if useless:
+        usable = "No"
+    elif unclear:
+        usable = f"The data cannot tell: {counted(len(seen), 'environment')} that were held out are too few"
+    elif below or warning or not accuracy.low > guess:
+        usable = "With care"
+    span, losses = "", ""
+    if np.isfinite([accuracy.low, accuracy.high, loss.low, loss.high]).all():
+        span = f" (95 % interval for a new environment: {100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %)"
+        losses = f" ({loss.low:.3f} to {loss.high:.3f})"
     lines = [
-        f"Can the model be used in a new environment? {usable}. Expect an accuracy of {accuracy} and a log loss of "
-        f"{loss} there, judged by {counted(sites, 'environment')}, each held out once; always saying the most frequent "
-        f"class gives {100 * guess:.1f} %."
+        f"Can the model be used in a new environment? {usable}. In {counted(len(seen), 'environment')}, each held out "
+        f"once, the model has a mean accuracy of {100 * accuracy.mean:.1f} %{span} and a mean log loss of "
+        f"{loss.mean:.3f}{losses}; always saying the class that is most frequent in the environments trained on gives "
+        f"{100 * guess:.1f} %."
     ]
     if comparison.metric != "log_loss":
         of_metric = comparison.summary.loc[fitted.choice.algorithm]
         lines.append(
             f"By the metric that was asked for ({comparison.metric}), it has a mean {METRICS[comparison.metric]} of "
-            f"{of_metric['loss']:.3f} in held-out environments, and {of_metric['worst_loss']:.3f} in the worst one."
+            f"{of_metric['mean_loss']:.3f} in held-out environments, and {of_metric['worst_loss']:.3f} in the worst "
+            "one."
         )
     if below:
-        lines.append(f"It is no better than always saying the most frequent class in {listed(map(repr, below), 5)}.")
+        lines.append(
+            f"In {listed(map(repr, below), 5)} it is no more accurate than always saying the class that is most "
+            "frequent there."
+        )
     if fitted.with_all is not None:
         lines.append(_gained(fitted, fitted.with_all))
     worst = max(seen, key=lambda place: seen[place].log_loss)
@@ -334,20 +357,30 @@ def verdict(fitted: Fitted) -> list[str]:
         f"log loss of {seen[worst].log_loss:.3f}."
     )
     lines.append(warning)
-    lines.append(_next_step(useless, warning))
+    if advice:
+        lines.append(advice)
+    elif useless:
+        lines.append("Next: run trm audit, which tells whether any environment's model works in another.")
+    elif unclear:
+        lines.append("Next: get labelled rows from more environments, and fit again.")
+    else:
+        lines.append("Next: label some rows of the new environment, and compare with them what trm predict says there.")
     return list(filter(None, lines))
 
 
-def _next_step(useless: bool, warning: str) -> str:
-    """What to do with the model."""
-    if useless:
-        return "Next: run trm audit, which tells whether any environment's model works in another."
-    if warning:
+def _advice_to_drop(columns: ColumnReport) -> str:
+    """Advice to fit again without the unstable columns; "" where held-out losses speak against it."""
+    names = unstable(columns)
+    changes = [loss.mean for name in names if (loss := columns[name].loss) is not None and np.isfinite(loss.mean)]
+    told = listed(map(repr, names), 5)
+    if len(changes) < len(names):
+        return f"Next: fit again with --drop-unstable and compare. What a model loses without {told} is not known."
+    if names and max(changes) <= -NEAR:
         return (
-            "Next: fit again with --drop-unstable; take that model where the effect may be reversed, this one where it "
-            "cannot be."
+            "Next: fit again with --drop-unstable. In held-out environments a linear model has a lower log loss "
+            f"without {told}."
         )
-    return "Next: label some rows of the new environment, and compare with them what trm predict says there."
+    return ""
 
 
 def _gained(fitted: Fitted, with_all: Comparison) -> str:
@@ -370,38 +403,27 @@ def _gained(fitted: Fitted, with_all: Comparison) -> str:
     )
 
 
-def _expected(fitted: Fitted, figure: str) -> tuple[str, float]:
-    """The mean over environments of a figure, with the prediction interval for a new one where it is known.
-
-    The lower end of the interval comes with it; nan where there is none.
-    """
-    seen = fitted.decision.seen.values()
-    values = np.array([getattr(one, figure) for one in seen])
-    rows = np.array([one.rows for one in seen])
-    if figure == "accuracy":
-        smoothed = (values * rows + 1) / (rows + 2)
-        pooled = pool(values, smoothed * (1 - smoothed) / rows)
-        low, high = np.clip([pooled.low, pooled.high], 0, 1) * 100
-        text, ends = f"about {100 * pooled.mean:.1f} %", f"{low:.1f} to {high:.1f} %"
-    else:
-        pooled = pool(values, fitted.loss_variances)
-        low, high = max(0.0, pooled.low), pooled.high
-        text, ends = f"about {pooled.mean:.3f}", f"{low:.3f} to {high:.3f}"
-    if not np.isfinite([low, high]).all():
-        return text, float("nan")
-    what = "95 % interval for a new environment with many rows: " if figure == "accuracy" else ""
-    return f"{text} ({what}{ends})", float(max(0.0, pooled.low))
+def _expected(fitted: Fitted, figure: str) -> Pooled:
+    """Mean of a figure over held-out environments, each counted the same, and its interval for a new one."""
+    values = np.array([getattr(one, figure) for one in fitted.decision.seen.values()])
+    if figure == "log_loss":
+        found = pool(values, fitted.loss_variances, evenly=True)
+        return replace(found, low=float(np.maximum(found.low, 0)))
+    rows = np.array([one.rows for one in fitted.decision.seen.values()])
+    smoothed = (values * rows + 1) / (rows + 2)
+    found = pool(values, smoothed * (1 - smoothed) / rows, evenly=True)
+    return replace(found, low=float(np.maximum(found.low, 0)), high=float(np.minimum(found.high, 1)))
 
 
-def fit_sections(fitted: Fitted) -> list[Section | str]:
-    """Sections that a terminal shows of a fit."""
+def fit_sections(fitted: Fitted, width: int | None = None) -> list[Section | str]:
+    """Sections that a terminal of so many letters shows of a fit."""
     chosen = f"Chosen: {named(fitted.choice.algorithm)}, {fitted.choice.why}."
     by_column = fitted.columns.sentences if fitted.columns is not None else ()
     if fitted.comparison is None:
         return [*verdict(fitted), chosen, *by_column]
     return [
         *verdict(fitted),
-        comparison_table(fitted),
+        comparison_table(fitted, width),
         how_compared(fitted.comparison),
         chosen,
         held_out_table(fitted),
@@ -453,8 +475,9 @@ def how_compared(comparison: Comparison) -> str:
     ]
     given_up = f" Stopped, since far behind in log loss: {'; '.join(stopped)}." if stopped else ""
     return (
-        f"{which}: trained on the others, accuracy on all its rows, which neither "
-        f"the model nor the encoding had seen{seeds}.{given_up}{average}"
+        f"{which}: trained on the others, tested on all its rows, which neither the model nor the encoding had seen"
+        f"{seeds}. Means count each environment the same; the choice goes by the pooled {METRICS[comparison.metric]}, "
+        f"in which those with few rows count less.{given_up}{average}"
     )
 
 

@@ -124,7 +124,7 @@ class Scores:
 
 
 def guesses(found: Mapping[str, Figures]) -> list[str]:
-    """Lines on environments with several classes in which predictions are not better than the most frequent one."""
+    """Lines on environments in which predictions are no better than always saying their own most frequent class."""
     same = {name: one for name, one in found.items() if one.accuracy <= one.majority and one.entropy > 0}
     worse = [name for name, one in same.items() if not one.log_loss < one.entropy]
     lines = []
@@ -132,15 +132,16 @@ def guesses(found: Mapping[str, Figures]) -> list[str]:
         lines.append(f"No better than guessing at {_beside(found, worse)}.")
     if rest := [name for name in same if name not in worse]:
         lines.append(
-            f"No more accurate than always saying the most frequent class at {_beside(found, rest)}, though its "
-            "probabilities say more than a guess."
+            "No more accurate than always saying the environment's own most frequent class at "
+            f"{_beside(found, rest)}, though its probabilities say more than a guess."
         )
     return lines
 
 
 def _beside(found: Mapping[str, Figures], names: Iterable[str]) -> str:
     return listed(
-        f"{name} (accuracy {100 * found[name].accuracy:.1f} %, most frequent class {100 * found[name].majority:.1f} %)"
+        f"{name} (accuracy {100 * found[name].accuracy:.1f} %, most frequent class there "
+        f"{100 * found[name].majority:.1f} %)"
         for name in names
     )
 
@@ -149,7 +150,7 @@ def figures_table(found: Mapping[str, Figures], title: str = "By environment", f
     """A row of figures for each environment, or whatever else `first` names; of many, the highest log loss first."""
     if len(found) > 2 * ENDS:
         found = dict(sorted(found.items(), key=lambda item: -item[1].log_loss))
-    columns = [first, "Rows", "Accuracy, %", "Most frequent class, %"]
+    columns = [first, "Rows", "Accuracy, %", "Most frequent class there, %"]
     columns += ["Log loss", "Brier score", "AUROC", "Calibration error"]
     rows: list[list[Entry]] = [
         [name, f.rows, percent(f.accuracy), percent(f.majority), f.log_loss, f.brier, f.auroc, f.calibration_error]
