@@ -12,7 +12,7 @@ import pytest
 
 from transferrisk.experiments.demo import Demo
 from transferrisk.experiments.execute import commit, provenance
-from transferrisk.reports.comparison import summarise
+from transferrisk.reports.demo_page import summarise
 from transferrisk.reports.terminal import run_progress
 
 

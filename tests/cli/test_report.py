@@ -175,8 +175,8 @@ def test_where_no_experiment_can_be_read_nothing_is_written(trm, results):
         (results / name / "recipe.json").write_text("{")
     code, out, err = trm("report", results)
     assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "none of 2 experiments" in err
     assert "part is left out: " in err
-    assert "whole is left out: " in err
     assert not (results / "report.html").exists()
 
 

@@ -20,9 +20,10 @@ from transferrisk.algorithms import create
 from transferrisk.data import Options, load_splits
 from transferrisk.errors import InputError
 from transferrisk.experiments.executors import LocalExecutor
-from transferrisk.experiments.plan import Cell, Plan
+from transferrisk.experiments.plan import Plan
 from transferrisk.experiments.recipe import Recipe
 from transferrisk.experiments.store import Store
+from transferrisk.experiments.studies import Cell
 from transferrisk.experiments.sweep import Interrupted, run_experiment
 from transferrisk.experiments.tasks import PlannedRun, Task, get_task, register
 from transferrisk.models import Classifier, SmallCNN

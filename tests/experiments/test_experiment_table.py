@@ -13,10 +13,12 @@ from sweep_tasks import plan, walk
 
 import transferrisk
 from transferrisk.experiments.executors import LocalExecutor
-from transferrisk.experiments.plan import Cell, Plan
+from transferrisk.experiments.experiment_table import ExperimentTable
+from transferrisk.experiments.plan import Plan
 from transferrisk.experiments.recipe import Recipe
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.sweep import ExperimentTable, run_experiment
+from transferrisk.experiments.studies import Cell
+from transferrisk.experiments.sweep import run_experiment
 
 HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)
 

@@ -19,8 +19,8 @@ from transferrisk.experiments.plan import Plan, make_plan
 from transferrisk.experiments.recipe import load_recipe
 from transferrisk.experiments.store import Store
 from transferrisk.experiments.sweep import Interrupted, run_experiment
+from transferrisk.reports.comparison_views import TableView
 from transferrisk.reports.experiment import load_experiment
-from transferrisk.reports.method_views import TableView
 
 RECIPE = """
 search = { kind = "optuna", points = 7 }

@@ -19,8 +19,9 @@ from sweep_tasks import Shelf, hurry, plan, starts, walk
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments import sweep as sweep_module
 from transferrisk.experiments.executors import LocalExecutor
+from transferrisk.experiments.experiment_table import ExperimentTable
 from transferrisk.experiments.store import Store
-from transferrisk.experiments.sweep import ExperimentTable, Interrupted, run_experiment
+from transferrisk.experiments.sweep import Interrupted, run_experiment
 from transferrisk.experiments.tasks import PlannedRun, get_task
 
 HERE = LocalExecutor(workers=0, devices=["cpu"], threads=1)

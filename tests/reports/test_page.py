@@ -30,9 +30,9 @@ from transferrisk.reports import (
     write_page,
 )
 from transferrisk.reports.charts import looks, page_svg
+from transferrisk.reports.elements import METHODS, MINUS, NOTHING, in_unit, number
 from transferrisk.reports.render import LEVELS, heat_cells, heat_key, shared_key
 from transferrisk.reports.terminal import print_values
-from transferrisk.reports.values import METHODS, MINUS, NOTHING, in_unit, number
 
 
 def test_numbers_as_printed():

@@ -10,7 +10,7 @@ import pytest
 from whole_page import HOSTILE, whole_page
 
 from transferrisk.reports import Group, Heatmap, Page, Pictures, Table, render_page
-from transferrisk.reports.values import MINUS, NOTHING
+from transferrisk.reports.elements import MINUS, NOTHING
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="pip install selenium")
 By = pytest.importorskip("selenium.webdriver.common.by").By

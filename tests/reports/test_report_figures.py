@@ -15,8 +15,8 @@ from results_folder import cells_of, evaluation, pictures, write
 from transferrisk.errors import InputError
 from transferrisk.reports import Mark
 from transferrisk.reports.charts import looks
+from transferrisk.reports.elements import METHODS, method_name
 from transferrisk.reports.report import write_report
-from transferrisk.reports.values import METHODS, method_name
 
 LINES = {"kind": "lines", "x": "bias", "panels": "shift"}
 AXES = {"shift": ["correlated", "combined"], "bias": [0.8, 0.9]}

@@ -10,10 +10,10 @@ from pacs_table import AXES, PUBLISHED, TABLE, bold, part_of, rows, table, writt
 from results_folder import cells_of, evaluation, write
 
 from transferrisk.errors import one_line
+from transferrisk.reports.elements import MINUS, NOTHING
 from transferrisk.reports.render import csv_text, latex_text, markdown_text
 from transferrisk.reports.report import write_report
 from transferrisk.reports.tables import Part
-from transferrisk.reports.values import MINUS, NOTHING
 from transferrisk.settings import dumps
 
 

@@ -8,8 +8,8 @@ import math
 import pytest
 from results_folder import cells_of, evaluation, write
 
+from transferrisk.reports.comparison_views import TableView
 from transferrisk.reports.experiment import load_experiment
-from transferrisk.reports.method_views import TableView
 
 
 def chosen(folder, rule, value="accuracy"):

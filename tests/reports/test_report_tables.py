@@ -10,9 +10,9 @@ from pacs_table import AXES, TABLE, bold, part_of, rows, table, texts
 from results_folder import cells_of, evaluation, write
 
 from transferrisk.errors import InputError
+from transferrisk.reports.elements import MINUS, NOTHING
 from transferrisk.reports.experiment import load_experiment
 from transferrisk.reports.tables import Paired
-from transferrisk.reports.values import MINUS, NOTHING
 
 
 def numbers(grid):

@@ -8,9 +8,9 @@ from transferrisk.errors import InputError
 from transferrisk.experiments.recipe import load_recipe as load
 from transferrisk.experiments.recipe import recipe_names as names
 from transferrisk.reports import Mark
-from transferrisk.reports.method_views import CurvesView, LinesView, TableView
+from transferrisk.reports.comparison_views import CurvesView, LinesView, TableView
+from transferrisk.reports.record_views import PicturesView, RowsView, XyView
 from transferrisk.reports.report import read_views
-from transferrisk.reports.row_views import PicturesView, RowsView, XyView
 
 
 def read(show):

@@ -33,7 +33,7 @@ from ..errors import InputError, listed
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import one_hot
 from ..reports import Cell, Chapter, Forest, Section, Spread, Table
-from ..reports.values import Entry, number
+from ..reports.elements import Entry, number
 from ..settings import Bound, Count, Seed, as_json, convert
 from ..solvers import threads_set
 from .predictors import Refitted, fit, refit_without

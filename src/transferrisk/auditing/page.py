@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import listed
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent
-from ..reports.values import Entry
+from ..reports.elements import Entry
 from .columns import column_sections
 from .report import MAJORITY, NOT_JUDGED, Audit, Estimate, WorstPair
 from .shift import shift_sections

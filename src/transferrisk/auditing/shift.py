@@ -36,7 +36,7 @@ from torch import Tensor
 from ..errors import InputError, counted, listed
 from ..functional import SoftmaxLoss
 from ..reports import Bar, Bars, Cell, Chapter, Section, Table
-from ..reports.values import Entry, number
+from ..reports.elements import Entry, number
 from ..settings import Count, Seed, as_json, convert
 from ..solvers import threads_set
 from .predictors import fit

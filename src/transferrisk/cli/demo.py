@@ -30,7 +30,7 @@ def demo(
     from ..experiments.executors import count_cores
     from ..files import prepare_folder
     from ..reports import write_page
-    from ..reports.comparison import comparison_page, comparison_table, summarise, verdict
+    from ..reports.demo_page import comparison_page, comparison_table, summarise, verdict
     from ..reports.terminal import print_line, print_values, run_progress
     from ..results.records import RECORDS
 

@@ -239,8 +239,8 @@ def train(
 def _accuracies(records: Sequence[Record], rule: str) -> Table:
     """A row for each part of the data and environment, at the selected evaluation and at the last."""
     from ..reports import Table, percent
-    from ..reports.tables import RULE_WORDS
     from ..results import select
+    from ..results.selection import RULE_WORDS
 
     chosen, last = select(records, rule), select(records, "last")
     final = {}

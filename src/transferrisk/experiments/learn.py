@@ -24,10 +24,12 @@ from ..results import Record, mean_score
 from ..results.selection import validation_part
 from ..settings import digest, dumps
 from .executors import Executor, Job, Messages, OnJobStep
-from .plan import Cell, Plan, Study
+from .experiment_table import ExperimentTable, recipe_digest
+from .plan import Plan
 from .points import Distribution, Grid, Point, count_points, draw_point, find_points, point_text
 from .store import Store
-from .sweep import Event, ExperimentTable, Interrupted, OnEvent, Summary, Sweep, ignore_event, recipe_digest
+from .studies import Cell, Study
+from .sweep import Event, Interrupted, OnEvent, Summary, Sweep, ignore_event
 
 TRIALS = "trials.json"  # in the folder of an experiment
 RANDOM = 10  # first trials of a study, whose points are drawn at random

@@ -5,41 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get_algorithm, setting_names
 from ..data.fetch import verify
 from ..data.roots import data_root
 from ..errors import InputError, choices
 from ..results.selection import HELD_OUT
-from ..settings import field_kinds
-from ..training import TrainConfig
-from ..training.spec import facts_of
-from .points import Grid, Point, count_points, find_points, point_text, read_grid, value_text
-from .recipe import ALL, Recipe, load_recipe, recipe_names
-from .tasks import PlannedRun, get_task, has_needs, needs_of, plan_run
-
-MOST_RUNS = 100_000
-
+from .points import count_points, value_text
+from .recipe import Recipe, load_recipe, recipe_names
+from .studies import MOST_RUNS, Cell, Study, find_studies, study_cells
+from .tasks import PlannedRun, get_task, has_needs, needs_of
 
 LABELS = {"seed": "seed", "hold_out": "without"}
 """Columns that are named beside their values, and by which --only does not choose."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One place of an experiment's table; several cells, of several experiments perhaps, may share a run.
-
-    columns  the values that distinguish the cells: problem, what is varied, method, the point of its grid as text, seed
-    """
-
-    run: PlannedRun
-    columns: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -115,7 +98,7 @@ def make_plan(
     every = numbers if len(numbers) > len(recipe.seeds) or recipe.search.by_seed else recipe.seeds
     studies = list(find_studies(recipe, common))
     _check_count(recipe, studies, len(every))
-    whole = [cell for study in studies for cell in _cells(study, every)]
+    whole = [cell for study in studies for cell in study_cells(study, every)]
     wanted = _wanted(recipe, only, whole)
     cells = []
     for cell in whole:
@@ -130,48 +113,6 @@ def make_plan(
     pairs = itertools.product(studies, every)
     chosen_studies = [(one, seed) for one, seed in pairs if {*one.columns.items(), ("seed", seed)} in places]
     return Plan(recipe, tuple(cells), studies=tuple(chosen_studies))
-
-
-@dataclass(frozen=True)
-class Study:
-    """A method on one problem, of which points are tried.
-
-    columns    of its cells, but for point and seed
-    settings   of its runs, but for those of the point and the seed
-    grid       {}: its settings are as they are
-    hold_outs  environments that runs leave out, "" for none, where settings are chosen by that
-    """
-
-    recipe: Recipe
-    columns: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    grid: Grid
-    hold_outs: tuple[str, ...] = ()
-
-    def at(self, point: Point, seeds: Sequence[int]) -> list[Cell]:
-        """The cells of a point."""
-        recipe = self.recipe
-        settings = _joined(self.settings, _settings_of(recipe, point, self.settings.get("algorithm")))
-        try:
-            run = plan_run(recipe.task, {**settings, "seed": seeds[0]}, recipe.keep)
-        except InputError as error:
-            method = f", method {self.columns['method']}" if self.columns.get("method") else ""
-            raise InputError(f"recipe {recipe.where}{method}: {error}") from None
-        columns = {**self.columns, **({"point": point_text(point)} if recipe.methods else {})}
-        cells = []
-        for seed, hold_out in itertools.product(seeds, self.hold_outs or (None,)):
-            own = {"seed": seed} if hold_out is None else {"seed": seed, "hold_out": hold_out}
-            changed = {key: value or None if key == "hold_out" else value for key, value in own.items()}
-            cells.append(Cell(replace(run, settings={**run.settings, **changed}), {**columns, **own}))
-        return cells
-
-
-def _cells(study: Study, seeds: Sequence[int]) -> Iterator[Cell]:
-    """All cells of a study; those of an optuna study, whose points are not known before, with points in their place."""
-    search = study.recipe.search
-    for some in [(seed,) for seed in seeds] if search.by_seed else [seeds]:
-        for point in find_points(study.grid, search, some[0]):
-            yield from study.at(point, some)
 
 
 def _check_count(recipe: Recipe, studies: Sequence[Study], seeds: int) -> None:
@@ -266,100 +207,6 @@ def _check_recipe(recipe: Recipe) -> None:
             f"{where}: task {recipe.task!r} has no validation data to choose a point of a grid by at the last step: "
             "add grids = false, or select = ['test_domain']"
         )
-
-
-def find_studies(recipe: Recipe, common: Mapping[str, Any] | None = None) -> Iterator[Study]:
-    """Every problem, combination and method, in this order; `common` are settings of all, unless they say otherwise."""
-    whole = math.prod(map(len, (recipe.problems or [""], recipe.methods or [""], *recipe.vary.values())))
-    if whole > MOST_RUNS:
-        raise InputError(f"recipe {recipe.where} asks for {whole:,} runs, more than {MOST_RUNS:,}: shorten its lists")
-    for problem, of_problem in (recipe.problems or {"": {}}).items():
-        settings = _joined(common or {}, recipe.settings, of_problem)
-        vary = _with_all_environments(recipe, settings)
-        for values in itertools.product(*vary.values()):
-            varied = dict(zip(vary, values, strict=True))
-            for method, of_method in (recipe.methods or {"": {}}).items():
-                own = dict(of_method)
-                grid = own.pop("grid", {})
-                base = _joined(settings, _settings_of(recipe, varied), own)
-                columns = {**({"problem": problem} if recipe.problems else {}), **varied}
-                if recipe.methods:
-                    columns["method"] = method
-                held_out = _hold_outs(recipe, base) if HELD_OUT in recipe.select else ()
-                points = _grid(recipe, method, grid, base.get("algorithm", "")) if recipe.grids else {}
-                yield Study(recipe, columns, base, points, held_out)
-
-
-def _with_all_environments(recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """What is varied, with the names of the test environments where all of them are asked for."""
-    if recipe.vary.get("test_env") != (ALL,):
-        return dict(recipe.vary)
-    return {**recipe.vary, "test_env": _environments(recipe, settings, f"test_env = {ALL!r}")}
-
-
-def _hold_outs(recipe: Recipe, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    names = _environments(recipe, settings, f"select = [{HELD_OUT!r}]")
-    if settings.get("test_env") not in names:
-        raise InputError(
-            f"recipe {recipe.where}: select = [{HELD_OUT!r}] leaves out training environments, so test_env must say "
-            f"which of {', '.join(names)} is not one, got {settings.get('test_env')!r}"
-        )
-    return ("", *[name for name in names if name != settings["test_env"]])
-
-
-def _environments(recipe: Recipe, settings: Mapping[str, Any], what: str) -> list[str]:
-    """The environments of the data, each of which can be the one to test on."""
-    data = settings.get("data")
-    facts = facts_of(data) if isinstance(data, str) else None
-    if facts is None or facts.test:
-        why = "has a test environment of its own" if facts else "names its environments only when it is read"
-        raise InputError(
-            f"recipe {recipe.where}: {what} needs data with several environments to test on, and {data!r} {why}: name "
-            "the environments below [vary]"
-        )
-    return list(facts.environments)
-
-
-def _grid(recipe: Recipe, method: str, grid: Any, algorithm: str) -> Grid:
-    if grid == "paper":
-        grid = get_algorithm(algorithm).grid
-    if not isinstance(grid, Mapping):
-        raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or a table, got {grid!r}')
-    if not grid:
-        return {}
-    kinds = {**field_kinds(get_task(recipe.task).settings_type), **field_kinds(TrainConfig)}
-    kinds |= field_kinds(get_algorithm(algorithm).config_type) if algorithm else {}
-    return read_grid(grid, kinds, f"recipe {recipe.where}: grid of {method}")
-
-
-def _settings_of(recipe: Recipe, values: Mapping[str, Any], algorithm: str | None = None) -> dict[str, Any]:
-    """Values by name as settings of the task: those of training, such as epochs, are within its `training`.
-
-    With an `algorithm` they are a point of its grid: a name is that of its own setting first, and whatever is not known
-    is taken for one, so that it says so.
-    """
-    of_task = get_task(recipe.task).settings_type.__dataclass_fields__
-    own = () if algorithm is None else setting_names(algorithm)
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        tables = {
-            "settings": key in own,
-            "": key in of_task,
-            "training": key in TrainConfig.__dataclass_fields__ and "training" in of_task,
-        }
-        table = next((name for name, has in tables.items() if has), "" if algorithm is None else "settings")
-        (found.setdefault(table, {}) if table else found)[key] = value
-    return found
-
-
-def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Later tables over earlier ones; tables within them (settings, training) key by key."""
-    out: dict[str, Any] = {}
-    for table in tables:
-        for key, value in table.items():
-            both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-            out[key] = {**out[key], **value} if both else value
-    return out
 
 
 def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Cell]) -> dict[str, set[str]]:

@@ -1,32 +1,27 @@
-"""Carrying out a plan: missing runs are done, failed ones tried again, finished ones left alone.
-
-The folder of the experiment holds its recipe and cells, and the records of all its finished runs as one Parquet file.
-"""
+"""Sweeps: missing runs of a plan are done, failed ones are tried again, finished ones are left alone."""
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import InputError, TransferRiskError
-from ..results import Record, read_table, records_table, table_bytes
-from ..results.records import ORIGIN, RECIPE, RESULT_PREFIX, RUN_COLUMN, RUNS, TABLE
-from ..settings import digest, dumps
+from ..errors import TransferRiskError
+from ..results import Record
+from ..results.records import RUNS
 from ..training import Stopped
 from .execute import Judge, Outcome, RunJob
 from .executors import Executor
+from .experiment_table import ExperimentTable
 from .plan import Plan
-from .recipe import Recipe
-from .store import Lost, Store
+from .store import Store
 from .tasks import TASKS, PlannedRun, needs_of
 
 if TYPE_CHECKING:
@@ -124,113 +119,6 @@ def run_experiment(
     for event in sweep:
         on_event(event)
     return sweep.summary
-
-
-NamedCell = tuple[str, Mapping[str, Any]]
-"""Name of a run, and the columns of its place in the experiment."""
-Place = frozenset[tuple[str, Any]]
-"""The columns of a cell with their values, by which it is found; 1 and 1.0 are the same."""
-Content = tuple[dict[str, Any], list[Record]]
-"""Provenance and records of a run."""
-
-
-@dataclass
-class ExperimentTable:
-    """The files of an experiment's folder; finished runs are read once, since they do not change.
-
-    replaced  whether the folder was of another recipe until it was written
-    """
-
-    plan: Plan
-    store: Store
-    replaced: bool = False
-    _runs: dict[str, Content] = field(default_factory=dict, repr=False)
-
-    def write(self) -> dict[str, str]:
-        """Write all finished runs. Safe with concurrent writers: neither drops cells or records of the other.
-
-        Where an earlier call had the same recipe, its cells stay that this one does not ask for, more seeds perhaps,
-        and so do its runs, in another precision perhaps, until the ones in their place are done. That holds for records
-        without their runs' folders too, such as published ones. Without a record, no table is written.
-        Returns why runs that were done are not any more: their files could not be read.
-        """
-        recipe = self.plan.recipe
-        name = recipe.name
-        with self.store.alone(name):
-            asked = recipe_digest(recipe)
-            finished, earlier = self.store.finished(), self._earlier_cells(asked)
-            pruned = [(cell.run.name, cell.columns) for cell in self.plan.pruned]
-            for _, columns in pruned:
-                earlier.pop(frozenset(columns.items()), None)
-            recorded = self._recorded(dict(earlier.values()), finished)
-            known = finished | recorded.keys()
-            cells: list[NamedCell] = []
-            for cell in self.plan.whole or self.plan.cells:
-                run = cell.run.name
-                before, _ = earlier.pop(frozenset(cell.columns.items()), (run, {}))
-                cells.append((before if before in known and run not in known else run, cell.columns))
-            cells += earlier.values()  # those that this plan does not ask for
-            about = {"recipe": recipe, "asked": asked, "cells": cells, **({"pruned": pruned} if pruned else {})}
-            self.store.write(f"{name}/{RECIPE}", dumps(about, indent=2) + "\n")
-            lost: dict[str, str] = {}
-            rows = []
-            for run, columns in cells:
-                if found := self._read_run(run, lost) if run in finished else recorded.get(run):
-                    rows.append(({**columns, RUN_COLUMN: run, **found[0]}, found[1]))
-            table = records_table(rows)
-            if len(table):
-                self.store.write(f"{name}/{TABLE}", table_bytes(table))
-        return lost
-
-    def _read_run(self, name: str, lost: dict[str, str]) -> Content | None:
-        """The content of a finished run; None, with the cause in `lost`, where its files cannot be read."""
-        if name not in self._runs and name not in lost:
-            try:
-                self._runs[name] = self.store.provenance(name), self.store.records(name)
-            except Lost as error:
-                self.store.set_aside(name)
-                lost[name] = str(error)
-        return self._runs.get(name)
-
-    def _recorded(self, columns: Mapping[str, Mapping[str, Any]], finished: Collection[str]) -> dict[str, Content]:
-        """Provenance and records of the runs that the last table has, and that are not finished here.
-
-        columns  run -> the columns of one of its cells, those of the first lines of the run
-        """
-        path = f"{self.plan.recipe.name}/{TABLE}"
-        try:
-            table = read_table(self.store.read(path) or b"", path)
-            table = table[~table[RUN_COLUMN].isin(list(finished)) & table[RUN_COLUMN].isin(list(columns))]
-        except (InputError, KeyError):  # it is not there, or damaged, and is written anew
-            return {}
-        found: dict[str, Content] = {}
-        first: dict[str, Place] = {}  # cells may share a run, whose records are then there for each of them
-        for line in table.astype(object).where(table.notna(), None).to_dict("records"):
-            run = line.pop(RUN_COLUMN)
-            own = frozenset({name: line.pop(name, None) for name in columns[run]}.items())
-            if first.setdefault(run, own) == own:
-                provenance = {name: line.pop(name, None) for name in ORIGIN}
-                record = {str(k).removeprefix(RESULT_PREFIX): v for k, v in line.items() if v is not None}
-                found.setdefault(run, (provenance, []))[1].append(record)
-        return {run: content for run, content in found.items() if not self.store.is_aside(run)}
-
-    def _earlier_cells(self, asked: str) -> dict[Place, NamedCell]:
-        """The cells of the last writing, if there is one that is whole and of the same recipe, by its digest."""
-        content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
-        try:
-            before = json.loads(content or b"")
-            cells = {frozenset(columns.items()): (str(run), columns) for run, columns in before["cells"]}
-            same = before["asked"] == asked
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return {}
-        self.replaced = self.replaced or not same
-        return cells if same else {}
-
-
-def recipe_digest(recipe: Recipe) -> str:
-    """A digest of what decides which runs there are, but for the seeds."""
-    search = [recipe.search] if recipe.search.kind != "grid" else []
-    return digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods, *search])
 
 
 class Sweep:

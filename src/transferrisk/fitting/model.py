@@ -33,7 +33,7 @@ from ..files import check_target, keep_apart, standard_output, whole_file
 from ..models import Classifier, evaluation_mode, features_of, from_hub
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 from ..reports import Table, percent
-from ..reports.values import Entry
+from ..reports.elements import Entry
 from ..settings import Settings, as_json, convert
 from .metrics import Decision, Figures, decide, per_class
 from .scoring import MANY, Scores, class_table, confusion_table, figures_table, guesses

@@ -26,8 +26,8 @@ from ..files import check_target, exchange, hidden_folder, new_folders, write_at
 from ..models.blend import BLEND
 from ..models.saved import WEIGHTS, save_model
 from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
+from ..reports.elements import Cell, Entry
 from ..reports.render import markdown, markdown_text
-from ..reports.values import Cell, Entry
 from ..settings import as_json, dumps
 from .blending import told_members
 from .candidates import BASELINES, named

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import counted, listed
 from ..reports import Curves, Table, percent
-from ..reports.values import Entry
+from ..reports.elements import Entry
 from .metrics import Figures, Floats, Ints, figures, per_class, reliability
 
 KEPT = 1 << 26  # probabilities in float32, 256 MiB

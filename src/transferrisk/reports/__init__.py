@@ -1,11 +1,10 @@
 """Tables, figures and pages, from plain values and from records alone.
 
-A report consists of `values`; `terminal` prints and `render` writes them, and `charts` draws their figures.
-`comparison` summarises runs over seeds; `report` reports on the results of experiments.
+A report consists of `elements`; `terminal` prints and `render` writes them, and `charts` draws their figures.
+`demo_page` summarises runs over seeds; `report` reports on the results of experiments.
 """
 
-from .render import render_page, write_page
-from .values import (
+from .elements import (
     Bar,
     Bars,
     Cell,
@@ -23,6 +22,7 @@ from .values import (
     Text,
     percent,
 )
+from .render import render_page, write_page
 
 __all__ = [
     "Bar", "Bars", "Cell", "Chapter", "Curves", "Forest", "Group", "Heatmap", "Mark", "Page", "Pictures", "Section",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len, chop_cells
 
 from ..errors import one_line
-from .values import METHODS, MINUS, MOST_NAMED, Bars, Curves, Forest, in_unit, interval, number
+from .elements import METHODS, MINUS, MOST_NAMED, Bars, Curves, Forest, in_unit, interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

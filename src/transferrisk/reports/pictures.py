@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import one_line
 from .charts import LINE, sheet_files
-from .values import METHODS
+from .elements import METHODS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,8 +27,7 @@ from markupsafe import Markup
 from ..errors import one_line
 from ..files import write_atomically
 from .charts import looks, page_svg
-from .pictures import picture_uri
-from .values import (
+from .elements import (
     MINUS,
     NOTHING,
     Bars,
@@ -44,6 +43,7 @@ from .values import (
     in_unit,
     interval,
 )
+from .pictures import picture_uri
 
 LEVELS = 13  # shades of a heat map in the style sheet; odd, so that the middle has one of its own
 SUB = "\0"  # begins a row below another

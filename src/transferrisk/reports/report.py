@@ -13,14 +13,15 @@ from typing import Any
 from ..errors import InputError, choices
 from ..files import prepare_folder, readable, write_atomically
 from ..results.records import FAILED, PICTURES, RECIPE, RUN_COLUMN, RUNS, TABLE
+from ..results.selection import RULE_WORDS
 from ..settings import checked_fields
 from .charts import figure_files, looks
+from .comparison_views import CurvesView, LinesView, TableView, View
+from .elements import Chapter, Group, Page, Pictures, Section, Text
 from .experiment import Experiment, experiment_folders, load_experiment, no_records, origin_words, planned_runs
-from .method_views import CurvesView, LinesView, TableView, View
+from .record_views import PicturesView, RowsView, XyView
 from .render import csv_table, latex, latex_text, markdown, write_page
-from .row_views import PicturesView, RowsView, XyView
-from .tables import RULE_WORDS, Part
-from .values import Chapter, Group, Page, Pictures, Section, Text
+from .tables import Part
 
 PAGE = "report.html"
 READ = (f"*/{RECIPE}", f"*/{TABLE}", f"{RUNS}/*/{FAILED}", f"{RUNS}/*/{PICTURES}")
@@ -158,7 +159,8 @@ def write_report(
                 raise
             left_out.append(f"{folder.name} is left out: {error}")
     if not found:
-        raise InputError("; ".join(left_out))
+        several = f"none of {len(left_out)} experiments can be read: " if len(left_out) > 1 else ""
+        raise InputError(several + left_out[0])
     elsewhere = not names or output.resolve() != root.resolve()
     page = PAGE if elsewhere else f"report-{'-'.join(names)[:100]}.html"  # the page of all experiments stays
     prepare_folder(output, page)

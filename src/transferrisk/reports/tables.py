@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .values import NOTHING, Cell, Curves, Entry, Table, number
+from ..results.selection import selection_words
+from .elements import NOTHING, Cell, Curves, Entry, Table, number
 
 CONFIDENCE = 0.95
 UNSEPARATED = "?"  # after a difference whose interval contains 0
@@ -374,33 +375,6 @@ def _difference_caption(what: str, differences: Sequence[Paired]) -> str:
         "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
     ]
     return " ".join([first, *filter(None, few)])
-
-
-RULE_WORDS = {
-    "training_domain": "by training-domain validation",
-    "test_domain": "by test-domain validation",
-    "last": "at the last evaluation",
-    "test_domain_last": "at the last evaluation, with the point of a grid by test-domain validation",
-    "leave_one_environment_out": "by leaving out one training environment after the other",
-}
-
-
-def selection_words(rule: str, choices: bool = False) -> str:
-    """A sentence about how models were selected; `choices`: a point of a grid was chosen too."""
-    which = "test environment" if rule.startswith("test_domain") else "training environments"
-    where = f"the highest accuracy on held-out data of the {which}"
-    among = ", among the points with the most seeds" if choices else ""
-    if rule in ("last", "test_domain_last"):
-        grid = f", and the point of a grid of {where} there{among}" if choices else ""
-        return f"Selected: the last evaluation of each run{grid}."
-    if rule == "leave_one_environment_out":
-        point = (
-            "the highest mean accuracy in training environments that runs with the same settings were trained without"
-        )
-        grid = f", and the point of a grid of {point}{among}" if choices else ""
-        return f"Selected: the evaluation of {where}{grid}."
-    grid = ", and the point of a grid," if choices else ""
-    return f"Selected {RULE_WORDS[rule]}: the evaluation{grid} of {where}{among}."
 
 
 @dataclass(frozen=True, eq=False)

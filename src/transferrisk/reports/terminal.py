@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.text import Text as Words
 
 from ..errors import one_line
-from .values import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit
+from .elements import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit
 
 _LONG = 16  # letters of a column of text up to which it does not give way
 

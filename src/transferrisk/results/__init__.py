@@ -1,5 +1,6 @@
 """Results: the one form in which evaluations are recorded, and the one way in which they are selected."""
 
+from .leave_one_out import leave_one_environment_out
 from .records import (
     PARTS,
     Record,
@@ -14,7 +15,6 @@ from .selection import (
     VALUES,
     Rule,
     best_point,
-    leave_one_environment_out,
     mean_score,
     select,
     selected_steps,

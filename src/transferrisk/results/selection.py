@@ -21,7 +21,6 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import InputError
-from ..settings import dumps
 from .records import RUN_COLUMN, Record
 
 if TYPE_CHECKING:
@@ -295,53 +294,28 @@ def best_point(scores: Mapping[str, Sequence[float]]) -> str:
     return max(scores, key=rank)
 
 
-def leave_one_environment_out(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]]) -> list[int]:
-    """Return the positions of the runs whose settings do best on environments that were left out.
-
-    Positions are of runs that were trained on all environments.
-
-    Parameters
-    ----------
-    runs
-        The description and the records of each.
-
-    Returns
-    -------
-    list[int]
-        Positions.
-
-    Examples
-    --------
-    >>> from transferrisk.results import leave_one_environment_out
-    >>> leave_one_environment_out([])
-    []
-    """
-    problems: dict[str, list[int]] = {}
-    for position, (about, _) in enumerate(runs):
-        same = {key: value for key, value in about.items() if key not in ("hold_out", "settings", "training")}
-        problems.setdefault(dumps(same, sort_keys=True), []).append(position)
-    return [chosen for positions in problems.values() for chosen in _best_settings(runs, positions)]
+RULE_WORDS = {
+    "training_domain": "by training-domain validation",
+    "test_domain": "by test-domain validation",
+    "last": "at the last evaluation",
+    "test_domain_last": "at the last evaluation, with the point of a grid by test-domain validation",
+    "leave_one_environment_out": "by leaving out one training environment after the other",
+}
 
 
-def _best_settings(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]], positions: Sequence[int]) -> list[int]:
-    """The runs of one problem with the best settings."""
-    settings = {i: dumps([runs[i][0].get("training"), runs[i][0].get("settings")], sort_keys=True) for i in positions}
-    accuracies: dict[str, dict[str, float]] = {}  # settings -> environment -> accuracy there
-    for i in positions:
-        if (environment := runs[i][0].get("hold_out")) is not None:
-            chosen = select(runs[i][1], "training_domain")
-            accuracies.setdefault(settings[i], {})[environment] = mean_score(chosen, "test")
-    about = runs[positions[0]][0]
-    name = f"{about.get('algorithm')}, seed {about.get('seed')}"
-    if not accuracies:
-        raise InputError(f"{name}: no run held a training environment out, so settings cannot be compared")
-    expected = {environment for by_environment in accuracies.values() for environment in by_environment}
-    for key, by_environment in accuracies.items():
-        missing = sorted(expected - set(by_environment))
-        if missing:
-            raise InputError(f"{name}: no run with settings {key} held {missing[0]!r} out: add it")
-    best = max(accuracies, key=lambda key: sum(accuracies[key].values()))
-    final = [i for i in positions if runs[i][0].get("hold_out") is None and settings[i] == best]
-    if not final:
-        raise InputError(f"{name}: settings {best} are the best, and no run with them saw all environments: add it")
-    return final
+def selection_words(rule: str, choices: bool = False) -> str:
+    """A sentence about how models were selected; `choices`: a point of a grid was chosen too."""
+    which = "test environment" if rule.startswith("test_domain") else "training environments"
+    where = f"the highest accuracy on held-out data of the {which}"
+    among = ", among the points with the most seeds" if choices else ""
+    if rule in ("last", "test_domain_last"):
+        grid = f", and the point of a grid of {where} there{among}" if choices else ""
+        return f"Selected: the last evaluation of each run{grid}."
+    if rule == "leave_one_environment_out":
+        point = (
+            "the highest mean accuracy in training environments that runs with the same settings were trained without"
+        )
+        grid = f", and the point of a grid of {point}{among}" if choices else ""
+        return f"Selected: the evaluation of {where}{grid}."
+    grid = ", and the point of a grid," if choices else ""
+    return f"Selected {RULE_WORDS[rule]}: the evaluation{grid} of {where}{among}."

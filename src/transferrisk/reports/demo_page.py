@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..results import Record, mean_score, select
-from .tables import Summary, selection_words
-from .values import (
+from ..results.selection import selection_words
+from .elements import (
     Bar,
     Bars,
     Curves,
@@ -27,6 +27,7 @@ from .values import (
     Table,
     method_name,
 )
+from .tables import Summary
 
 WORST_PAIRS = 10
 Run = tuple[Mapping[str, Any], Sequence[Record]]
@@ -170,7 +171,7 @@ def comparison_page(
     command: str,
     rule: str = "training_domain",
 ) -> Page:
-    """The page of these runs; `pictures` are sample images by environment, as for `values.Pictures`."""
+    """The page of these runs; `pictures` are sample images by environment, as for `elements.Pictures`."""
     rows = summarise(runs, rule)
     sections: list[Section] = [comparison_table(rows, rule), _bars(rows), *_training_curves(runs), *_matrices(rows)]
     if pictures:

@@ -18,6 +18,7 @@ from ..results import VALUES, best_point, value_by_evaluation, values_at_selecte
 from ..results.records import RUN_COLUMN
 from ..results.selection import HELD_OUT
 from ..settings import Settings
+from .elements import Curves
 from .experiment import Experiment, mixed_words
 from .tables import (
     Grid,
@@ -31,7 +32,6 @@ from .tables import (
     column_label,
     find_published,
 )  # fmt: skip
-from .values import Curves
 
 BASELINE, AVERAGE = "erm", "average"
 SELECTED = "selected."  # before columns of values, which may have the names of axes

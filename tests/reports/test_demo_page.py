@@ -9,7 +9,7 @@ import pytest
 
 from transferrisk.errors import InputError
 from transferrisk.reports import Curves, Group, Table, render_page, write_page
-from transferrisk.reports.comparison import caption, comparison_page, summarise, verdict
+from transferrisk.reports.demo_page import caption, comparison_page, summarise, verdict
 
 HOSTILE = "<script>alert('x')</script>"
 

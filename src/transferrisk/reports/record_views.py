@@ -16,10 +16,10 @@ from ..errors import InputError, choices
 from ..files import readable
 from ..results.records import PICTURES, RESULT_PREFIX, RUN_COLUMN
 from ..settings import Bound, convert
+from .comparison_views import BAND, Scale, View, bands
+from .elements import Curves, Mark, method_name
 from .experiment import Experiment, mixed_words
-from .method_views import BAND, Scale, View, bands
 from .tables import Grid, Part, Published, Score, axis_text, axis_words, column_label, find_published
-from .values import Curves, Mark, method_name
 
 
 @dataclass(frozen=True, kw_only=True)
