@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 
-from transferrisk.models import load_model_folder
+from transferrisk.models import Classifier, load_model_folder
 from transferrisk.results import read_records
 from transferrisk.training import load_checkpoint
 
@@ -107,14 +107,10 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--decay-at", "2"], "Invalid value for '--decay-at'"),
         (["--epochs", "0"], "Invalid value for '--epochs'"),
         (["--evaluations", "999999999"], "training: evaluations must be an integer >= 1 and <= 100000, got 999999999"),
-        (["--lr", "inf"], "training: lr must be a finite number >= 0, got inf"),
+        (["--lr", "inf"], "training: lr must be a finite number >= 0"),
         (
             ["--devices", "2", "--batch-size", "5"],
             "a batch of 5 samples of each environment cannot be shared evenly by 2",
-        ),
-        (
-            ["--backbone", "mlp:100000000000"],
-            "memory is full (tried to allocate 6000000000000 bytes): use a lower --batch",
         ),
     ],
 )
@@ -123,6 +119,16 @@ def test_bad_input_is_one_line_and_exit_code_2(trm, tmp_path, arguments, message
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"trm: {message}")
     assert not (tmp_path / "run").exists()
+
+
+def test_full_memory_is_one_line_that_says_what_to_change(trm, tmp_path, monkeypatch):
+    def featurise(self, inputs):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 6000000000000 bytes.")
+
+    monkeypatch.setattr(Classifier, "featurise", featurise)
+    code, out, err = trm("train", "--data", "gaussian", "--device", "cpu", "--quiet", "--output", tmp_path / "run")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("trm: memory is full (tried to allocate 6000000000000 bytes): use a lower --batch-size")
 
 
 def test_variables_that_others_have_left_are_not_ours(trm, tmp_path, monkeypatch):
@@ -164,7 +170,7 @@ def test_json_has_null_for_what_is_no_number(trm, tmp_path):
 def test_divergence_is_a_line(trm, tmp_path):
     code, _, err = trm(*SMALL, "--algorithm", "erm", "--lr", "1e30", "--output", tmp_path, "--quiet")
     assert code == 2
-    assert re.match(r"trm: the loss is (nan|inf) after step \d+: erm has diverged at lr=1e\+30; use a lower one; ", err)
+    assert re.match(r"trm: erm has diverged at lr=1e\+30: the loss is (nan|inf) after step \d+; use a lower ", err)
     assert err.count("\n") == 1
 
 

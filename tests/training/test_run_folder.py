@@ -273,7 +273,7 @@ def test_what_is_refused_leaves_nothing_behind(tmp_path):
 
 @pytest.mark.parametrize("name", ["erm", "trm", "mldg"])
 def test_a_diverging_run_ends_with_a_line_and_a_good_checkpoint(tmp_path, name):
-    with pytest.raises(DivergedError, match=r"after step \d+: .* diverged at lr=1e\+20; use a lower one; .* step 1$"):
+    with pytest.raises(DivergedError, match=r"diverged at lr=1e\+20: .* after step \d+; .* step 1$"):
         small_run(name, lr=1e20, momentum=0.0, evaluations=1).train(silent(tmp_path, every=1))
     checkpoint = load_checkpoint(tmp_path / "last.safetensors")
     assert all(t.isfinite().all() for t in checkpoint.tensors.values() if t.is_floating_point())
@@ -288,7 +288,7 @@ def test_weights_that_are_not_numbers_are_never_saved(tmp_path):
                 model.head.weight.data[0, 0] = float("inf")
             return {"loss": torch.tensor(1.0)}
 
-    with pytest.raises(DivergedError, match=r"weights are not numbers after step 6: .*last.safetensors holds step 3"):
+    with pytest.raises(DivergedError, match=r"weights are .* after step 6; .*last.safetensors holds step 3"):
         small_run(Poisoned).train(silent(tmp_path))
 
 

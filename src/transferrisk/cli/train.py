@@ -168,7 +168,7 @@ def train(
     from ..models.saved import WEIGHTS
     from ..reports.terminal import print_line, print_values, task_progress
     from ..results.records import RECORDS
-    from ..training import Progress, RunFolder, Steps, TrainSpec, run_spec
+    from ..training import Progress, RunFolder, TrainSpec, run_spec
     from ..training.processes import first_process_speaks
     from ..training.run_folder import LAST
     from ..training.trackers import make_trackers
@@ -216,8 +216,7 @@ def train(
             watch = [
                 RunFolder(output, resume=resume, every=checkpoint_every, say=say, again=again),
                 *(make_trackers(tracker, output) if tracker else ()),
-                *([] if quiet else [Progress()]),
-                *([] if sys.stderr.isatty() else [Steps(partial(advance, "training steps"))]),
+                *([] if quiet else [Progress(partial(advance, "training steps"))]),
             ]
             trained = run_spec(
                 spec,

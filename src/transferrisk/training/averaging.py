@@ -1,17 +1,17 @@
 """Averages of the weights over steps, which are evaluated and saved in place of the weights.
 
-    ema    a_t = sum_i d^(t-i) theta_i / sum_i d^(t-i) over the steps i = 1..t; with d = 1 their plain mean
-    swad   the plain mean from the step where the validation loss has stopped falling to the one where it rises again
+    ema    a_t = sum_i d^(t-i) theta_i / sum_i d^(t-i) over the steps i = 1..t; their mean with d = 1
+    swad   the mean from the step where the validation loss has stopped falling to the one where it rises again
 
-Averages move in place after each step, whatever the algorithm and whether or not its steps are captured, and nothing of
-the training depends on them. Running statistics of batch norm are averaged as weights are; they belong to no weights in
-particular, and those of averaged weights would take another pass over the data.
+Averages move in place after each step, for every algorithm, captured or not, and the training does not depend on them.
+Running statistics of batch norm are averaged like weights; to compute those of the averaged weights exactly would take
+another pass over the data.
 
-SWAD is algorithm 1 of Cha et al., on the segments between two evaluations as in their code: with the losses L_i of the
-weights after segment i, it begins with segment s = i - patience + 1 where L_s is the least of L_s..L_i, and takes
-ratio * mean(L_s..L_i) as the bound. It ends before the last `tolerance` segments once all of their losses are above the
-bound. What would be its result if training ended now is evaluated: so trailing segments count while a loss from there
-on is within the bound, and before it has begun it is the mean of the last segment.
+SWAD is algorithm 1 of Cha et al., on the segments between two evaluations as in their code. With L_i the loss of the
+weights after segment i, the mean begins with segment s = i - patience + 1 when L_s is the least of L_s..L_i, and
+ratio * mean(L_s..L_i) becomes the bound. It ends before the last `tolerance` segments once all their losses are above
+the bound. Each evaluation is of the result that SWAD would have if training ended there: trailing segments count as
+long as a later loss is within the bound, and before the mean begins it is that of the last segment.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Tensors = dict[str, Tensor]
 
 
 def averaged_tensors(model: Classifier) -> Tensors:
-    """The weights that train and the running statistics, by name."""
+    """Return the weights that train and the running statistics, by name."""
     named = chain(((n, p.detach()) for n, p in model.named_parameters() if p.requires_grad), model.named_buffers())
     return {name: tensor for name, tensor in named if tensor.is_floating_point()}
 
 
 class Mean:
-    """A weighted mean of tensors, moved in place; `weight` is the sum of the weights so far."""
+    """Weighted mean of tensors, updated in place; `weight` is the sum of the weights so far."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}
@@ -44,7 +44,7 @@ class Mean:
 
     @torch.no_grad()
     def add(self, tensors: Tensors, weight: float = 1.0, decay: float = 1.0) -> None:
-        """Add tensors, after multiplying the weights of what is in the mean by `decay`."""
+        """Add tensors with a weight, after the weights so far are multiplied by `decay`."""
         self.weight = decay * self.weight + weight
         if not self.tensors:
             self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -58,7 +58,7 @@ class Mean:
 
 
 class EMA:
-    """The exponential moving average of the weights."""
+    """Exponential moving average of the weights."""
 
     needs_losses = False
 
@@ -70,13 +70,13 @@ class EMA:
         self.mean.add(self.tensors, decay=self.decay)
 
     def after_segment(self, loss: float) -> None:
-        """Evaluations change nothing."""
+        """Do nothing: the average does not depend on evaluations."""
 
     def result(self) -> Tensors:
         return self.mean.tensors
 
     def state(self) -> tuple[dict[str, Mean], dict[str, Any]]:
-        """The means by name, and all other values."""
+        """Return the means by name, and all other values."""
         return {"mean": self.mean}, {}
 
     def load(self, means: Mapping[str, Mean], values: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ class EMA:
 
 
 class SWAD:
-    """The mean of the weights over the valley of the validation loss."""
+    """Mean of the weights over the valley of the validation loss."""
 
     needs_losses = True
 
@@ -92,17 +92,17 @@ class SWAD:
         self.tensors = tensors
         self.patience, self.tolerance, self.ratio = patience, tolerance, ratio
         self.segment = Mean()  # since the last evaluation
-        self.waiting: list[Mean] = []  # segments of which it is not decided yet whether they count
-        self.total: Mean | None = None  # of those that count
+        self.waiting: list[Mean] = []  # segments that may count, depending on later losses
+        self.total: Mean | None = None  # mean of the segments that count
         self.losses: list[float] = []  # after each segment
-        self.bound: float | None = None  # None: it has not begun
+        self.bound: float | None = None  # None: the mean has not begun
         self.ended = False
 
     def after_step(self) -> None:
         self.segment.add(self.tensors)
 
     def after_segment(self, loss: float) -> None:
-        """Take the validation loss of the weights at an evaluation."""
+        """End a segment with the validation loss of the weights at an evaluation."""
         self.losses.append(loss)
         self.waiting.append(self.segment)
         self.segment = Mean()
@@ -133,7 +133,7 @@ class SWAD:
         return total.tensors
 
     def state(self) -> tuple[dict[str, Mean], dict[str, Any]]:
-        """The means by name, and all other values."""
+        """Return the means by name, and all other values."""
         means = {f"waiting{place}": mean for place, mean in enumerate(self.waiting)}
         means |= {"segment": self.segment} | ({} if self.total is None else {"total": self.total})
         return means, {"losses": self.losses, "bound": self.bound, "ended": self.ended}
@@ -151,10 +151,8 @@ def _merge(total: Mean, segment: Mean) -> None:
 Averaging = EMA | SWAD
 
 
-def averaging_of(model: Classifier, config: TrainConfig) -> Averaging | None:
-    """What averages the weights of a model, which it follows; None: nothing does."""
-    if config.average is None:
-        return None
+def averaging_of(model: Classifier, config: TrainConfig) -> Averaging:
+    """Return the average of a model's weights that `config.average` names; it follows the model in place."""
     tensors = averaged_tensors(model)
     if config.average == "ema":
         return EMA(tensors, config.ema_decay)
@@ -162,14 +160,14 @@ def averaging_of(model: Classifier, config: TrainConfig) -> Averaging | None:
 
 
 def encode(averaging: Averaging) -> tuple[Tensors, dict[str, Any]]:
-    """The state as tensors, "mean.head.weight", and values in the types of JSON."""
+    """Return the state as tensors, named as "mean.head.weight", and values in the types of JSON."""
     means, values = averaging.state()
     tensors = {f"{mean}.{name}": tensor for mean, held in means.items() for name, tensor in held.tensors.items()}
     return tensors, {**values, "weights": {name: mean.weight for name, mean in means.items()}}
 
 
 def decode(averaging: Averaging, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Bring the averaging to the state that was encoded, on the device of the weights that it follows."""
+    """Restore an encoded state, on the device of the weights that the average follows."""
     means: dict[str, Mean] = {}
     for name, weight in values["weights"].items():
         means[name] = Mean()

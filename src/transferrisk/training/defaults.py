@@ -132,7 +132,7 @@ class TrainConfig(Settings):
 
     @property
     def decays(self) -> tuple[float, ...]:
-        """Shares of the steps after which the rate falls, before the last step."""
+        """Shares of the steps after which the rate falls; a share of 1 is none of them."""
         shares = self.decay_at if isinstance(self.decay_at, tuple) else (self.decay_at,)
         return tuple(share for share in shares if share < 1)
 
@@ -145,8 +145,8 @@ class TrainConfig(Settings):
         return f"the rate times {self.decay_factor:g} after {shares} of the steps"
 
     def rate(self, step: int, total: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        return self.lr * self.decay_factor ** sum(step >= share * total for share in self.decays)
+        """Return the learning rate of a step, 0 <= step < total: lr decay_factor^k after k of the decays."""
+        return self.lr * self.decay_factor ** int((np.asarray(self.decay_at) * total <= step).sum())
 
     def evaluated(self, total: int) -> frozenset[int]:
         """The steps after which the model is evaluated, the last one among them."""

@@ -1,4 +1,4 @@
-"""The training loop, the same for all algorithms."""
+"""The training loop, the same for all algorithms: `train` starts and ends a training, `_steps` is the loop itself."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from .watches import Watch
 
 @dataclass
 class Run:
-    """A training while it runs, as watches see it.
+    """A training in progress, as watches see it.
 
     Attributes
     ----------
     about
-        What decides the numbers besides the data, in the types of JSON: the `TrainSpec`.
+        Everything that decides the numbers besides the data, in the types of JSON: the `TrainSpec`.
     name
-        The algorithm's.
+        Name of the algorithm.
     rule
-        By which data an evaluation is selected.
+        Rule by which an evaluation is selected, as `results.select` takes it.
     config, data, evaluate, engine
-        As `train` takes them.
+        The arguments of `train`.
     state
-        Model, optimiser, algorithm and generators at this step.
+        Model, optimiser, algorithm and generators after the current step.
     total
-        Steps in all.
+        Number of steps of the whole training.
     history
-        The records so far.
+        Records of the evaluations so far.
     saved
-        Where there is something to go on from, for messages; "" where nothing is saved.
+        Words about the last checkpoint, for messages; "" where nothing is saved.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Run:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """Everything that decides the numbers; the data is described by its size and digests of its content."""
+        """Everything that decides the numbers; data is described by its size and digests of its content."""
         parts, sets = ("train", *self.evaluate), (self.data, *self.evaluate.values())
         return {
             "spec": {**self.about, "precision": self.engine.precision},
@@ -89,7 +89,7 @@ class Run:
         }
 
     def check(self, logs: Logs | None = None, weights: bool = True) -> float:
-        """Return the loss. Raise DivergedError if it is not a finite number or, with `weights`, if a weight is not."""
+        """Return the loss; raise DivergedError unless it and, with `weights`, all weights are finite numbers."""
         if weights and self.engine.on_gpu:
             began = time.perf_counter()
             self.engine.wait()
@@ -97,27 +97,29 @@ class Run:
         loss = float(logs["loss"]) if logs is not None else 0.0
         if math.isfinite(loss) and (not weights or self.state.finite):
             return loss
-        what = "the weights are not numbers" if math.isfinite(loss) else f"the loss is {loss}"
+        found = "weights are not finite" if math.isfinite(loss) else f"the loss is {loss}"
         raise DivergedError(
-            f"{what} after step {self.state.step}: {self.name} has diverged at lr={self.config.lr:g}; use a lower one"
+            f"{self.name} has diverged at lr={self.config.lr:g}: {found} after step {self.state.step}; use a lower "
+            "learning rate"
             f"{'; ' * bool(self.saved)}{self.saved}"
         )
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, and how it came to be.
+    """Result of a training.
 
     Attributes
     ----------
     model
-        On the device that it was trained on, in training mode.
+        The trained model, on the device that it was trained on and in training mode.
     history
         Records of the evaluations; see `results.records`.
     state
-        All that a further training would start from.
+        Model, optimiser, algorithm and generators after the last step.
     rule
-        By which data an evaluation is selected: validation data like training's, where that was evaluated.
+        Rule by which an evaluation is selected: "training_domain" or "test_domain" validation, the first that was
+        evaluated, else "last".
 
     Examples
     --------
@@ -152,37 +154,37 @@ def train(
     engine: Engine | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Train a model.
+    """Train a model with an algorithm.
 
-    A loss or weights that are not numbers raise DivergedError. Torch's precision of products is afterwards as it was.
+    A loss or a weight that is not a finite number raises DivergedError. Torch's own settings are restored at the end.
 
     Parameters
     ----------
     model
-        A classifier, or a function that builds one, which is called after torch's generator was seeded.
+        The classifier, or a function that builds one; it is called after torch's generator has been seeded.
     data
         The training set.
     algorithm
-        Ready to train, as `algorithms.create` gives it; or a function that makes it of a `Setting`, which says how
-        wide the model's features are.
+        The algorithm, from `algorithms.create`; or a function that creates it for a `Setting`, which then also holds
+        the number of features of the model.
     config
-        Epochs, batch size, rate, ...
+        Epochs, batch size, learning rate and the other settings.
     evaluate
-        Part -> set: what the model is evaluated on, `config.evaluations` times. Parts are train, training_domain,
-        test_domain and test.
+        Sets to evaluate the model on, `config.evaluations` times, by part: train, training_domain, test_domain, test.
     watch
-        What follows the training, such as `EarlyStopping` or `RunFolder`.
+        Watches that follow the training, such as `EarlyStopping` or `RunFolder`.
     seed
-        Decides everything that is random.
+        Random seed.
     engine
-        Device, precision and processes; None: one process on a CPU.
+        Device, precision and processes. None: one process on a CPU.
     about
-        What else decides the numbers, for the record and for resuming; None: what is given here.
+        Description of the training, for its records and for resuming. None: the algorithm, its settings, the seed and
+        `config`.
 
     Returns
     -------
     Trained
-        The model, its evaluations and its state.
+        The model, the records of its evaluations, and its state.
 
     Examples
     --------
@@ -202,7 +204,7 @@ def train(
     rule = next(filter(evaluate.__contains__, ("training_domain", "test_domain")), "last")
     if config.average == "swad" and "training_domain" not in evaluate:
         raise InputError(
-            "average must not be 'swad' without training-domain validation data: evaluate it, or use 'ema'"
+            "average must be None or 'ema' without training-domain validation data, got 'swad': evaluate such data too"
         )
     with engine.arithmetic(), _one_line_errors(config) as begun, ExitStack() as ending:
         with engine.together():
@@ -226,17 +228,17 @@ def _end(watch: Watch, kind: object, error: BaseException | None, trace: object)
 
 
 def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
-    """Take the steps from where the state is to the end, and evaluate in between."""
+    """Take the steps from the state's own to the last one, and evaluate in between."""
     state, engine, config, total = run.state, run.engine, run.config, run.total
     whole, *others = engine.place([run.data, *run.evaluate.values()])
-    data, refreshed = state.drawn(whole), False
+    data = whole if state.kept is None else whole.select(state.kept.to(whole.labels.device))
     evaluated = dict(zip(run.evaluate, others, strict=True))
     due = config.evaluated(total)
     augmentation = state.augmentation if config.augment else None
     stream = Feed(data, state.sampler, engine.device, augmentation, engine.loaders, engine.team)
     step = make_step(state, engine.captured) if engine.on_gpu else state.take
     state.model.train()
-    stopping = False
+    refreshed = stopping = False
     with closing(stream) as feed:
         while state.step < total and not stopping:
             began = time.perf_counter()
@@ -246,7 +248,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             try:
                 logs = step(feed.next())
             except TransferRiskError:
-                run.check()  # if it is because of weights that are not numbers, that is what to say
+                run.check()  # weights that are not finite are the cause to report
                 raise
             if state.averaging is not None:
                 state.averaging.after_step()
@@ -274,16 +276,16 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
 
 
 def _mean_loss(model: Classifier, sets: Mapping[str, EnvironmentSet]) -> float:
-    """The loss on validation data like training's, the mean over its environments."""
+    """Return the loss on training-domain validation data, the mean over its environments."""
     losses = [float(scores["loss"]) for scores in scores_of(model, sets["training_domain"]).values()]
     return sum(losses) / len(losses)
 
 
 def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs) -> list[Record]:
-    """The records of one evaluation: one for each part of the data and environment, and one of the batch of the step.
+    """Return the records of one evaluation: one for each part and environment, and one for the batch of the step.
 
-    Extras that `config.record` names are measured on training-domain validation data, where that is among the parts.
-    See `results.records` for their form.
+    The extras in `config.record` are measured on training-domain validation data, if that is among the parts. See
+    `results.records` for the form of a record.
     """
     model, when = state.evaluated, {"step": state.step, "epoch": state.epoch, "seconds": state.seconds}
     records: list[Record] = []
@@ -314,7 +316,7 @@ _LOST = ("connection closed by peer", "connection reset by peer", "broken pipe",
 
 @contextmanager
 def _one_line_errors(config: TrainConfig) -> Iterator[list[Run]]:
-    """Raise TransferRiskError where memory is full or another process has gone; the run is added once there is one."""
+    """Turn full memory and lost processes into a TransferRiskError; the block adds the run to the list it is given."""
     runs: list[Run] = []
     try:
         yield runs
@@ -329,7 +331,7 @@ def _one_line_errors(config: TrainConfig) -> Iterator[list[Run]]:
             ) from None
         if "without overflow" in str(error):
             raise TransferRiskError(
-                f"a setting is too large for float32 ({cause_of(error)}): use a smaller one{saved}"
+                f"settings must be within the range of float32 ({cause_of(error)}): use smaller ones{saved}"
             ) from None
         if dist.is_initialized() and any(word in str(error).lower() for word in _LOST):
             raise_lost(next((run.saved for run in runs), ""))

@@ -30,7 +30,7 @@ from .evaluate import alternate_sources
 
 
 class EagerSGD(torch.optim.SGD):
-    """SGD without what torch wraps around its methods for `torch.compile`, which takes a second to import."""
+    """SGD without the wrappers that torch puts around its methods for `torch.compile`: they take a second to import."""
 
     step = torch.no_grad()(unwrap(torch.optim.SGD.step))
     zero_grad = unwrap(Optimizer.zero_grad)
@@ -41,24 +41,48 @@ class EagerSGD(torch.optim.SGD):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state at one moment: tensors by name, on the CPU and copied, and the rest as JSON has it."""
+    """Copy of a state at one moment.
+
+    Attributes
+    ----------
+    tensors
+        Tensors by name, such as "model.head.weight", on the CPU.
+    values
+        Everything else, in the types of JSON.
+    """
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors below a name, without it."""
+        """Return the tensors whose names begin with this one and a dot, without these."""
         return {key[len(name) + 1 :]: value for key, value in self.tensors.items() if key.startswith(f"{name}.")}
 
 
 @dataclass
 class TrainState:
-    """
-    augmentation  the generator images are augmented with, on the device
-    seconds       of training so far, evaluations left out
-    averaging     of the weights
-    twin          a copy of the model with averaged weights, or that the algorithm finishes, as of the last `refresh`
-    kept, held    positions of the training samples that steps draw, and of those that the algorithm holds out
+    """Everything that a training changes, besides torch's own generators.
+
+    Attributes
+    ----------
+    model, optimiser, algorithm
+        The model that trains, the optimiser of its weights, and the algorithm with its buffers.
+    sampler
+        Draws the samples of each batch.
+    augmentation
+        Generator of the random variations of images, on the device.
+    step
+        Number of steps taken.
+    seconds
+        Time spent on steps; evaluations are not counted.
+    averaging
+        Average of the weights over steps; None: there is none.
+    twin
+        Copy of the model that is evaluated in its place: with averaged weights, or finished by the algorithm
+        (`Algorithm.finish`), as of the last `refresh`. None: the model itself is evaluated.
+    kept, held
+        Positions of the training samples that steps draw, and of those that the algorithm holds out. None: steps draw
+        all of them.
     """
 
     model: Classifier
@@ -75,19 +99,15 @@ class TrainState:
 
     @property
     def evaluated(self) -> Classifier:
-        """The model that is evaluated and saved: the one that trains, or its `twin`."""
+        """Model that is evaluated and saved: the `twin` if there is one, else the one that trains."""
         return self.model if self.twin is None else self.twin
 
     def take(self, batch: Batch) -> Logs:
-        """Take one step, operation by operation: update the model, the optimiser and the algorithm."""
+        """Update the model, the optimiser and the algorithm by one step, operation by operation."""
         return self.algorithm.step(self.model, batch, self.optimiser, self.epoch)
 
-    def drawn(self, data: EnvironmentSet) -> EnvironmentSet:
-        """The training samples that steps draw."""
-        return data if self.kept is None else data.select(self.kept.to(data.labels.device))
-
     def refresh(self, data: EnvironmentSet) -> None:
-        """Bring `twin` up to date; of the training data it takes what is held out."""
+        """Bring `twin` up to date with the model; `data` is the whole training set, samples held out included."""
         if self.twin is None:
             return
         self.twin.load_state_dict(self.model.state_dict())
@@ -104,6 +124,7 @@ class TrainState:
 
     @property
     def epoch(self) -> float:
+        """Number of epochs taken, with fractions."""
         return self.step / self.sampler.steps_per_epoch
 
     @property
@@ -116,10 +137,13 @@ class TrainState:
         return bool(finite)
 
     def seed_augmentation(self, seed: int, rank: int) -> None:
-        """A step's augmentations depend on the seed, the step and the process alone: resuming finds them again."""
+        """Seed the augmentations of the next step by the seed, the step and the process alone, so that resuming repeats
+        them.
+        """
         self.augmentation.manual_seed(((seed * 1_000_003 + rank) * 10_000_019 + self.step) % 2**63)
 
     def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the optimiser, in place where it is a tensor that captured steps read."""
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -127,6 +151,7 @@ class TrainState:
                 group["lr"] = rate
 
     def snapshot(self) -> Snapshot:
+        """Return a copy of the state, which later steps do not change."""
         device = self.model.head.weight.device
         random = {"cpu": torch.get_rng_state(), "augmentation": self.augmentation.get_state()}
         if device.type == "cuda":
@@ -150,6 +175,7 @@ class TrainState:
         return Snapshot(tensors, values)
 
     def restore(self, saved: Snapshot) -> None:
+        """Bring the state back to a snapshot, in place, so that captured steps go on with the same tensors."""
         device = self.model.head.weight.device
         self.model.load_state_dict(saved.part("model"))
         try:
@@ -157,10 +183,10 @@ class TrainState:
         except RuntimeError as error:
             called, cause = type(self.algorithm).__name__, " ".join(str(error).split()[:40])
             raise InputError(
-                f"the saved state of {called} does not fit ({cause}): {called} must make its modules and parameters "
-                "when it is constructed; buffers may also be made by its first step"
+                f"the saved state of {called} must fit the algorithm, got a mismatch ({cause}): create all modules and "
+                f"parameters of {called} in its constructor; only buffers may be created by its first step"
             ) from None
-        self.algorithm.to(device)  # buffers that its first step makes were just made
+        self.algorithm.to(device)  # buffers of its first step have just been created
         self.sampler.load_state_dict(saved.part("sampler"))
         _restore_optimiser(self.optimiser, saved.part("optimiser"), saved.values["optimiser"])
         if self.averaging is not None:
@@ -170,26 +196,27 @@ class TrainState:
         torch.set_rng_state(random["cpu"])
         if device.type == "cuda" and "cuda" in random:
             torch.cuda.set_rng_state(random["cuda"], device)
-        if len(random["augmentation"]) == len(self.augmentation.get_state()):  # else it went on on another device
+        if len(random["augmentation"]) == len(self.augmentation.get_state()):  # else the run moved to another device
             self.augmentation.set_state(random["augmentation"])
 
 
 def setting_of(data: EnvironmentSet, num_features: int | None = None) -> Setting:
-    """Return the facts about training data that an algorithm needs.
+    """Return the facts about a training set that an algorithm needs.
 
-    Priors (E, C) are the share of each environment and class among samples drawn evenly from the environments.
+    Group priors are those of batches that hold equally many samples of each environment: n_ec / (E n_e), (E, C), for
+    n_ec samples of class c among the n_e of environment e.
 
     Parameters
     ----------
     data
         The training set.
     num_features
-        Width of the model's features; None: not known yet.
+        Number d of features of the model. None: it is read from the first batch.
 
     Returns
     -------
     Setting
-        The facts.
+        Number of environments, classes and features, and the group priors.
 
     Examples
     --------
@@ -211,10 +238,10 @@ def start_state(
     seed: int,
     engine: Engine,
 ) -> TrainState:
-    """The state before the first step.
+    """Return the state before the first step.
 
-    Torch's generator is seeded before the model and the algorithm are built, where functions are given to build them,
-    and draws on from there while training: the seed decides everything.
+    Torch's generator is seeded first. Model and algorithm are built after that where functions are given to build them,
+    and training draws on from the same generator, so that the seed decides every number.
     """
     engine.team.check(config.batch_size)
     torch.manual_seed(seed)
@@ -235,7 +262,7 @@ def start_state(
     steps_of = data if kept is None else data.select(kept.to(data.labels.device))
     size = config.batch_size
     sampler = WholeSampler(steps_of) if size is None else BalancedSampler(steps_of, size, seed)
-    averaging = averaging_of(built, config)
+    averaging = None if config.average is None else averaging_of(built, config)
     twin = None if averaging is None and held is None else copy.deepcopy(built)
     augmentation = Generator(engine.device).manual_seed(40_000 + seed + 1_000_003 * engine.team.rank)
     return TrainState(
@@ -244,8 +271,8 @@ def start_state(
 
 
 def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:
-    """The optimiser of a training; on a GPU, one that steps captured in a graph can go on with."""
-    # A rate that they can read anew.
+    """Return the optimiser of a training; on a GPU, one whose steps a CUDA graph can hold."""
+    # Captured steps read the rate from the device, so that it can change between them.
     lr = torch.tensor(config.lr, device=engine.device) if engine.on_gpu else config.lr
     fused = True if engine.on_gpu else None
     decay = config.weight_decay
@@ -254,12 +281,12 @@ def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimi
         return sgd(model.parameters(), lr, momentum=config.momentum, weight_decay=decay, fused=fused)
     kind = torch.optim.Adam if config.optimiser == "adam" else torch.optim.AdamW
     betas = (config.momentum, 0.999)
-    # Capturable: the number of steps, by which it corrects its averages, is counted on the device.
+    # A capturable Adam counts its steps, by which it corrects its averages, on the device.
     return kind(model.parameters(), lr, betas, weight_decay=decay, fused=fused, capturable=engine.on_gpu)
 
 
 def _optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors as "0.momentum_buffer", by the number of the parameter, and the other values."""
+    """Return the tensors of an optimiser, named as "0.momentum_buffer" by the parameter's number, and other values."""
     held = optimiser.state_dict()
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -273,7 +300,7 @@ def _optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str,
 
 
 def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Restore in place where there is a tensor already, so that a captured step goes on with the same ones."""
+    """Restore the state of an optimiser; tensors that exist are filled in place, as captured steps need."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     for key, value in {**tensors, **values["state"]}.items():
         number, _, name = key.partition(".")
@@ -289,5 +316,5 @@ def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], valu
         for name, value in saved.items():
             if isinstance(group[name], Tensor):
                 group[name].fill_(value)
-            elif name not in ("fused", "foreach", "capturable", "differentiable"):  # how it computes, on this device
+            elif name not in ("fused", "foreach", "capturable", "differentiable"):  # these depend on the device
                 group[name] = value

@@ -1,12 +1,12 @@
-"""Watches follow a training: they are told of steps and evaluations, and may end it.
+"""Watches follow a training: they are called after steps and evaluations, and may end it.
 
-    begin(run)                       before the first step; `run` is all there is to know of the training
-    after_step(step, total, loss)    the loss is None where it was not looked at, as in most steps on a GPU
+    begin(run)                       before the first step; `run` holds the whole training
+    after_step(step, total, loss)    loss is None where it was not read, as in most steps on a GPU
     after_evaluation(records)        one record for each part of the data and environment
-    should_stop()                    asked after each step
-    end(error)                       in any case; what has ended the training, None where it came to its end
+    should_stop()                    after each step: whether to end the training
+    end(error)                       in any case; error is None if the training came to its end
 
-They are called in the order in which they are given, and ended in the opposite one.
+Watches are called in the order in which they are given, and ended in reverse order.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from .loop import Run
 
 OnStep = Callable[[int, int], None]
-"""(steps done, steps in all)"""
+"""A function of the number of steps taken and of all steps."""
 
 
 class Watch:
-    """Follows a training and does nothing; watches override what they need.
+    """Base class of watches, whose methods do nothing; a watch overrides those it needs.
 
     Attributes
     ----------
     in_every_process
-        Whether it is called in each of several processes that share a training, or in the first alone.
+        Whether the watch is called in every process that shares a training, or only in the first.
 
     Examples
     --------
@@ -55,20 +55,20 @@ class Watch:
     in_every_process = False
 
     def begin(self, run: Run) -> None:
-        """Called before the first step."""
+        """Prepare for a training; called before the first step."""
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
-        """Called after each step."""
+        """Follow a step."""
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
-        """Called after each evaluation, before `after_step` of the same step."""
+        """Follow an evaluation; called before `after_step` of the same step."""
 
     def should_stop(self) -> bool:
-        """Whether the training ends after this step."""
+        """Return whether the training ends after this step."""
         return False
 
     def end(self, error: BaseException | None) -> None:
-        """Called when the training has ended."""
+        """Clean up; called when the training has ended, with an error or without."""
 
 
 class Steps(Watch):
@@ -77,7 +77,7 @@ class Steps(Watch):
     Parameters
     ----------
     on_step
-        Called with the number of steps done and of all.
+        Function to call with the number of steps taken and of all steps.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Steps(Watch):
 
 
 class LossCurve(Watch):
-    """Keep the losses that were looked at: every step's on a CPU, every fiftieth on a GPU.
+    """Keep the losses of the steps, as they are read: of every step on a CPU, of every fiftieth on a GPU.
 
     Examples
     --------
@@ -119,16 +119,19 @@ class LossCurve(Watch):
 
 
 class EarlyStopping(Watch):
-    """End a training when a part of the data has not got better for long, and restore the weights of its best.
+    """End a training when evaluations no longer improve, and restore the weights of the best one.
+
+    An evaluation is better than another if its accuracy, the mean over environments, is higher, or the same at a lower
+    loss.
 
     Parameters
     ----------
     part
-        The part of the data, which must be among those evaluated.
+        Part of the data that decides. It must be among those evaluated.
     patience
-        Evaluations without a higher accuracy, or the same at a lower loss, after which training ends.
+        Number of evaluations without improvement after which training ends.
     after
-        The epoch from which they count: a penalty shows its effect a while after it is switched on.
+        Epoch from which these evaluations count. A penalty takes a while to show its effect.
 
     Examples
     --------
@@ -147,13 +150,16 @@ class EarlyStopping(Watch):
 
     def begin(self, run: Run) -> None:
         if run.history:
-            raise InputError("early stopping needs a training from its beginning: leave it out to go on with this one")
+            raise InputError(
+                "EarlyStopping must see a training from its beginning, got one that is resumed: leave it out, or train "
+                "again"
+            )
         self._run = run
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
         accuracy = mean_score(records, self.part)
         if math.isnan(accuracy):
-            raise InputError(f"early stopping needs part {self.part!r}: evaluate it, or name another")
+            raise InputError(f"part must be one that is evaluated, got {self.part!r}: add it to evaluate=")
         self.scores.append(accuracy)
         reached = (accuracy, -mean_score(records, self.part, "loss"))
         if reached > self._best:
@@ -171,9 +177,14 @@ class EarlyStopping(Watch):
 
 
 class Progress(Watch):
-    """Show a bar where stderr is a terminal, and print a line for each evaluation elsewhere.
+    """Show a progress bar if stderr is a terminal, else print a line for each evaluation.
 
-    The settings are printed after the first step, when nothing more can be said against them.
+    The settings are printed after the first step, which shows that they work.
+
+    Parameters
+    ----------
+    on_step
+        Function to call after each step if stderr is not a terminal, with the number of steps taken and of all steps.
 
     Examples
     --------
@@ -181,6 +192,9 @@ class Progress(Watch):
     >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 3, "evaluations": 1})
     >>> trained = run_spec(spec, device="cpu", watch=[Progress()])
     """
+
+    def __init__(self, on_step: OnStep | None = None) -> None:
+        self._on_step = on_step
 
     def begin(self, run: Run) -> None:
         from rich.console import Console
@@ -213,6 +227,8 @@ class Progress(Watch):
         self._bars.update(
             self._task, completed=step, description=f"{one_line(self._run.name)}  {self._loss}{self._scores}"
         )
+        if self._on_step is not None and not self._console.is_terminal:
+            self._on_step(step, total)
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
         self._print_settings()
