@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test attack fuzz docs docs-serve lint types format clean
+.PHONY: help install demo test attack fuzz docs docs-serve docs-outputs lint types format clean
 
 help:
 	@echo "make demo     train ERM, IRM, GroupDRO and TRM on embedded data and write runs/demo/report.html"
@@ -13,6 +13,7 @@ help:
 	@echo "make attack   5000 bad inputs, 100 kills and a look at sockets; ATTACK_CASES=500 ATTACK_SEED=1 make attack"
 	@echo "make fuzz     fit, predict and audit 2000 odd tables at random; FUZZ_CASES=500 make fuzz tries fewer"
 	@echo "make docs     build the documentation into site/, strictly; make docs-serve shows it while you write"
+	@echo "make docs-outputs  run the commands and the gallery whose outputs README and docs show, and refresh these"
 	@echo "make install  the set-up alone: $(VENV) with every extra the tests use"
 	@echo "make format   let ruff rewrite the code"
 	@echo "make clean    remove $(VENV) and caches"
@@ -58,6 +59,10 @@ docs: $(DOCS_STAMP)
 
 docs-serve: $(DOCS_STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+docs-outputs: $(DOCS_STAMP)
+	@$(BIN)/python docs/tools/outputs.py
+	@$(BIN)/python docs/tools/pictures.py
 
 lint: $(STAMP)
 	@echo "==> Checking format and lint"

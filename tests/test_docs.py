@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -67,6 +68,20 @@ def test_readme_is_a_front_door():
     assert len(text.encode()) <= 8192
     assert not re.search(r"\b(COMMIT|DATE|TODO|XXX)\b", text)
     assert re.search(r"!\[|<img ", text)
+
+
+def test_shown_outputs_are_refreshed(tmp_path):
+    """Every marked output follows its commands, and the tool replaces it by what they print."""
+    spec = importlib.util.spec_from_file_location("outputs", ROOT / "docs" / "tools" / "outputs.py")
+    outputs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(outputs)
+    for page in outputs.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert len(re.findall("^<!-- output", text, re.MULTILINE)) == len(outputs.SHOWN.findall(text)), page
+    page = "```bash\necho a; echo b\n```\n<!-- output{}: tail -n 1 -->\n```text\nold\n```\n"
+    shell = outputs.Shell(tmp_path)
+    assert outputs.refreshed(page.format(""), shell) == page.format("").replace("old", "b")
+    assert outputs.refreshed(page.format(", varies"), shell, check=True) == page.format(", varies")
 
 
 def test_every_page_is_in_the_navigation():
