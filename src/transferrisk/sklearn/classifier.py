@@ -326,9 +326,13 @@ class TransferRiskClassifier(
         if parameters.standardise:
             standardise = Standardise.fit(rows.numpy(), weights, dtype)
 
+        # Rows are standardised once, before training, and by the model itself afterwards.
+        data = replace(data, inputs=standardise(rows))
+        if held_out is not None:
+            held_out = replace(held_out, inputs=standardise(held_out.inputs[:]))
+
         def make() -> Classifier:
-            top = build_model(name, classes, shape).to(dtype)
-            return OnFrozen(build_model("linear", classes, shape), top, standardise)
+            return build_model(name, classes, shape).to(dtype)
 
         with _ALONE, torch.random.fork_rng([]):
             head = make().predictor.numel() if on_cpu else None
@@ -352,7 +356,10 @@ class TransferRiskClassifier(
             make, data, algorithm, settings, config, seed=seed, device=parameters.device, precision="fp32",
             evaluate={} if held_out is None else {"test": held_out}, watch=watch,
         )  # fmt: skip
-        self.model_, self.representation_ = trained.model, name
+        with _ALONE, torch.random.fork_rng([]):
+            whole = OnFrozen(build_model("linear", classes, shape), trained.model, standardise)
+        self.model_: Classifier = whole.eval()
+        self.representation_ = name
         self.config_, self.settings_ = config, settings
         self.n_iter_ = max(1, round(trained.state.epoch))
         self.loss_curve_, self.loss_steps_ = curve.losses, curve.steps
