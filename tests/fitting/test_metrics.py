@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn import metrics as truth
 
 from transferrisk.errors import InputError
@@ -227,6 +228,54 @@ def test_sets_reach_their_coverage_in_new_environments():
             reached.append(conformal.sets(chances, 0.8)[np.arange(400), new].mean())
     assert np.mean(np.array(reached) >= 0.8) > 0.85
     assert np.mean(reached) < 0.9  # and sets are not wastefully large
+
+
+@pytest.mark.parametrize("digits", [1, 2])
+def test_rows_with_equal_probabilities_are_in_their_sets_together(digits):
+    """In the rows that quantiles are from, coverage is at least the level, however many scores are equal."""
+    random = np.random.default_rng(digits)
+    for _ in range(20):
+        p = np.round(random.dirichlet((1, 1, 1), 300), digits)
+        p[:, 2] = 1 - p[:, 0] - p[:, 1]
+        y = (p.cumsum(1) > random.random((300, 1))).argmax(1)
+        conformal = fit_conformal(y, p, np.zeros(300, int))
+        covered = [conformal.sets(p, level)[np.arange(300), y].mean() for level in LEVELS]
+        assert (covered >= LEVELS).all()
+        assert np.allclose(conformal.coverage(y, p), covered, atol=1e-4)
+        assert (conformal.sets(p.astype(np.float32), 0.9) == conformal.sets(p, 0.9)).all()
+
+
+@pytest.mark.parametrize(("environments", "rows"), [(1, 9), (1, 19), (1, 100), (3, 20), (6, 60)])
+def test_the_mean_coverage_in_new_environments_is_at_least_what_was_asked_for(environments, rows):
+    """For one environment it is the ceil((n + 1) level) / (n + 1) of split conformal prediction, and hardly more."""
+    random = np.random.default_rng(0)
+
+    def drawn_alike(rows):
+        logits = 2 * random.normal(size=(rows, 4))
+        own = 0 if environments == 1 else 0.7 * random.normal(size=4)  # what differs between environments
+        y = (softmax(logits + own, 1).cumsum(1) > random.random((rows, 1))).argmax(1)
+        return y, softmax(logits, 1)
+
+    covered = []
+    for _ in range(400):
+        y, p = (np.concatenate(each) for each in zip(*(drawn_alike(rows) for _ in range(environments)), strict=True))
+        conformal = fit_conformal(y, p, np.repeat(np.arange(environments), rows))
+        new, chances = drawn_alike(100)
+        covered.append(conformal.sets(chances, 0.9)[np.arange(100), new].mean())
+    error = np.std(covered) / len(covered) ** 0.5
+    assert np.mean(covered) > 0.9 - 2 * error
+    if environments == 1:
+        assert np.mean(covered) == pytest.approx(np.ceil((rows + 1) * 0.9) / (rows + 1), abs=3 * error)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_sets_from_too_few_rows_hold_all_classes(rows):
+    y, p = drawn(rows, 3)
+    p[:, 0] = 0  # which has no chance
+    p /= p.sum(1, keepdims=True)
+    conformal = fit_conformal(y, p, np.zeros(rows, int))
+    assert conformal.sets(p, 0.9).all()
+    assert conformal.sets(p, 0.99).all()
 
 
 def test_sets_grow_with_coverage_and_hold_the_likeliest():

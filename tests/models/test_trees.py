@@ -93,6 +93,10 @@ FORGED = {
     "subset": lambda state, sizes: state["subset"].add_(10**6),
     "roots": lambda state, sizes: state["roots"].sub_(1),
     "depth": lambda state, sizes: sizes.update(depth=10**9),
+    "the steps": lambda state, sizes: sizes.update(depth=1),
+    "roots must ascend": lambda state, sizes: state["roots"].copy_(state["roots"].flip(0)),
+    "lead once": lambda state, sizes: state["left"].copy_(state["right"]),  # no node goes left
+    "of their tree": lambda state, sizes: state["right"][:1].fill_(sizes["nodes"] - 1),
     "subsets": lambda state, sizes: sizes.update(subsets=10**15),
     "scores": lambda state, sizes: sizes.update(scores=10**15),
 }

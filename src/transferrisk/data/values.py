@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..settings import NonNegative
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,7 +309,7 @@ class Scaling:
 
     median: float
     mean: float
-    scale: float  # 0: the column was constant but for missing values
+    scale: NonNegative  # 0: the column was constant but for missing values
     low: float | None = None  # the least of them; None: not kept
     high: float | None = None  # the largest
 

@@ -46,7 +46,8 @@ METRICS = {
 TINY = float(np.finfo(np.float64).tiny)
 LEVELS = np.round(np.arange(0.50, 0.995, 0.01), 2)  # coverages that can be asked for
 TEMPERATURES = np.geomspace(0.2, 5, 81)
-PerLevel = Annotated[tuple[float, ...], Length(len(LEVELS))]
+PerLevel = Annotated[tuple[Share, ...], Length(len(LEVELS))]
+ROUNDING = 1e-6  # by which equal scores may differ, since a network computes in float32
 MOST = 0.9  # of new environments in which sets are meant to reach their coverage
 
 
@@ -366,19 +367,24 @@ class Conformal(Settings):
 
     def sets(self, probabilities: Floats, coverage: float = 0.9) -> NDArray[np.bool_]:
         """The classes in each row's set, (n, C)."""
-        held = probabilities >= 1 - self.quantiles[_level(coverage)]
+        held = _scores(probabilities) <= self.quantiles[_level(coverage)] + ROUNDING
         held[np.arange(len(held)), probabilities.argmax(1)] = True
         return np.asarray(held)
 
     def coverage(self, labels: Ints, probabilities: Floats) -> tuple[float, ...]:
         """The share of rows whose set holds the true class, at each of `LEVELS`."""
-        true = probabilities[np.arange(len(labels)), labels, None].astype(np.float64)
-        held = (1 - true <= np.array(self.quantiles)) | (probabilities.argmax(1) == labels)[:, None]
+        true = _scores(probabilities)[np.arange(len(labels)), labels, None]
+        held = (true <= np.array(self.quantiles) + ROUNDING) | (probabilities.argmax(1) == labels)[:, None]
         return tuple(map(float, held.mean(0).round(4)))
 
     def expected(self, coverage: float = 0.9) -> dict[str, float]:
         """Environment -> the share of rows whose set held the true class when it was held out."""
         return {name: values[_level(coverage)] for name, values in self.seen.items()}
+
+
+def _scores(probabilities: Floats) -> NDArray[np.float64]:
+    """Return 1 - p, (n, C), by which quantiles and sets both go: 1 - (1 - p) is not always p."""
+    return np.asarray(1 - probabilities.astype(np.float64))
 
 
 def _level(coverage: float) -> int:
@@ -390,7 +396,7 @@ def _level(coverage: float) -> int:
 
 def fit_conformal(labels: Ints, probabilities: Floats, environments: NDArray[Any]) -> Conformal:
     """Quantiles from predictions of rows that were not trained on."""
-    scores = 1 - probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    scores = _scores(probabilities)[np.arange(len(labels)), labels]
     own = np.array([_quantiles(scores[rows], LEVELS) for rows in _groups(environments)])  # (E, L)
     return Conformal(tuple(map(float, _quantiles(own, MOST))))
 

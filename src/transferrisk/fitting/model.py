@@ -220,6 +220,12 @@ def load_model(folder: Path | str) -> Model:
         if (origin.kind == "images", origin.kind == "table") != (kind == "images", schema is not None):
             raise InputError(f"origin: kind must fit the inputs, got {origin.kind!r} for shape {saved.input_shape}")
         form = convert("form", about.get("form", "features"), Form)
+        if schema is not None:
+            import pandas as pd
+
+            encoded = schema.encode(pd.DataFrame(), form).features.shape[1]
+            if (encoded,) != saved.input_shape:
+                raise InputError(f"schema must give {saved.input_shape[0]} features, got {encoded}")
         decision = convert("decision", about.get("decision", {}), Decision)
     except InputError as error:
         raise InputError(f"{Path(folder) / WEIGHTS} cannot be understood ({error}): fit the model again") from None

@@ -70,7 +70,7 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise InputError(f"{path} is damaged: its content is not what was written; use an older copy, or another")
         header: dict[str, Any] = json.loads(entry)
         if header["format"] != FORMAT:
-            raise InputError(f"{path} has format {header['format']}, and this version reads {FORMAT}: use another")
+            raise InputError(f"{path} must have format {FORMAT}, got {header['format']!r}: use another version")
         return tensors, header
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InputError):
@@ -218,8 +218,20 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     if network is None:
         raise InputError(f"{folder} holds a network that was built in Python: build it there, and give it as network")
     head = tensors.get("head.weight", network.head.weight)
-    if head.dtype != network.head.weight.dtype:
+    if head.dtype in (torch.float32, torch.float64) and not isinstance(network, OnFrozen):
         network.to(head.dtype)
+    own = network.state_dict()
+    for name, tensor in tensors.items():
+        may_be_infinite = name.endswith("featuriser.threshold")  # of trees, where all values go to one side
+        if (tensor.isnan() if may_be_infinite else ~tensor.isfinite()).any():
+            fault = "finite numbers, got nan or infinity"
+        elif name in own and tensor.dtype != own[name].dtype:  # copying would round its numbers
+            fault = f"{own[name].dtype}, got {tensor.dtype}"
+        elif name.endswith("standardise.scale") and (tensor < 0).any():
+            fault = f"numbers >= 0, got {float(tensor.min())}"
+        else:
+            continue
+        raise InputError(f"{path} cannot be used ({name} must hold {fault}): train it again, or use a copy")
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:

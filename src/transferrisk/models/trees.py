@@ -94,24 +94,46 @@ class TreeEnsemble(nn.Module):
             self.one_score = self.sizes.trees % self.sizes.scores == 0 and not (self.value * others).any()
 
     def _faults(self) -> Iterator[str]:
-        """What keeps the arrays from being trees in which every row comes to an end."""
+        """Yield what keeps the arrays from being trees in which every row comes to a leaf after at most `depth` steps.
+
+        Invariant: the nodes of a tree follow its root, and each of them is the child of one earlier node.
+        """
         N, nodes = self.sizes.nodes, torch.arange(self.sizes.nodes, device=self.roots.device)
         ranges: dict[str, tuple[Tensor | int, int]] = {
-            "left": (nodes, N),  # children come after their parents
+            "left": (nodes, N),
             "right": (nodes, N),
             "subset": (0, self.sizes.subsets),
+            "subsets": (UNSEEN, LEFT + 1),
             "roots": (0, N),
         }
         if self.columns is not None:
             ranges["feature"] = 0, self.columns
+        sound = True
         for name, (least, below) in ranges.items():
             array = getattr(self, name)
             wrong = (array < least) | (array >= below)
             if wrong.any():
                 yield f"{name} must lead to a node, column or subset that is there, got {int(array[wrong][0])}"
-        most = int(torch.diff(self.roots, append=self.roots.new_tensor([N])).max()) // 2  # of a tree with two ends each
-        if self.sizes.depth > most:
-            yield f"depth must be at most {most}, half of the largest tree's nodes, got {self.sizes.depth}"
+                sound = False
+        if not sound:
+            return
+        if self.roots[0] != 0 or (torch.diff(self.roots) <= 0).any():
+            yield f"roots must ascend from 0, got {self.roots[:5].tolist()}"
+            return
+        tree = torch.bucketize(nodes, self.roots, right=True)
+        inner = (self.left != nodes) | (self.right != nodes)
+        children = torch.cat([self.left[inner], self.right[inner]])
+        parents = torch.bincount(children, minlength=N)
+        parents[self.roots] += 1
+        if (parents != 1).any() or (tree[children] != tree[nodes[inner]].repeat(2)).any():
+            yield "left and right must lead once to every node of their tree but its root"
+            return
+        steps, reached = 0, self.roots[inner[self.roots]]
+        while len(reached):
+            ends = torch.cat([self.left[reached], self.right[reached]])
+            steps, reached = steps + 1, ends[inner[ends]]
+        if not steps <= self.sizes.depth <= N:
+            yield f"depth must be {steps}, the steps from a root to the farthest leaf, got {self.sizes.depth}"
 
     def final_nodes(self, inputs: Tensor, roots: Tensor | None = None) -> Tensor:
         """The leaf that each row reaches in each tree, (n, T), or in the trees with these roots."""
