@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from transferrisk.auditing.columns import SPREAD, column_effects, column_sections, unstable
-from transferrisk.auditing.samples import column_groups, missing_features
+from transferrisk.auditing.samples import column_groups
 from transferrisk.data.infer import infer_schema
 from transferrisk.errors import InputError
 from transferrisk.reports import Page, render_page
@@ -156,10 +156,10 @@ def test_it_is_told_what_gives_the_environment_away():
         }
     )
     schema = infer_schema(frame, "y", "e")
-    missing = missing_features(schema)
+    groups, missing = column_groups(schema)
     assert missing == {"absent": 1, "same": 7}
     features = schema.encode(frame).features
-    found = column_effects(features, column_groups(schema), frame["y"], e, missing=missing, refit=False)
+    found = column_effects(features, groups, frame["y"], e, missing=missing, refit=False)
     told = {one.name: one.told_by for one in found.columns}
     assert told == {"absent": "missing values", "kinds": "categories", "size": "values", "same": ""}
     expected = (0.95 + 0.8) / 2
@@ -222,7 +222,9 @@ def test_memory_does_not_grow_with_the_number_of_columns():
 
 def test_groups_follow_a_schema():
     frame = pd.DataFrame({"x": [1.0, 2.0, None, 4.0], "c": list("abca"), "y": [0, 1, 0, 1], "e": list("ppqq")})
-    assert column_groups(infer_schema(frame, "y", "e")) == {"x": [0, 1], "c": [2, 3, 4]}
+    groups, missing = column_groups(infer_schema(frame, "y", "e"))
+    assert groups == {"x": [0, 1], "c": [2, 3, 4]}
+    assert missing == {"x": 1}
 
 
 @pytest.mark.parametrize("number", [3, 12])

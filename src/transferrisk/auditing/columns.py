@@ -22,6 +22,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -113,27 +115,32 @@ class ColumnReport:
     def sentences(self) -> tuple[str, ...]:
         """The findings in words, three at most."""
         names, lines = unstable(self), []
-        first = self.columns[0]
+        first = self[names[0]] if names else self.columns[0]
+        effects = first.effects.value
+        low, high = int(np.nanargmin(effects)), int(np.nanargmax(effects))
+        span = (
+            f"{number(effects[low], 2)} in {self.environments[low]}, {number(effects[high], 2)} in "
+            f"{self.environments[high]} (log-odds per standard deviation)"
+        )
         if names:
-            worst = self[names[0]]
-            how = "changes sign" if worst.reverses else "differs"
-            line = f"The effect of {worst.name} on the label {how} between environments: {self.span(worst.name)}."
-            if worst.loss is not None and np.isfinite(worst.loss.mean):
-                verb = "rises" if worst.loss.mean > 0 else "falls"
-                line += f" Without it, a linear model's loss in left-out environments {verb} by "
-                line += f"{abs(worst.loss.mean):.3f}."
-            lines.append(line + (f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""))
+            how = "changes sign" if first.reverses else "differs"
+            lines.append(f"The effect of {first.name} on the label {how} between environments: {span}.")
+            if first.loss is not None and np.isfinite(first.loss.mean):
+                verb = "rises" if first.loss.mean > 0 else "falls"
+                lines[0] += f" Without it, a linear model's loss in left-out environments {verb} by "
+                lines[0] += f"{abs(first.loss.mean):.3f}."
+            lines[0] += f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""
         else:
             lines.append(
                 "No column has an effect on the label that differs much between environments and may have either sign "
                 "in a new one."
             )
             if first.chance < LEVEL / len(self.columns):
-                lines.append(f"The effect of {first.name} differs most: {self.span(first.name)}.")
-        telling = sorted((one for one in self.columns if one.told_by), key=lambda one: -one.guess)
+                lines.append(f"The effect of {first.name} differs most: {span}.")
+        telling = sorted(filter(attrgetter("told_by"), self.columns), key=attrgetter("guess"), reverse=True)
         if telling:
             most = telling[0]
-            also = f" The same holds for {listed([one.name for one in telling[1:]], 5)}." if telling[1:] else ""
+            also = f" The same holds for {listed(map(attrgetter('name'), telling[1:]), 5)}." if telling[1:] else ""
             lines.append(
                 f"{most.name} reveals the environment: from its {most.told_by} alone it is guessed right in "
                 f"{100 * most.guess:.1f} % of samples (by chance: {100 * self.chance:.1f} %).{also}"
@@ -161,13 +168,6 @@ class ColumnReport:
             )
         lines.append(f"trm fit --drop-unstable leaves {'them' if names[1:] else 'it'} out.")
         return " ".join(lines)
-
-    def span(self, name: str) -> str:
-        """Return the smallest and the largest effect of a column and their environments, in words."""
-        effects = self[name].effects.value
-        places = int(np.nanargmin(effects)), int(np.nanargmax(effects))
-        low, high = (f"{number(float(effects[e]), 2)} in {self.environments[e]}" for e in places)
-        return f"from {low} to {high} (log-odds per standard deviation)"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as JSON types, with None for nan."""
@@ -208,7 +208,7 @@ def column_effects(
     features    (n, d), finite, as a schema encodes them; they are standardised here
     groups      column -> indices of its features; see `samples.column_groups`
     labels      (n,), as for `audit`; environments are (n,) too
-    missing     column -> index of its missing-value indicator; see `samples.missing_features`
+    missing     column -> index of its missing-value indicator; see `samples.column_groups`
     refit       whether to fit linear predictors without each column, which `ColumnEffect.loss` and `risk` need
     rows        approximate number of samples for these fits, drawn from every environment
 
@@ -230,14 +230,13 @@ def column_effects(
         values, errors = _slopes(samples, list(places.values()))
         without = refit_without(samples, list(places.values()), rows, seed) if refit else Refitted.none(places)
     sizes = samples.counts.sum((1, 2))
-    half = np.array([t_quantile(confidence, max(1, n - 2)) for n in sizes]) * errors
+    half = t_quantile(confidence, np.maximum(1, sizes - 2)) * errors
     found = []
     for k, name in enumerate(places):
         effects = Estimate(values[k], values[k] - half[k], values[k] + half[k])
         pooled = pool(values[k], errors[k] ** 2, confidence)
         chance = float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")  # chi-square above Q
-        guess = _guess(samples, places[name])
-        told_by = _told_by(samples, places[name], missing.get(name), guess)
+        guess, told_by = _reveal_environment(samples, places[name], missing.get(name))
         found.append(ColumnEffect(name, effects, pooled, chance, guess, told_by, without.losses[k], without.risks[k]))
     found.sort(key=lambda one: (-np.nan_to_num(one.pooled.tau), -np.nan_to_num(abs(one.pooled.mean))))
     return ColumnReport(
@@ -281,7 +280,8 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         row += [one.pooled.tau, Cell(number(100 * one.pooled.i2, 0), one.pooled.i2, below=spread)]
         told = {"": f"by its {one.told_by}"} if one.told_by else {}
         row.append(Cell(number(100 * one.guess, 1), one.guess, below=told))
-        row += [_signed(one.loss.mean), _signed(one.risk)] if one.loss is not None else []
+        for change in () if one.loss is None else (one.loss.mean, one.risk):
+            row.append(Cell(f"{'+' if change >= 0.0005 else ''}{number(change, 3)}", change))
         rows.append(row)
     note = (
         "Effects are log-odds per standard deviation of the column, of each column alone. In a new environment: "
@@ -310,11 +310,6 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         )
     forest = Forest("Effects on the label in every environment", spreads, "log-odds per standard deviation")
     return [Chapter("Effects of columns", [table, forest], report.sentences)]
-
-
-def _signed(value: float) -> Cell:
-    text = number(value, 3)
-    return Cell(f"+{text}" if value >= 0.0005 else text, value)
 
 
 def _json_pooled(found: Pooled) -> dict[str, float]:
@@ -350,7 +345,7 @@ def _slopes(samples: Samples, columns: Sequence[Sequence[int]]) -> tuple[Floats,
     values, errors = np.full((2, len(columns), E), np.nan)
     step = max(1, CHUNK // (len(samples.labels) * C))
     for begin in range(0, len(columns), step):
-        scores = torch.stack([_score(samples, indices) for indices in columns[begin : begin + step]])
+        scores = torch.stack(list(map(partial(_score, samples), columns[begin : begin + step])))
         for e in range(E):
             own = samples.span(e)
             s = scores[:, own]  # (K, n, C)
@@ -393,22 +388,11 @@ def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
     return theta[:, 0].numpy(), variance.sqrt().numpy()
 
 
-def _told_by(samples: Samples, indices: Sequence[int], missing: int | None, guess: float) -> str:
-    """Return `ColumnEffect.told_by`: "missing values" if they alone reveal nearly as much as the whole column."""
-    chance = 1 / len(samples.environments)
-    if guess - chance <= _TELLING * (1 - chance):
-        return ""
-    if missing is not None and _guess(samples, [missing]) - chance > 0.75 * (guess - chance):
-        return "missing values"
-    others = [i for i in indices if i != missing]
-    whole = all(len(samples.rows[:, i].unique()) <= 2 for i in others)
-    return "categories" if whole and len(others) > 1 else "values"
+def _reveal_environment(samples: Samples, indices: Sequence[int], missing: int | None = None) -> tuple[float, str]:
+    """Return `ColumnEffect.guess` and `told_by`, from a column's 0/1 features and bins of its first other one.
 
-
-def _guess(samples: Samples, indices: Sequence[int]) -> float:
-    """Return how often the environment is guessed right from a column's 0/1 features and bins of its first other one.
-
-    The likeliest environment of each bin is found on one half of the samples, and tested on the other.
+    The likeliest environment of each bin is found on one half of the samples, and tested on the other. The guess is due
+    to missing values if they alone reveal nearly as much as the whole column.
     """
     E, key, has_number = len(samples.environments), np.zeros(len(samples.labels), np.int64), False
     bins = max(_BINS, 2 * E)
@@ -437,4 +421,11 @@ def _guess(samples: Samples, indices: Sequence[int]) -> float:
         guessed = (shares[train] + 1e-9 * shares[train].sum(1, keepdims=True)).argmax(1)  # (bins,)
         hit = shares[test][np.arange(len(guessed)), guessed]
         right.append(hit.sum() / E)
-    return float(np.mean(right))
+    guess, chance = float(np.mean(right)), 1 / E
+    if guess - chance <= _TELLING * (1 - chance):
+        return guess, ""
+    if missing is not None and _reveal_environment(samples, [missing])[0] - chance > 0.75 * (guess - chance):
+        return guess, "missing values"
+    others = [i for i in indices if i != missing]
+    whole = all(len(samples.rows[:, i].unique()) <= 2 for i in others)
+    return guess, "categories" if whole and len(others) > 1 else "values"

@@ -30,7 +30,7 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     which = f" Shown are {len(shown)} of {count} environments, worst first; --json and to_frame() have all."
     remark = which if len(shown) < count else ""
     remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
-    names, loss, right = [audit.marked_names[e] for e in shown], audit.loss, audit.accuracy
+    names, loss, right = np.array(audit.marked_names)[shown].tolist(), audit.loss, audit.accuracy
     block = np.ix_(shown, shown)
     loss, right = loss[block], right[block]
     maps = [
@@ -231,19 +231,19 @@ def findings_of(audit: Audit) -> list[str]:
     The worst pair by accuracy comes first, then the worst pair by loss if it is another one.
     """
     if audit.worst is None or audit.worst_by_accuracy is None:
-        lines = ["fewer than two environments can be judged, so nothing is known about transfer."]
+        lines = ["Fewer than two environments can be judged, so nothing is known about transfer."]
     else:
         at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
         lines = [
             _by_accuracy(audit, audit.worst_by_accuracy),
             "" if audit.worst is audit.worst_by_accuracy else _by_loss(audit, audit.worst),
-            f"transfer risk: {audit.transfer_risk}. This is the cross-entropy of a model of one environment in the "
+            f"Transfer risk: {audit.transfer_risk}. This is the cross-entropy of a model of one environment in the "
             "other environment where it does worst, averaged over the models. In its own environment a model has "
             f"{at_home:.3f} on average, and in all others {audit.mean_transfer_risk}.",
         ]
     lines += [_left_out(audit), _guessed(audit)]
     for name, remark in islice(audit.remarks.items(), _REMARKS):
-        lines.append(f"environment {name} {remark}.")
+        lines.append(f"Environment {name} {remark}.")
     if len(audit.remarks) > _REMARKS:
         lines.append(f"{len(audit.remarks) - _REMARKS} more environments have a remark: see the page's Environments.")
     return lines
@@ -254,10 +254,10 @@ def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
     pair = f"trained on {home} and tested in {away}, a model gets {_scene(audit, worst)}"
     if points.value < 0:
         return (
-            f"no model of one environment gets fewer right in another than a model trained there. The closest: {pair}."
+            f"No model of one environment gets fewer right in another than a model trained there. The closest: {pair}."
         )
     if points.low <= 0:
-        return f"the worst pair: {pair}. The difference of {_percent(points)} points could be chance."
+        return f"The worst pair: {pair}. The difference of {_percent(points)} points could be chance."
     helped = ""
     if worst.helper is not None and worst.closed is not None:
         name, closed = audit.environments[worst.helper], worst.closed
@@ -269,7 +269,7 @@ def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
             helped = f" No other environment helps when it is added to the training data ({name}: {_percent(closed)})."
         else:
             helped = f" Adding {name} to the training data wins back {_percent(closed)} points."
-    return f"the worst pair: {pair}. That is a loss of {_percent(points)} points.{helped}"
+    return f"The worst pair: {pair}. That is a loss of {_percent(points)} points.{helped}"
 
 
 def _by_loss(audit: Audit, worst: WorstPair) -> str:
@@ -283,7 +283,7 @@ def _by_loss(audit: Audit, worst: WorstPair) -> str:
     else:
         right = "Their accuracies do not clearly differ"
     return (
-        f"by cross-entropy, the worst pair is another: trained on {home} and tested in {away}, a model loses "
+        f"By cross-entropy, the worst pair is another: trained on {home} and tested in {away}, a model loses "
         f"{worst.excess.value:.3f} ({worst.excess.low:.3f} to {worst.excess.high:.3f}) more than one trained there"
         f"{chance}. {right}: {_scene(audit, worst)}."
     )
@@ -304,11 +304,11 @@ def _left_out(audit: Audit) -> str:
     left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
     compared = f"a model trained on all others gets {left} right, one trained there {own}"
     if lost.low <= 0 <= lost.high:
-        return f"no environment clearly loses by being left out of training. {name} comes closest: {compared}."
+        return f"No environment clearly loses by being left out of training. {name} comes closest: {compared}."
     if lost.value < 0:
-        return f"every environment does better with a model trained on all others. {name} gains least: {compared}."
+        return f"Every environment does better with a model trained on all others. {name} gains least: {compared}."
     return (
-        f"the environment that loses most by being left out of training is {name}, {_percent(lost)} points: {compared}."
+        f"The environment that loses most by being left out of training is {name}, {_percent(lost)} points: {compared}."
     )
 
 
@@ -330,7 +330,7 @@ def _guessed(audit: Audit) -> str:
     if not places:
         return ""
     return (
-        "some models are no better than guessing the most frequent class of the environment they are tested in: "
+        "Some models are no better than guessing the most frequent class of the environment they are tested in: "
         f"{listed(places, 5)}."
     )
 

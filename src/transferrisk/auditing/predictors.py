@@ -1,8 +1,8 @@
-"""Linear predictors of samples: fits, and what is lost in environments that a predictor was not fitted on.
+"""Linear predictors of samples, and their losses in environments that they were not fitted on.
 
-`refit_without` asks that of every column, and `settle_indicators` of a table's missing-value indicators. Their fits
-begin at those with all columns, and use a few thousand samples of the environments alike, since only differences are
-asked for. The number of fits does not grow with that of environments.
+`refit_without` compares these losses with and without each column, and `settle_indicators` with and without a table's
+missing-value indicators. Their fits use a few thousand samples, drawn evenly from the environments, since only
+differences matter. The number of fits does not grow with the number of environments.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ConvergenceWarning, InputError, warn
@@ -31,18 +33,20 @@ if TYPE_CHECKING:
 
 GRID = (1e-1, 1e-2, 1e-3, 1e-4)
 """Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
-GROUPS = 10  # of environments that are left out in turn
-_TOLERANCE = 1e-8  # of the loss that is minimised; losses in other environments are then right to about 1e-4
-_COLUMNS_WAY_OUT = "take what is said about columns as rough, or leave out those that nearly repeat others"
+GROUPS = 10  # groups of environments that are left out in turn
+_TOLERANCE = 1e-8  # of the minimised loss; losses in other environments are then accurate to about 1e-4
+WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are processed at once
+_JOINED = 1 << 16  # numbers of rows up to which folds are processed together, though each is held out from some fit
+_COLUMNS_WAY_OUT = "regard the findings about columns as rough, or leave out those that nearly repeat others"
 _INDICATOR_ROWS = 3000  # samples that missing-value indicators are judged by
 _INDICATORS_WAY_OUT = "say whether missing-value indicators are used, with --missing-indicators always or never"
 
 
 def fit(loss: SoftmaxLoss, start: Tensor | None = None, tolerance: float | None = None, *, way_out: str) -> Solution:
-    """Minimise every problem of the loss, from a start (K, C, D) or from zero; nan answers one that has no row.
+    """Minimise every problem of the loss, from a start (K, C, D) or from zero; a problem without rows yields nan.
 
-    tolerance  of float64, as `solvers.LBFGS` takes it
-    way_out    what the user can do about a rough fit, in words that end the warning
+    tolerance  tolerance of `solvers.LBFGS` in float64
+    way_out    advice that ends the warning about a rough fit
     """
     there = loss.weights.any(1)
     begin = loss.rows.new_zeros(len(there), loss.num_classes, loss.rows.shape[1])
@@ -64,27 +68,48 @@ def fit(loss: SoftmaxLoss, start: Tensor | None = None, tolerance: float | None 
     return Solution(value, converged, solution.iterations, residual)
 
 
+def weighted_loss(samples: Samples, environments: Sequence[int], weights: Tensor, ridge: float) -> SoftmaxLoss:
+    """Return the loss on rows with these weights (B, n), which are 0 outside of the environments.
+
+    Rows are processed by folds: a long fold in chunks, short ones several at once.
+    """
+    D, C = samples.rows.shape[1], len(samples.classes)
+    chunks: list[slice] = []
+    longest = max(1, WORKED_ON // max(D, len(weights) * C))
+    for e in environments:
+        for k in range(samples.folds):
+            block = samples.span(e, k)
+            before = chunks[-1] if chunks else None
+            if before and block.start == before.stop and (block.stop - before.start) * D <= _JOINED:
+                chunks[-1] = slice(before.start, block.stop)
+                continue
+            edges = [*range(block.start, block.stop, longest), block.stop]
+            chunks += map(slice, edges, edges[1:])
+    weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
+    gram = samples.gram(environments)
+    return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
+
+
+def fit_on(samples: Samples, used: NDArray[np.bool_], ridge: float, start: Tensor | None, way_out: str) -> Tensor:
+    """Fit a predictor on the environments in each row of `used` (K, E); (K, C, D)."""
+    weights = torch.from_numpy(np.repeat(used, samples.counts.sum((1, 2)), 1)).to(samples.rows.dtype)
+    environments = np.flatnonzero(used.any(0)).tolist()
+    return fit(weighted_loss(samples, environments, weights, ridge), start, _TOLERANCE, way_out=way_out).value
+
+
 def choose_ridge(samples: Samples, groups: Codes, way_out: str) -> tuple[float, float, Tensor]:
-    """The least mean loss of predictors in environments they were not fitted on, its ridge, and these predictors."""
+    """Return the least mean loss of predictors in groups they were not fitted on, its ridge, and these predictors."""
     best, ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
-        start = fit_without_groups(samples, groups, candidate, start, way_out)
+        start = fit_on(samples, groups != np.arange(groups.max() + 1)[:, None], candidate, start, way_out)
         mean = float(np.nanmean(list(map(np.mean, held_out_losses(samples, groups, start)))))
         if mean < best:
             best, ridge, others = mean, candidate, start
     return best, ridge, others
 
 
-def fit_without_groups(samples: Samples, groups: Codes, ridge: float, start: Tensor | None, way_out: str) -> Tensor:
-    """Fit predictors on all environments but those of each group, (G, C, D); `fit` has the way out."""
-    weights = samples.rows.new_ones(int(groups.max()) + 1, len(samples.rows))
-    for e, group in enumerate(groups):
-        weights[group, samples.span(e)] = 0
-    return _minimum(samples.rows, samples.labels, weights, samples, range(len(groups)), ridge, start, way_out)
-
-
 def held_out_losses(samples: Samples, groups: Codes, predictors: Tensor) -> list[Floats]:
-    """Losses of each environment's samples by the predictor, of (G, C, D), of the group it is in."""
+    """Return the losses of each environment's samples by the predictor (G, C, D) of its group."""
     found = []
     for e, group in enumerate(groups):
         own = samples.span(e)
@@ -93,25 +118,9 @@ def held_out_losses(samples: Samples, groups: Codes, predictors: Tensor) -> list
     return found
 
 
-def _minimum(
-    rows: Tensor,
-    labels: Tensor,
-    weights: Tensor,
-    samples: Samples,
-    environments: Sequence[int],
-    ridge: float,
-    start: Tensor | None,
-    way_out: str,
-) -> Tensor:
-    weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
-    gram = samples.gram(environments)
-    loss = SoftmaxLoss(rows, labels, weights, len(samples.classes), ridge, True, gram)
-    return fit(loss, start, _TOLERANCE, way_out=way_out).value
-
-
 @dataclass(frozen=True)
 class Refitted:
-    """Linear predictors with all columns, and the changes without each of them."""
+    """Linear predictors with all columns, and the changes without each column."""
 
     held_out: float
     risk: float
@@ -126,11 +135,11 @@ class Refitted:
 
 
 def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int, seed: int) -> Refitted:
-    """Fit predictors on all environments but a few, and on single ones; then again without each column, from these.
+    """Fit predictors on all environments but a few, and on single ones; then again without each column.
 
-    Up to `GROUPS` environments each is left out alone, and each has a predictor of its own. Of more, so many groups
-    are left out in turn, and so many environments, drawn at random, have their own predictor; all are tested on. The
-    ridge is the one with the least loss in environments that a predictor was not fitted on, for both kinds of it.
+    Each of up to `GROUPS` environments is left out alone, and has a predictor of its own. If there are more, as many
+    groups of environments are left out in turn, and as many environments, drawn at random, have their own predictor;
+    all are tested on. For both kinds of predictor, the ridge with the least loss in other environments is taken.
     """
     drawn = np.random.default_rng(seed).permutation(len(samples.environments))
     groups, homes = drawn % GROUPS, np.sort(drawn[:GROUPS])
@@ -138,37 +147,43 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
     each[homes] = -(-rows // len(homes))
     samples = thin_samples(samples, each, seed)
     best, ridge, others = choose_ridge(samples, groups, _COLUMNS_WAY_OUT)
-    least, home_ridge, at_home = np.inf, GRID[0], None
+    away = groups != np.arange(groups.max() + 1)[:, None]
+    least, home_ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
-        at_home = _fit_homes(samples, homes, candidate, at_home)
-        if (risk := _risk(samples, homes, at_home)) < least:
-            least, home_ridge, home = risk, candidate, at_home
+        start = _fit_homes(samples, homes, candidate, start)
+        if (risk := _risk(samples, homes, start)) < least:
+            least, home_ridge, home = risk, candidate, start
     full, losses, risks = held_out_losses(samples, groups, others), [], []
     for indices in columns:
         blank = samples.rows.clone()
-        blank[:, indices] = 0  # under a ridge the same as without them
+        blank[:, indices] = 0  # with a ridge, the same as without the column
         fewer = replace(samples, rows=blank, moments={})
-        again = held_out_losses(fewer, groups, fit_without_groups(fewer, groups, ridge, others, _COLUMNS_WAY_OUT))
-        change = [after - before for after, before in zip(again, full, strict=True)]
-        errors = [float(one.var() / len(one)) if len(one) > 1 else np.nan for one in change]
-        losses.append(pool([float(one.mean()) for one in change], errors, evenly=True))
+        again = held_out_losses(fewer, groups, fit_on(fewer, away, ridge, others, _COLUMNS_WAY_OUT))
+        losses.append(_pooled_change(full, again))
         risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, home_ridge, home)) - least)
     return Refitted(best, least, ridge, losses, risks)
 
 
-def _fit_homes(samples: Samples, homes: Codes, ridge: float, start: Tensor | None = None) -> Tensor:
-    """The predictors on each of these environments alone, (H, C, D)."""
-    found = []
+def _pooled_change(before: Sequence[Floats], after: Sequence[Floats]) -> Pooled:
+    """Pool the mean change of each environment's losses, each environment counted the same."""
+    means, errors = np.full((2, len(before)), np.nan)
+    for e, change in enumerate(map(np.subtract, after, before)):
+        means[e] = change.mean()
+        errors[e] = change.var() / len(change) if len(change) > 1 else np.nan
+    return pool(means, errors, evenly=True)
+
+
+def _fit_homes(samples: Samples, homes: Codes, ridge: float, start: Tensor | None) -> Tensor:
+    """Fit a predictor on each of these environments alone, (H, C, D), one after the other to use only its rows."""
+    found, single = [], np.eye(len(samples.environments), dtype=bool)
     for place, e in enumerate(homes):
-        own = samples.span(e)
-        rows, labels = samples.rows[own], samples.labels[own]
         before = None if start is None else start[place : place + 1]
-        found.append(_minimum(rows, labels, rows.new_ones(1, len(rows)), samples, [e], ridge, before, _COLUMNS_WAY_OUT))
+        found.append(fit_on(samples, single[e : e + 1], ridge, before, _COLUMNS_WAY_OUT))
     return torch.cat(found)
 
 
 def _risk(samples: Samples, homes: Codes, predictors: Tensor) -> float:
-    """Mean over these Q of the largest mean loss of its predictor in an environment P != Q."""
+    """Return the mean over these Q of the largest mean loss of Q's predictor in an environment P != Q."""
     matrix = np.empty((len(homes), len(samples.environments)))
     for p in range(len(samples.environments)):
         here = samples.span(p)
@@ -181,21 +196,21 @@ def _risk(samples: Samples, homes: Codes, predictors: Tensor) -> float:
 def settle_indicators(
     schema: Schema, declared: Declared, frame: pd.DataFrame, labels: Any, environments: Any
 ) -> Schema:
-    """Return the schema with missing-value indicators only where they help in new environments.
+    """Return the schema, with missing-value indicators only if they help in new environments.
 
-    What is missing may tell the environment, and then what is learnt from it does not transfer. All indicators that
-    nothing is said about stay or go together. They stay where linear predictors with them lose less in held-out
-    environments of these rows, (n,) labels and environments, than predictors of the same ridge without them, by more
-    than the standard error of the mean difference over environments. That error is taken from how much environments
-    differ, but not below what the spread of their samples allows, so that a few that agree by luck do not decide.
-    Environments count the same: weighted by their errors, indicators of pure noise would seem to help in half of all
-    tables. Two environments are too few to tell: the indicators are left out.
+    Missing values may reveal the environment, and a relation learnt from them then does not transfer. All indicators
+    that are not declared are kept or dropped together. They are kept if linear predictors with them have a lower loss
+    in held-out environments of these rows, (n,) labels and environments, than predictors of the same ridge without
+    them, by more than the standard error of the mean difference over environments. This error comes from how much
+    environments differ, but is not below what the spread of their samples allows, so that a few environments that
+    agree by luck do not decide. Environments count the same: weighted by their errors, indicators of pure noise would
+    seem to help in half of all tables. With two environments, indicators are left out.
     """
     if declared.others != "auto":
         return schema
     bare = schema
     with suppress(InputError):  # nothing else varies, so that the indicators have to stay
-        bare = schema.without_indicators([name for name, stays in declared.indicators.items() if stays])
+        bare = schema.without_indicators(list(compress(declared.indicators, declared.indicators.values())))
     several = len(np.unique(np.asarray(environments))) > 2 and len(np.unique(np.asarray(labels))) > 1
     if bare == schema or not several:
         return bare
@@ -206,7 +221,8 @@ def settle_indicators(
     groups = np.random.default_rng(0).permutation(len(whole.environments)) % GROUPS
     _, ridge, predictors = choose_ridge(without, groups, _INDICATORS_WAY_OUT)
     before = held_out_losses(without, groups, predictors)
-    after = held_out_losses(whole, groups, fit_without_groups(whole, groups, ridge, None, _INDICATORS_WAY_OUT))
-    gains = [was - now for was, now in zip(before, after, strict=True)]
-    pooled = pool([one.mean() for one in gains], [one.var() / len(one) for one in gains], evenly=True)
-    return schema if pooled.mean > pooled.error else bare
+    after = held_out_losses(
+        whole, groups, fit_on(whole, groups != np.arange(groups.max() + 1)[:, None], ridge, None, _INDICATORS_WAY_OUT)
+    )
+    change = _pooled_change(before, after)
+    return schema if -change.mean > change.error else bare

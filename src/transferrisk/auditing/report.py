@@ -135,15 +135,15 @@ def pool(values: Any, variances: Any, confidence: float = 0.95, *, evenly: bool 
         u = 1 / (v + tau2)
         mean = float(np.average(y, weights=u))
         error = float(np.sqrt(max(1.0, (u * (y - mean) ** 2).sum() / (k - 1)) / u.sum()))
-    half = t_quantile(confidence, k - 2) * np.sqrt(tau2 + error**2) if k > 2 else nan
+    half = float(t_quantile(confidence, k - 2) * np.sqrt(tau2 + error**2)) if k > 2 else nan
     return Pooled(mean, error, tau2, q, max(0.0, 1 - (k - 1) / q) if q else 0.0, mean - half, mean + half, k)
 
 
-def t_quantile(confidence: float, degrees: float) -> float:
-    """How many standard errors either side of a value hold it with this confidence: Student's t, two-sided."""
+def t_quantile(confidence: float, degrees: Any) -> Any:
+    """Return how many standard errors on either side make an interval: the quantile of Student's t, two-sided."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(degrees, (1 + confidence) / 2))
+    return stdtrit(degrees, (1 + confidence) / 2)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class Audit:
         """The findings in words, the most telling first."""
         from .page import findings_of
 
-        return tuple(line[0].upper() + line[1:] for line in filter(None, findings_of(self)))
+        return tuple(filter(None, findings_of(self)))
 
     @property
     def majority(self) -> Floats:

@@ -1,4 +1,4 @@
-"""`audit`: will predictors fitted on these features in one environment work in another?
+"""`audit`: held-out transfer of linear predictors on given features from each environment to every other.
 
 `training.evaluate` has the transfer matrix of a model in training, from one split in halves.
 """
@@ -22,7 +22,7 @@ from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import threads_set
-from .predictors import GRID, fit
+from .predictors import GRID, WORKED_ON, fit, weighted_loss
 from .report import Audit, Estimate, Floats, WorstPair
 from .samples import Folds, Samples, arrange_samples
 from .shift import shifts_in
@@ -30,13 +30,12 @@ from .shift import shifts_in
 Progress = Callable[[str, int, int], None]
 Judged = NDArray[np.bool_]
 
-_HELPERS = 5  # environments tried as an addition to the worst pair's training, those first that do best there
-_WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are worked on at once
-_JOINED = 1 << 16  # numbers of rows up to which folds are worked on together, though each is held out from some fit
+_HELPERS = 5  # environments that are tried as an addition to the worst pair's training, the best there first
 _DRAWN = 1 << 23  # samples that are drawn at once
-_ONE_THREAD = 1 << 22  # numbers of rows up to which threads cost more than they save, on a busy machine ten times more
-_MOST_PAIRS, _MOST_LOGITS = 1 << 26, 1 << 31  # of environments, in all draws; of all predictors on all samples
-_LEFT_OUT = 1 << 20  # weights of rows that are held at once where each environment is left out
+_ONE_THREAD = 1 << 22  # numbers of rows up to which threads cost more than they save, tenfold on a busy machine
+_MOST_PAIRS = 1 << 26  # pairs of environments in all draws
+_MOST_LOGITS = 1 << 31  # logits of all predictors on all samples
+_LEFT_OUT = 1 << 20  # weights of rows that are held at once when each environment is left out
 _WAY_OUT = "give a larger one with ridge"
 
 
@@ -53,38 +52,37 @@ def audit(
     standardise: bool = True,
     progress: Progress | None = None,
 ) -> Audit:
-    """Tell how well linear predictors on these features transfer between environments, on held-out samples.
+    """Measure on held-out samples how well linear predictors on these features transfer between environments.
 
-    For each fold a predictor is fitted on one environment's samples outside the fold, and tested on every environment's
-    samples in it. Losses are cross-entropies. See `Audit` for what comes back.
+    For each fold, a predictor is fitted on one environment's samples outside the fold, and tested on every
+    environment's samples in the fold. Losses are cross-entropies.
 
     Parameters
     ----------
     features
         (n, d) array, tensor or table of numbers.
     labels
-        (n,) numbers, texts or anything else that can be told apart; environments likewise.
+        (n,) class of each sample: numbers or texts.
     environments
-        Likewise.
+        (n,) environment of each sample: numbers or texts.
     ridge
-        Of every predictor; None: each environment's own, by cross-validation with the folds of the audit (its diagonal
-        is the score that was selected by), and for predictors of several environments the geometric mean of those of
-        the judged ones.
+        Ridge of every predictor. None: each environment's own, chosen by the held-out loss in it, on the folds of the
+        audit; predictors of several environments have the geometric mean of the judged environments' ridges.
     folds
-        How many, dealt out by environment and class; or the fold of each sample, (n,), to keep together what belongs
-        together; the draws of the bootstrap do not, and take samples one by one: where several come from one patient or
-        one film, true intervals are wider than those given.
+        Number of folds, which share out every environment and class evenly; or the fold of each sample, (n,), so that
+        samples of one group stay together. The bootstrap draws samples one by one all the same: if several come from
+        one patient or one film, true intervals are wider than those given.
     bootstrap
-        Draws behind each interval, of which the middle `confidence` is taken; predictors are not refitted. Intervals of
-        what is named for being the worst or the best allow for that choice.
+        Number of draws for each interval; predictors are not refitted. Intervals of a value that is named for being
+        the worst or the best allow for that choice.
     seed
-        Of the folds and of the bootstrap.
+        Random seed of the folds and of the bootstrap.
     confidence
-        Share of the draws that an interval holds.
+        Share of the draws inside an interval.
     standardise
-        Bring every feature to mean 0 and deviation 1 over all samples, so that one ridge suits all.
+        Whether to bring every feature to mean 0 and standard deviation 1 over all samples, so that one ridge suits all.
     progress
-        Called with ("auditing", done, total) on the way.
+        Function called with ("auditing", done, total).
 
     Returns
     -------
@@ -142,11 +140,11 @@ def audit(
             several = scores(samples, torch.stack([pooled, without[e].expand_as(pooled)]), e)
             left_out[samples.order[samples.span(e)]] = several.loss[1].double().numpy()
             found = torch.cat([single.loss, single.correct, several.loss, several.correct, several.slope[:1]])
-            means.append(judge.means(found, e))
+            means.append(draw_means(found, bootstrap, (seed, e)))
         tested = np.stack(means, -1)
         loss, right, rest = tested[:, :E], tested[:, E : 2 * E], tested[:, 2 * E :]
         lost = np.diagonal(right, axis1=1, axis2=2) - rest[:, 3]
-        unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared, so all hold at once
+        unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared: intervals hold at once
         worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
         shifts = shifts_in(samples, left_out, seed=seed) if np.isfinite(left_out).all() else ()
         tell("auditing", E + 3, E + 3)
@@ -184,45 +182,26 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
 
 
 def held_out_loss(samples: Samples, environments: Sequence[int], ridge: float) -> SoftmaxLoss:
-    """Return the loss on these environments' samples outside of each fold."""
+    """Return the loss on these environments' samples outside each fold."""
     F = samples.folds
     weights = samples.rows.new_zeros(F, len(samples.rows))
     for e in environments:
         weights[:, samples.span(e)] = 1
         for k in range(F):
             weights[k, samples.span(e, k)] = 0
-    return _weighted_loss(samples, environments, weights, ridge)
-
-
-def _weighted_loss(samples: Samples, environments: Sequence[int], weights: Tensor, ridge: float) -> SoftmaxLoss:
-    """Return the loss on rows with these weights (B, n), which are 0 outside of the environments.
-
-    Rows are worked on by folds: a long one in chunks, short ones several at once.
-    """
-    D, C = samples.rows.shape[1], len(samples.classes)
-    chunks: list[slice] = []
-    longest = max(1, _WORKED_ON // max(D, len(weights) * C))
-    for e in environments:
-        for k in range(samples.folds):
-            block = samples.span(e, k)
-            before = chunks[-1] if chunks else None
-            if before and block.start == before.stop and (block.stop - before.start) * D <= _JOINED:
-                chunks[-1] = slice(before.start, block.stop)
-                continue
-            edges = [*range(block.start, block.stop, longest), block.stop]
-            chunks += map(slice, edges, edges[1:])
-    weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
-    gram = samples.gram(environments)
-    return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
+    return weighted_loss(samples, environments, weights, ridge)
 
 
 def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: Tensor) -> Tensor:
-    """Fit a predictor on all other environments than each, (E, C, D), as one would who has never seen it.
+    """Fit a predictor on all environments but one, for each, (E, C, D), as if the environment had never been seen.
 
-    Its bias is free, and features are standardised by the samples it is fitted on. A bias that is free takes up any
-    change of means; dividing a feature by its deviation there is a ridge that has the variance as a factor.
+    The bias is not penalised, and features are standardised by the samples that the predictor is fitted on. The free
+    bias absorbs the means; dividing a feature by its standard deviation equals a ridge with the variance as a factor.
     """
-    E, n = len(samples.environments), len(samples.rows)
+    E, (n, D) = len(samples.environments), samples.rows.shape
+    shares = samples.variances_without_each() if standardise else samples.rows.new_ones(E, D)
+    shares[shares == 0] = 1
+    shares[:, -1] = 0
     found = []
     step = max(1, min(_LEFT_OUT // n, 16))
     for begin in range(0, E, step):
@@ -230,22 +209,16 @@ def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: T
         weights = samples.rows.new_ones(len(group), n)
         for i, e in enumerate(group):
             weights[i, samples.span(e)] = 0
-        loss = _weighted_loss(samples, range(E), weights, ridge)
-        shares = samples.rows.new_ones(len(group), samples.rows.shape[1])
-        if standardise:
-            for i, e in enumerate(group):
-                variance = samples.variances_without(e)
-                shares[i] = torch.where(variance > 0, variance, 1)
-        shares[:, -1] = 0
-        found.append(fit(replace(loss, shares=shares), start.expand(len(group), -1, -1), way_out=_WAY_OUT).value)
+        loss = replace(weighted_loss(samples, range(E), weights, ridge), shares=shares[begin : begin + step])
+        found.append(fit(loss, start.expand(len(group), -1, -1), way_out=_WAY_OUT).value)
     return torch.cat(found)
 
 
 def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[Tensor, float]:
     """Fit the predictors of one environment, (folds, C, D), and choose their ridge.
 
-    Unless it is given, the ridge is that of the least held-out loss there; nan where that cannot be known, as in an
-    environment whose samples all lie in one fold.
+    Unless given, the ridge has the least held-out loss in the environment; nan if there is no such loss, because all
+    its samples lie in one fold.
     """
     if ridge is not None:
         return fit(held_out_loss(samples, [environment], ridge), way_out=_WAY_OUT).value, ridge
@@ -263,7 +236,7 @@ def fit_home(samples: Samples, environment: int, ridge: float | None) -> tuple[T
 
 @dataclass(frozen=True)
 class Scores:
-    """Results of R predictors on m samples, (R, m) each; nan where a predictor does not exist."""
+    """Results of R predictors on m samples, (R, m) each; nan if a predictor does not exist."""
 
     loss: Tensor
     correct: Tensor  # 1 or 0
@@ -271,10 +244,10 @@ class Scores:
 
 
 def scores(samples: Samples, predictors: Tensor, environment: int) -> Scores:
-    """Test predictors (R, folds, C, D) on an environment's samples, each on those of the fold it is for."""
+    """Test predictors (R, folds, C, D) on an environment's samples, each on the fold it was not fitted on."""
     here = samples.span(environment)
     loss, correct, slope = samples.rows.new_full((3, len(predictors), here.stop - here.start), torch.nan)
-    step = max(1, _WORKED_ON // max(samples.rows.shape[1], predictors[:, 0, :, 0].numel()))
+    step = max(1, WORKED_ON // max(samples.rows.shape[1], predictors[:, 0, :, 0].numel()))
     for k in range(samples.folds):
         block = samples.span(environment, k)
         for begin in range(block.start, block.stop, step):
@@ -289,9 +262,9 @@ def scores(samples: Samples, predictors: Tensor, environment: int) -> Scores:
 
 
 def _remarks(samples: Samples) -> tuple[dict[Any, str], Judged]:
-    """Return why environments cannot be judged, or a caution about them, by name; and which can be, (E,).
+    """Return remarks on environments by name, and which environments can be judged, (E,).
 
-    Fewer than two samples a fold, a single class, or a single fold cannot be judged.
+    An environment with fewer than two samples a fold, a single class, or a single fold cannot be judged.
     """
     remarks, judged, F = {}, np.ones(len(samples.environments), bool), samples.folds
     classes = samples.classes
@@ -318,12 +291,11 @@ def _remarks(samples: Samples) -> tuple[dict[Any, str], Judged]:
 
 @dataclass(frozen=True, eq=False)
 class _Judge:
-    """How far means over held-out samples may be from what more samples would give.
+    """Bootstrap intervals of statistics of held-out samples. Arrays (1 + B, ...) hold a statistic and B draws of it.
 
-    Samples of an environment are drawn again with replacement, the same draw for all predictors, so that differences
-    between predictors keep their pairing. Predictors are not fitted again: the intervals speak of the test, not of the
-    fit. Samples are drawn one by one: where several belong together, as those of a patient do, intervals are too
-    narrow. Arrays (1 + B, ...) hold a statistic, and the same in each of B draws.
+    Samples of an environment are drawn with replacement, the same draw for all predictors, so that differences between
+    predictors stay paired. Predictors are not fitted again: intervals cover the test, not the fit. Samples are drawn
+    one by one: if several belong together, such as those of a patient, intervals are too narrow.
     """
 
     samples: Samples
@@ -332,22 +304,15 @@ class _Judge:
     seed: int
     confidence: float
 
-    def means(self, values: Tensor, environment: int) -> Floats:
-        """Means of values (R, m) of an environment's samples, (1 + B, R); draws are the same in every call."""
-        state = np.random.SeedSequence([self.seed, environment]).generate_state(1, np.uint64)
-        generator = torch.Generator().manual_seed(int(state[0]))
-        return draw_means(values, self.bootstrap, generator)
-
     def estimate(self, draws: Floats) -> Estimate:
         """Return a value and the middle share of its draws."""
         tail = (1 - self.confidence) / 2
         return Estimate(draws[0], *np.quantile(draws[1:], [tail, 1 - tail], axis=0))
 
     def risk(self, loss: Floats, worst: bool) -> Estimate:
-        """Mean over judged Q of the largest M[Q, P] over judged P != Q, or of their mean.
+        """Return the mean over judged Q of the largest M[Q, P] over judged P != Q, or of their mean.
 
-        The largest stays in every draw the one without drawing: a maximum taken anew in each would be larger, not less
-        certain.
+        Every draw takes the P that is largest without drawing: a new maximum in each draw would be biased upwards.
         """
         those = np.flatnonzero(self.judged)
         if len(those) < 2:
@@ -383,27 +348,33 @@ class _Judge:
     def _helper(
         self, q: int, p: int, others: NDArray[np.int64], own: Tensor, ridge: float, deviations: Floats
     ) -> tuple[int | None, Estimate | None]:
-        """Return the environment that, added to q's training samples, helps most at p, and what it brings there.
+        """Return the environment that helps most at p when added to q's training samples, and the accuracy it adds.
 
-        It is chosen among several, at a pair chosen among many, by whose deviations (B,) its interval is widened too.
+        It is chosen among several, at a pair chosen among many, so its interval allows for both choices: `deviations`
+        (B,) are those of the pairs.
         """
         if not len(others):
             return None, None
-        together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last is without another environment
+        together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last one has no addition
         for i, r in enumerate(others.tolist()):
             both = held_out_loss(self.samples, [q, r], ridge)
             together[i] = fit(both, (own[q] + own[r]) / 2, way_out=_WAY_OUT).value
-        right = self.means(scores(self.samples, together, p).correct, p)  # (1 + B, R + 1)
+        right = draw_means(scores(self.samples, together, p).correct, self.bootstrap, (self.seed, p))  # (1 + B, R + 1)
         brought = right[:, :-1] - right[:, -1:]
         best = int(brought[0].argmax())
         deviations = np.maximum(deviations, largest_deviations(brought))
         return int(others[best]), estimate_chosen(brought[:, best], deviations, self.confidence)
 
 
-def draw_means(values: Tensor, draws: int, generator: torch.Generator) -> Floats:
-    """Means of values (R, m) over their m samples, and over samples drawn again: (1 + draws, R); nan for no samples."""
+def draw_means(values: Tensor, draws: int, seed: Sequence[int]) -> Floats:
+    """Return the means of values (R, m) over m samples, and over samples drawn again: (1 + draws, R), or nan if m = 0.
+
+    The same seed draws the same samples.
+    """
     R, m = values.shape
     found = np.full((1 + draws, R), np.nan)
+    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(state[0]))
     if not m:
         return found
     table = values.mT.double()
@@ -419,9 +390,9 @@ def draw_means(values: Tensor, draws: int, generator: torch.Generator) -> Floats
 
 
 def largest_deviations(draws: Floats) -> Floats:
-    """max_i |draws_i - value_i| / s_i in each draw of (1 + B, N), (B,), s_i the deviation of draws_i.
+    """Return max_i |draws_i - value_i| / s_i in each draw of (1 + B, N), (B,); s_i is the deviation of draws_i.
 
-    What does not vary between draws is left out.
+    Values that do not vary between draws are left out.
     """
     scale = draws[1:].std(0)
     varies = scale > 0
@@ -432,10 +403,10 @@ def largest_deviations(draws: Floats) -> Floats:
 
 
 def estimate_chosen(draws: Floats, deviations: Floats, confidence: float) -> Estimate:
-    """Value +- c s, for values some of which are named because of what they came out as.
+    """Return value +- c s, for values of which one is named because it came out largest or smallest.
 
-    s is the standard deviation of a value's draws, and c the quantile of the largest `deviations` (B,) of all that
-    could have been named, so that all their intervals hold at once, and whichever is named holds too (Westfall and
+    s is the standard deviation of a value's draws, and c the quantile of the largest `deviations` (B,) among all
+    candidates, so that the intervals of all candidates hold at once, and that of the named one too (Westfall and
     Young's max-t).
     """
     half = np.quantile(deviations, confidence) * draws[1:].std(0)

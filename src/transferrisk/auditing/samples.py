@@ -1,11 +1,10 @@
-"""The samples of an audit: checked, and laid out so that every fit and every test reads whole blocks of rows."""
+"""Samples of an audit: read, checked, and laid out so that every fit and every test reads whole blocks of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -25,10 +24,10 @@ Codes = NDArray[np.int64]
 Folds = int | Sequence[int] | Codes
 FoldCount = Annotated[int, Bound(least=2)]
 
-MOST = 100_000  # samples that columns and shifts are judged by; more would not change what is said
-_SMALL = 1_000_000  # numbers; up to here float64 costs nothing, and all digits are exact
-CHUNK = 1 << 22  # numbers looked at at once
-_ROWS_PER_COLUMN = 4  # rows that second moments are estimated from
+MOST = 100_000  # samples that columns and shifts are judged by; more would not change the findings
+_SMALL = 1_000_000  # numbers up to which float64 costs nothing, so that all digits are exact
+CHUNK = 1 << 22  # numbers processed at once
+_ROWS_PER_COLUMN = 4  # rows, per column, that second moments are estimated from
 _LARGEST_GRAM = 4096  # columns; above, only the diagonal of second moments is used
 
 
@@ -38,9 +37,9 @@ class Samples:
 
     rows    (n, D), the constant last
     labels  (n,) index into classes
-    order   (n,) which of the samples given it is
-    bounds  (E * folds + 1,) where the folds of the environments begin and end
-    counts  (E, folds, C) samples of each environment, fold and class
+    order   (n,) position among the samples given
+    bounds  (E * folds + 1,) bounds of the environments' folds
+    counts  (E, folds, C) number of samples of each environment, fold and class
     """
 
     rows: Tensor
@@ -54,17 +53,17 @@ class Samples:
     moments: dict[int, Tensor] = field(default_factory=dict)  # kept by `gram`
 
     def span(self, environment: int, fold: int | None = None) -> slice:
-        """Return the rows of an environment: those of a fold, or all."""
+        """Return the rows of an environment, or of one of its folds."""
         first, count = environment * self.folds + (fold or 0), self.folds if fold is None else 1
         return slice(self.bounds[first], self.bounds[first + count])
 
     def gram(self, environments: Sequence[int]) -> Tensor:
-        """About the mean of z z^T over the rows z of these environments, as `functional.SoftmaxLoss` takes it.
+        """Return roughly the mean of z z^T over the rows z of these environments, for `functional.SoftmaxLoss`.
 
-        It is estimated from a few rows for each column, and shrunk towards its diagonal: what is off the diagonal is
-        noise in part, of variance about (s_ii s_jj + s_ij^2) / m, and is scaled down by the share of it that is not
-        (Schaefer and Strimmer, 2005), so that features without correlation keep the diagonal alone. Where there are
-        very many columns, that diagonal is all that comes back, (1, 1, D).
+        It is estimated from a few rows per column and shrunk towards its diagonal (Schaefer and Strimmer, 2005):
+        entries off the diagonal have noise of variance about (s_ii s_jj + s_ij^2) / m, and are scaled by the share of
+        their squares that is not noise, so that uncorrelated features keep the diagonal alone. With very many columns,
+        only the diagonal is returned, (1, 1, D).
         """
         total = torch.zeros(())
         for e in environments:
@@ -86,43 +85,42 @@ class Samples:
             total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
 
-    @cached_property
-    def _sums(self) -> Tensor:
-        """Number, sums and sums of squares of each environment's columns, (E, 3, D), in float64."""
-        found = torch.zeros(len(self.environments), 3, self.rows.shape[1], dtype=torch.float64)
-        for e in range(len(found)):
-            span = self.span(e)
-            found[e, 0] = span.stop - span.start
-            for part in self.rows[span].split(max(1, CHUNK // self.rows.shape[1])):
-                found[e, 1] += part.sum(0, dtype=torch.float64)
-                found[e, 2] += part.double().square().sum(0)
-        return found
+    def variances_without_each(self) -> Tensor:
+        """Return the variance of every column over the samples of all environments but one, (E, D).
 
-    def variances_without(self, environment: int) -> Tensor:
-        """Variance of every column over the samples of all other environments, (D,); 0 where only rounding is left."""
-        number, sums, squares = self._sums.sum(0) - self._sums[environment]
-        mean, square = sums / number, squares / number
-        variance = square - mean.square()
+        It is 0 where only rounding is left.
+        """
+        sums = torch.zeros(3, len(self.environments), self.rows.shape[1], dtype=torch.float64)
+        for e in range(len(self.environments)):
+            span = self.span(e)
+            sums[0, e] = span.stop - span.start
+            for part in self.rows[span].split(max(1, CHUNK // self.rows.shape[1])):
+                sums[1, e] += part.sum(0, dtype=torch.float64)
+                sums[2, e] += part.double().square().sum(0)
+        number, total, squares = sums.sum(1, keepdim=True) - sums
+        square = squares / number
+        variance = square - (total / number).square()
         return torch.where(variance > 1e-12 * square, variance, 0).to(self.rows.dtype)
 
 
 class Audited(NamedTuple):
-    """The arguments of `audit`, as data sets and models give them."""
+    """The arguments of `audit`, read from a data set or a model."""
 
     features: Tensor  # (n, d)
     labels: NDArray[np.object_]  # (n,) names
     environments: NDArray[np.object_]
-    groups: Mapping[str, Sequence[int]] | None = None  # of a table, the features of each column
-    missing: Mapping[str, int] = MappingProxyType({})  # the feature that says where a column has no value
-    whole: Tensor | None = None  # (n, d') features with every missing-value indicator, which the indices above are of
+    groups: Mapping[str, Sequence[int]] | None = None  # column of a table -> its features in `whole`
+    missing: Mapping[str, int] = MappingProxyType({})  # column -> its missing-value indicator in `whole`
+    whole: Tensor | None = None  # (n, d') features with every missing-value indicator
 
 
 def read_features(
     given: str, options: Options, of_images: Callable[[EnvironmentSet], Tensor | None] | None = None
 ) -> Audited:
-    """Return the features of a file or a data set as they are.
+    """Return the features of a file or a data set.
 
-    of_images  features of images, (n, d), or None where it has none of them; images are refused without it
+    of_images  function that computes features of images, (n, d), or returns None if it cannot; images are refused
+               without it
     """
     from ..data.catalogue import load_data, set_name
     from ..data.sets.tables import read_table, review_table
@@ -133,11 +131,11 @@ def read_features(
         table = read_table(name.removeprefix("table:"), options)
         schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
         data = review_table(table, schema)
-        groups, missing = column_groups(table.schema), missing_features(table.schema)
+        groups, missing = column_groups(table.schema)
         whole = table.data.inputs[:]
         return join_sets([data], [data.inputs[:]])._replace(groups=groups, missing=missing, whole=whole)
     if name.startswith("folder:"):
-        options = replace(options, lazy=True)  # images are read once, or refused, for which one is enough to decode
+        options = replace(options, lazy=True)  # images are read once; to refuse them, one is decoded
     sets = unseen_sets(load_data(name, options))
     if sets[0].inputs[:1].dim() != 2:
         found = [None if of_images is None else of_images(one) for one in sets]
@@ -150,34 +148,28 @@ def read_features(
     return join_sets(sets, [one.inputs[:] for one in sets])
 
 
-def column_groups(schema: Schema) -> dict[str, list[int]]:
-    """The features' indices of each column of a `data.schema.Schema`, in the encoding "features"."""
-    groups, place = {}, 0
+def column_groups(schema: Schema) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Return the indices of each column's features, and of its missing-value indicator, in the form "features"."""
+    groups: dict[str, list[int]] = {}
+    missing, place = {}, 0
     for column in schema.columns:
         if column.features:
             groups[column.name] = list(range(place, place + len(column.features)))
         place += len(column.features)
-    return groups
-
-
-def missing_features(schema: Schema) -> dict[str, int]:
-    """The index of the feature that says where a column has no value, by column; see `column_groups`."""
-    groups, found = column_groups(schema), {}
-    for column in schema.columns:
         if column.missing and column.indicator:
-            found[column.name] = groups[column.name][-1]
-    return found
+            missing[column.name] = place - 1
+    return groups, missing
 
 
 def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
-    """Return the whole of a set or, where it is divided, the splits that are not trained on."""
+    """Return the set itself or, if it is split, the splits that are not trained on."""
     from ..data import Splits
 
     return [data.training_domain, data.test] if isinstance(data, Splits) else [data]
 
 
 def join_sets(sets: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Audited:
-    """Return one set after the other, each with its features."""
+    """Concatenate sets, each with its features."""
     labels, environments = [], []
     for one in sets:
         labels.append(np.array(one.class_names, dtype=object)[one.labels.numpy()])
@@ -190,9 +182,9 @@ def arrange_samples(
 ) -> Samples:
     """Check the arguments of `audit`, and order the samples by environment and fold.
 
-    Where features are standardised, columns that do not vary become 0.
+    If features are standardised, columns that do not vary become 0.
     """
-    from ..data.values import Standardise
+    from ..data.values import moments, standardised
 
     vectors = _vectors(features)
     coded, classes = _codes(labels, len(vectors), "labels")
@@ -220,16 +212,20 @@ def arrange_samples(
     order = np.lexsort((held, places))
     n, d = vectors.shape
     rows = torch.ones(n, d + 1, dtype=torch.float64 if vectors.size <= _SMALL else torch.from_numpy(vectors[:0]).dtype)
-    transform = Standardise.fit(vectors, dtype=rows.dtype) if standardise else torch.nn.Identity()
+    if standardise:
+        mean, scale = moments(vectors)
+        scale[scale == 0] = np.inf
     step = max(1, CHUNK // d)
     for begin in range(0, n, step):
-        rows[begin : begin + step, :-1] = transform(torch.from_numpy(vectors[order[begin : begin + step]]))
+        part = vectors[order[begin : begin + step]]
+        part = standardised(part.astype(np.float64), mean, scale) if standardise else part
+        rows[begin : begin + step, :-1] = torch.from_numpy(part)
     bounds = (0, *np.cumsum(counts.sum(2)).tolist())
     return Samples(rows, torch.from_numpy(coded[order]), order, bounds, counts, number, names, classes)
 
 
 def thin_samples(samples: Samples, most: int | Codes, seed: int) -> Samples:
-    """About `most` samples or fewer, in all or of each environment, (E,); those of a fold are drawn at random."""
+    """Draw about `most` samples, in all or of each environment (E,), at random within every fold."""
     E, F, C = samples.counts.shape
     if np.ndim(most) == 0 and len(samples.labels) <= int(most):
         return samples
@@ -249,10 +245,10 @@ def thin_samples(samples: Samples, most: int | Codes, seed: int) -> Samples:
 
 
 def assign_folds(environments: Codes, labels: Codes, folds: int, seed: int) -> Codes:
-    """The fold 0..folds-1 that each sample is held out in, (n,), at random from `seed`.
+    """Return the fold 0..folds-1 that each sample is held out in, (n,), at random from `seed`.
 
-    Classes of an environment are dealt out one after the other, as cards are: a class differs between two folds by at
-    most one sample, and so does the environment.
+    The classes of an environment are dealt out one after the other, like cards: the numbers of samples of a class, and
+    of an environment, differ between folds by at most one.
     """
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.lexsort((labels[shuffled], environments[shuffled]))]
@@ -260,13 +256,13 @@ def assign_folds(environments: Codes, labels: Codes, folds: int, seed: int) -> C
     first = np.r_[True, places[1:] != places[:-1]]
     begin = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
     assigned = np.empty(len(order), np.int64)
-    # An environment begins where the one before would have gone on, so that small ones do not all fill fold 0.
+    # Environments begin with different folds, so that small ones do not all fill fold 0.
     assigned[order] = (np.arange(len(order)) - begin + places) % folds
     return assigned
 
 
 def _vectors(features: Any) -> NDArray[Any]:
-    """(n, d) of float32 or float64, finite; not copied where it is that already."""
+    """Return finite features (n, d) in float32 or float64, without a copy if they are that already."""
     if isinstance(features, Tensor):
         features = features.detach().cpu()
         features = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features
@@ -294,7 +290,7 @@ def _vectors(features: Any) -> NDArray[Any]:
 
 
 def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...]]:
-    """Position of each value in the distinct ones, (n,), and those, sorted; texts that are all numbers, by value."""
+    """Return the index of each value among the distinct ones, (n,), and these, sorted; texts of numbers by value."""
     import pandas as pd
 
     from ..data.values import in_order

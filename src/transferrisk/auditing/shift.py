@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -151,13 +152,13 @@ def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0
 
 def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
     """Return at most two sentences: on the environment with the largest excess loss, and on how often a part leads."""
-    losing = sorted((one for one in shifts if one.kind), key=lambda one: -one.excess)
+    losing = sorted(filter(attrgetter("kind"), shifts), key=attrgetter("excess"), reverse=True)
     if not losing:
         return ("No environment clearly has a higher loss than the others when it is left out of training.",)
     lines = [losing[0].sentence]
     if losing[1:]:
         largest = []
-        for kind, count in Counter(one.kind for one in losing).most_common():
+        for kind, count in Counter(map(attrgetter("kind"), losing)).most_common():
             shift = kind if kind == "unclear" else f"the shift of the {kind}"
             largest.append(f"{shift} in {counted(count, 'environment')}")
         lines.append(

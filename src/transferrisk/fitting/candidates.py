@@ -266,7 +266,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
 def stable_schema(schema: Schema, features: Any, labels: Any, environments: Any) -> Schema:
     """The schema without the columns whose effect on the label differs between the environments of these rows."""
-    report = column_effects(features, column_groups(schema), labels, environments, refit=False)
+    report = column_effects(features, column_groups(schema)[0], labels, environments, refit=False)
     gone = dict.fromkeys(unstable(report), "its effect on the label differs between environments")
     kept = tuple(column for column in schema.columns if column.name not in gone)
     return replace(schema, columns=kept, dropped={**schema.dropped, **gone})

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 
 from ..auditing.columns import ColumnReport, column_effects
 from ..auditing.predictors import settle_indicators
-from ..auditing.samples import column_groups, join_sets, missing_features
+from ..auditing.samples import column_groups, join_sets
 from ..auditing.shift import Shift, decompose_shift
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import set_name
@@ -281,7 +281,7 @@ class Fitted:
         kinds = {} if source.declared is None else source.declared.kinds
         schema = infer_schema(frame, source.label, source.environment, Declared(kinds))  # with all indicators
         inputs = schema.encode(frame).features
-        groups, missing = column_groups(schema), missing_features(schema)
+        groups, missing = column_groups(schema)
         if not groups:
             return None
         rows = join_sets([samples], [inputs])
