@@ -24,7 +24,7 @@ MODULES = (
 
 
 ALGORITHMS = {f"transferrisk.algorithms.{path.stem}" for path in (ROOT / "src/transferrisk/algorithms").glob("*.py")}
-ALGORITHMS -= {"transferrisk.algorithms.base", "transferrisk.algorithms.registry"}
+ALGORITHMS -= {f"transferrisk.algorithms.{name}" for name in ("base", "registry", "team")}
 
 
 def algorithm(public: type) -> str:

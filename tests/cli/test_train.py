@@ -110,7 +110,7 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--lr", "inf"], "training: lr must be a finite number >= 0"),
         (
             ["--devices", "2", "--batch-size", "5"],
-            "a batch of 5 samples of each environment cannot be shared evenly by 2",
+            "batch_size must be a multiple of 2, so that 2 devices share a batch evenly, got 5",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""The algorithms, one small file each, under the names of the registry."""
+"""Algorithms: TRM and its baselines, one file each, and the registry of their names."""
 
-from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting, Team
+from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting
 from .coral import CORAL
 from .dfr import DFR
 from .eqrm import EQRM
@@ -24,6 +24,7 @@ from .registry import (
 )
 from .reweight import Reweight
 from .sam import SAM
+from .team import Team
 from .trm import TRM, TRMDirect
 from .vrex import VREx
 

@@ -1,13 +1,13 @@
 """Deep CORAL (Sun & Saenko; over pairs of environments as in DomainBed): features alike in mean and covariance.
 
-    mean_e R_e + lambda mean over pairs (e, f) of  mean (m_e - m_f)^2 + mean (S_e - S_f)^2
+    loss = mean_e R_e + lambda mean over pairs (e, f) of [mean (m_e - m_f)^2 + mean (S_e - S_f)^2]
 
-with m_e the mean and S_e the covariance of the features in environment e, and means over their entries. The mean over
-pairs is 2 / (E - 1) sum_e mean (m_e - m)^2 around the environments' mean m, likewise for S, so that its cost grows with
-E and not with the number of pairs.
+with m_e (d,) the mean and S_e (d, d) the covariance of the features in environment e; the inner means are over entries.
+The mean over pairs is 2 / (E - 1) sum_e mean (m_e - m)^2, with m the mean of the m_e, and likewise for S, so that the
+cost grows with E and not with the number of pairs.
 
-How it differs from DomainBed: covariances divide by the number of samples and not by one less, so that weights of
-samples have a meaning; and environments that a batch lacks are left out.
+How it differs from DomainBed: covariances divide by n and not by n - 1, so that samples may have weights; and
+environments that are absent from a batch are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .registry import register
 @dataclass(frozen=True)
 class CORALConfig(Config):
     """
-    penalty_weight  lambda, the factor of the distance; gamma in DomainBed
+    penalty_weight  Factor lambda of the distance; gamma in DomainBed.
     """
 
     penalty_weight: NonNegative = 1.0
@@ -34,8 +34,8 @@ class CORALConfig(Config):
 class CORAL(Algorithm[CORALConfig]):
     """Minimises the mean risk of the environments + lambda times the distance of their features' first two moments.
 
-    loss = mean_e R_e + lambda mean over pairs (e, f) of mean (m_e - m_f)^2 + mean (S_e - S_f)^2, with m_e the mean and
-    S_e the covariance of the features in environment e
+    loss = mean_e R_e + lambda mean over pairs (e, f) of [mean (m_e - m_f)^2 + mean (S_e - S_f)^2], with m_e the mean
+    and S_e the covariance of the features in environment e
     """
 
     config_type = CORALConfig

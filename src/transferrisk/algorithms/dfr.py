@@ -1,16 +1,15 @@
-"""Deep feature reweighting (Kirichenko et al.): ERM, whose last layer is then fitted anew on balanced held-out data.
+"""Deep feature reweighting (Kirichenko et al.): ERM, then the last layer fitted anew on balanced held-out samples.
 
-    W = argmin  mean over groups (e, y) of their mean cross-entropy under W + ridge/2 |W|^2
+    W = argmin  mean_g R_g(W) + ridge/2 |W|^2        over groups g of an environment and a class
 
 A share of each training environment is held out of the steps. At each evaluation the head of the model that is
-evaluated and saved is replaced by W, fitted on the standardised features of that share; the one that trains goes on
-with its own. The ridge is the one under which the worst group of a half of these samples is classified best, by a W
-fitted on the other half. So the method sees no more data than others do, and validation data is as free of it as of
-them.
+evaluated and saved becomes W, fitted on the standardised features of that share; the model that trains keeps its own.
+The ridge is the one of the highest accuracy in the worst group of a half of these samples, under the W fitted on the
+other half. So the method sees no more data than others, and validation data remains unseen.
 
-How it differs from the authors' code: the penalty is the square of W, not its absolute value, which makes W unique and
-exact; groups are weighed, where they average fits on ten balanced subsets; and they hold validation data out for it, or
-take the training data itself.
+How it differs from the authors' code: the penalty is the square of W, not its absolute value, so that W is unique and
+exact; groups are weighed, where they average fits on ten balanced subsets; and they use validation data for it, or the
+training data itself.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from ..functional import environment_means, optimal_predictor
 from ..functional.predictor import full_precision
 from ..models import Classifier
 from ..settings import Bound, Length, Positive
-from .base import Algorithm, Config, HeldOut, Logs, Pass
+from .base import Algorithm, Config, HeldOut, Logs, Pass, Setting
 from .registry import register
 
 
 @dataclass(frozen=True)
 class DFRConfig(Config):
     """
-    held_out  the share of each training environment that the last layer is fitted on, and steps do not draw
-    ridges    the ridges that are tried
+    held_out  Share of each training environment that steps do not draw and the last layer is fitted on.
+    ridges    Ridges to choose from.
     """
 
     held_out: Annotated[float, Bound(above=0, below=1)] = 0.2
@@ -43,27 +42,28 @@ class DFRConfig(Config):
 
 @register("dfr")
 class DFR(Algorithm[DFRConfig]):
-    """Minimises the mean loss, and by the last layer alone the mean loss of (environment, label) groups held out.
+    """Minimises the mean loss, and then by the last layer alone the mean risk of held-out (environment, class) groups.
 
-    loss = mean_i l_i; then W = argmin mean_g R_g(W) + ridge/2 |W|^2 over groups g of samples that were held out
+    loss = mean_i l_i; then W = argmin mean_g R_g(W) + ridge/2 |W|^2 over groups g of held-out samples
     """
 
     config_type: ClassVar[type[Config]] = DFRConfig
     weighted = True
 
-    @property
-    def held_out(self) -> float:
-        return self.config.held_out
+    def __init__(self, setting: Setting, config: DFRConfig | None = None) -> None:
+        super().__init__(setting, config)
+        self.held_out = self.config.held_out
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
         return {"loss": out.empirical_risk}
 
     def finish(self, model: Classifier, held: HeldOut) -> None:
+        """Replace the head of the model by W (C, d + 1), in the units of the features."""
         with torch.no_grad(), full_precision(held.features.device):
             shares = self._balanced(held)
             mean = shares @ held.features
             deviation = (shares @ (held.features - mean).square()).sqrt()
-            rounding = 100 * torch.finfo(mean.dtype).eps * mean.abs()  # all that varies in a column that is constant
+            rounding = 100 * torch.finfo(mean.dtype).eps * mean.abs()  # all the deviation of a constant column
             scale = torch.where(deviation > rounding, deviation, 1)
             standard = held._replace(features=(held.features - mean) / scale)
             W = self._fitted(standard, self._chosen_ridge(standard))
@@ -75,7 +75,7 @@ class DFR(Algorithm[DFRConfig]):
         return held.environments * self.setting.num_classes + held.labels
 
     def _balanced(self, held: HeldOut) -> Tensor:
-        """Weights under which every group that occurs counts the same, (n,); they sum to one."""
+        """Return weights (n,) under which all groups that occur count the same; they sum to one."""
         each = torch.ones_like(held.features[:, 0]) if held.weights is None else held.weights.to(held.features.dtype)
         groups = self._groups(held)
         totals = each.new_zeros(self.setting.num_environments * self.setting.num_classes).index_add(0, groups, each)
@@ -86,7 +86,7 @@ class DFR(Algorithm[DFRConfig]):
         return optimal_predictor(held.features, held.labels, self.setting.num_classes, ridge, sample_weight=weights)
 
     def _chosen_ridge(self, held: HeldOut) -> float:
-        """The ridge of the highest accuracy in the worst group of the second half, at the lowest loss."""
+        """Return the ridge of the highest accuracy in the worst group of the second half; ties: at the lowest loss."""
         first, second = (held.only(held.halves == half) for half in (0, 1))
         if not len(first.labels) or not len(second.labels):
             return max(self.config.ridges)

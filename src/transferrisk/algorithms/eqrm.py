@@ -1,14 +1,14 @@
 """Empirical quantile risk minimisation (Eastwood et al., algorithm 1): a quantile of the environments' risks.
 
-    q with  P(R <= q) = alpha        for the distribution of the risk R over environments
+    loss = q  with  P(R <= q) = alpha        for the distribution of the risk R over environments
 
-The distribution is a density of normal kernels around the risks of the batch's environments, of the width that is best
-where they are normal; or a normal one itself. Beyond the largest risk this extrapolates: alpha near 1 asks for risks
-that are all alike. Until the burn-in has passed, the mean of the risks is minimised.
+The distribution is a density of normal kernels around the risks of the batch's environments, with the bandwidth that is
+best where these are normal; or a normal distribution. It extrapolates beyond the largest risk, so that alpha near 1
+favours equal risks. Until `start_epoch`, the mean of the risks is minimised.
 
-How it differs from the authors' code: the quantile's gradient is the exact one, by the implicit function theorem, where
-theirs is that of the ends of the bracket in which they search; and the rate stays what it is after the burn-in, where
-they take another optimiser at the rate 1e-6.
+How it differs from the authors' code: the gradient of the quantile is exact, by the implicit function theorem, where
+theirs is that of the ends of the bracket of their search; and the learning rate stays as it is after `start_epoch`,
+where they continue with another optimiser at the rate 1e-6.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .registry import register
 @dataclass(frozen=True)
 class EQRMConfig(Config):
     """
-    alpha         the share of environments whose risk is at most what is minimised
-    start_epoch   the epoch from which the quantile counts: the authors' 2500 of 5000 steps, of ten epochs
-    distribution  of risks over environments: "kernels" around those of the batch, or a "normal" one
+    alpha         Level of the quantile: the share of environments whose risk is at most the loss.
+    start_epoch   Epoch from which the quantile is minimised; 5 of 10 is the authors' 2500 of 5000 steps.
+    distribution  Distribution of risks over environments: normal "kernels" around those of the batch, or "normal".
     """
 
     alpha: Annotated[float, Bound(above=0, below=1)] = 0.75

@@ -8,7 +8,7 @@ from .registry import register
 
 @register("erm")
 class ERM(Algorithm[Config]):
-    """Minimises the mean loss over all samples of all environments.
+    """Minimises the mean loss over all samples.
 
     loss = mean_i l_i, with l_i the cross-entropy of sample i
     """

@@ -1,11 +1,12 @@
 """Fish (Shi et al.): gradient matching between environments by first-order meta-learning.
 
-Each step walks through the environments of the batch in random order, one step of the optimiser on each, and
-then moves the parameters a part of the way: theta <- theta_start + meta_lr (theta_end - theta_start). With plain SGD,
-on average over the orders and to second order in its rate a, this descends the summed risks minus a/2 times the sum,
-over pairs of environments, of the inner products of their gradients. Batch norm's running statistics go the same
-part of the way, so that they belong to the weights; the optimiser's momentum is that of the inner steps. An inner step
-normalises by the statistics of its environment, or with `statistics="joint"` by those of the whole batch, as the
+    theta <- theta_0 + meta_lr (theta_E - theta_0)
+
+where theta_e comes from theta_(e-1) by one step of the optimiser on environment e, in random order. With SGD of rate a
+and no momentum, on average over the orders and to second order in a, this descends the summed risks minus a/2 times the
+sum, over pairs of environments, of the inner products of their gradients. The running statistics of batch norm move by
+the same share, so that they fit the weights; the optimiser's momentum is that of the inner steps. An inner step
+normalises by the statistics of its environment or, with `statistics="joint"`, by those of the whole batch, as the
 methods with one pass do.
 """
 
@@ -28,8 +29,8 @@ from .registry import register
 @dataclass(frozen=True)
 class FishConfig(Config):
     """
-    meta_lr     the share of the way from the parameters before the inner steps to those after them
-    statistics  of batch norm in an inner step: its "own" environment's, or the "joint" ones of the whole batch
+    meta_lr     Share of the way from the parameters before the inner steps to those after them.
+    statistics  Statistics of batch norm in an inner step: of its "own" environment, or the "joint" ones of the batch.
     """
 
     meta_lr: Positive = 0.5
@@ -40,8 +41,8 @@ class FishConfig(Config):
 class Fish(Algorithm[FishConfig]):
     """Minimises the summed risks of the environments and aligns their gradients, by first-order meta-learning.
 
-    step = meta_lr (theta_E - theta_0), after steps of the optimiser on one environment after the other; with plain SGD
-    of rate a, to second order in a, a descent on sum_e R_e - a/2 sum over pairs e < f of <dR_e/dtheta, dR_f/dtheta>
+    step = meta_lr (theta_E - theta_0), after one step of the optimiser on each environment; with SGD of rate a, to
+    second order in a, a descent on sum_e R_e - a/2 sum over pairs e < f of <dR_e/dtheta, dR_f/dtheta>
     """
 
     config_type = FishConfig
@@ -49,7 +50,7 @@ class Fish(Algorithm[FishConfig]):
     grid: ClassVar[Grid] = {"meta_lr": (1.0, 0.5, 0.1, 0.05)}
 
     def plan(self, batch: Batch, epoch: float) -> tuple[int, ...]:
-        """The order of the environments."""
+        """Return the order of the environments."""
         present = batch.present(self.setting.num_environments)
         return tuple(present[i] for i in torch.randperm(len(present)))
 

@@ -1,16 +1,16 @@
 """Fishr (Rame et al.): variances of the gradients of single samples, alike in all environments.
 
-    mean loss + lambda mean_e mean (v_e - v)^2        v = mean_e v_e, means over the entries of v_e
+    loss = mean_i l_i + lambda mean_e mean (v_e - v)^2,        v = mean_e v_e
 
-with v_e the variance, over the samples of environment e, of their gradients by the linear head, bias included. The
-gradient of sample i is (s_i - y_i) [z_i, 1]^T, so that v_e takes two matrix products, and no gradient of one sample.
+with v_e (C, d + 1) the variance, over the samples of environment e, of their gradients with respect to the linear head,
+bias included; the inner mean is over its entries. The gradient of sample i is (s_i - y_i) [z_i, 1]^T, so that two
+matrix products give v_e, without a gradient for each sample.
 
-v_e is averaged over steps with the factor `decay`: a_e <- decay a_e + (1 - decay) v_e, and a_e / (1 - decay) takes the
-place of v_e, as in the authors' code: so the gradient through the current v_e does not depend on `decay`. It is
-averaged from the first step on, whether or not the penalty counts yet.
+Variances are averaged over steps, a_e <- decay a_e + (1 - decay) v_e, from the first step on, and a_e / (1 - decay)
+takes the place of v_e, as in the authors' code: the gradient through the current v_e does not depend on `decay`.
 
-How it differs from the authors' code: an environment that a batch lacks keeps its average, and the penalty is over the
-others; and the optimiser is not made anew when the penalty starts to count.
+How it differs from the authors' code: an environment that is absent from a batch keeps its average, and the penalty is
+over the others; and the optimiser is not reset when the penalty begins to count.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .registry import register
 @dataclass(frozen=True)
 class FishrConfig(Config):
     """
-    penalty_weight  lambda, the factor of the distance of variances
-    start_epoch     the epoch from which it counts: the authors' 1500 of 5000 steps, of ten epochs
-    decay           of the moving average of variances; 0: those of the batch alone
+    penalty_weight  Factor lambda of the distance of the variances.
+    start_epoch     Epoch from which the distance counts; 3 of 10 is the authors' 1500 of 5000 steps.
+    decay           Decay of the moving average of the variances. 0: those of the batch alone.
     """
 
     penalty_weight: NonNegative = 1000.0
@@ -42,7 +42,7 @@ class FishrConfig(Config):
 
 @register("fishr")
 class Fishr(Algorithm[FishrConfig]):
-    """Minimises the mean loss + lambda times the distance of the environments' variances of gradients.
+    """Minimises the mean loss + lambda times the distance of the environments' gradient variances.
 
     loss = mean_i l_i + lambda mean_e mean (v_e - mean_f v_f)^2, with v_e the variance over the samples of environment e
     of the gradients (s_i - y_i) [z_i, 1]^T of the head, averaged over steps
@@ -56,7 +56,7 @@ class Fishr(Algorithm[FishrConfig]):
         "start_epoch": (0.0, 1.0, 3.0, 5.0),
         "decay": (0.90, 0.95, 0.99),
     }
-    averages: Tensor  # (E, C, d + 1) a_e; empty before the first batch has shown d
+    averages: Tensor  # (E, C, d + 1) a_e; empty until the first batch if d is not given
 
     def __init__(self, setting: Setting, config: FishrConfig | None = None) -> None:
         super().__init__(setting, config)

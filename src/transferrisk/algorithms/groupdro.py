@@ -1,8 +1,9 @@
 """Group distributionally robust optimisation, online (Sagawa et al., algorithm 1).
 
-Groups are environments or, as in appendix C.4, environments and labels together. Their weights q take one step of
-exponentiated gradient on the batch's risks, and then weigh them: q_g <- q_g exp(rate R_g), normalised; loss = sum_g
-q_g R_g. A group absent from the batch keeps its weight and the others share the loss.
+    q_g <- q_g exp(rate R_g), normalised;    loss = sum_g q_g R_g
+
+A group g is an environment or, as in appendix C.4, an environment and a class together. A group that is absent from the
+batch keeps its weight, and the weights of the others are scaled to sum to one in the loss.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from .registry import register
 @dataclass(frozen=True)
 class GroupDROConfig(Config):
     """
-    weights_lr  the rate of the groups' weights; 0 keeps them equal
-    groups      what a group is: an environment, or an environment and a class together
+    weights_lr  Rate of the exponentiated gradient of q. 0 keeps the weights equal.
+    groups      Groups to weigh: "environments", or "environments-classes" for each environment and class together.
     """
 
     weights_lr: NonNegative = 0.01
@@ -31,9 +32,9 @@ class GroupDROConfig(Config):
 
 
 def robust_risk(risks: Tensor, present: Tensor, weights: Tensor, rate: float) -> Tensor:
-    """Move the weights (G,) of groups towards their risks (G,), in place, and return the risk under them.
+    """Move the weights q (G,) by the risks R (G,), in place, and return the risk under them.
 
-    q_g <- q_g exp(rate R_g), normalised, then sum_g q_g R_g over the groups that are present, which share it.
+    q_g <- q_g exp(rate R_g), normalised; then sum_g q_g R_g / sum_g q_g over the groups that are present.
     """
     weights.copy_(exponentiated_gradient(weights, risks.detach(), rate, present))
     shares = torch.where(present, weights, 0)
@@ -42,15 +43,15 @@ def robust_risk(risks: Tensor, present: Tensor, weights: Tensor, rate: float) ->
 
 @register("groupdro")
 class GroupDRO(Algorithm[GroupDROConfig]):
-    """Minimises the risk of the worst group, through weights of the groups that follow their risks.
+    """Minimises the risk of the worst group, by weights of the groups that follow their risks.
 
-    loss = sum_g q_g R_g, with q_g <- q_g exp(weights_lr R_g) before it, normalised
+    loss = sum_g q_g R_g, with R_g the mean cross-entropy in group g, after q_g <- q_g exp(weights_lr R_g), normalised
     """
 
     config_type = GroupDROConfig
     weighted = True
     grid: ClassVar[Grid] = {"weights_lr": (1e-3, 1e-2, 1e-1)}
-    weights: Tensor  # (E,), or (E C,)
+    weights: Tensor  # (G,) q; G = E, or E C
 
     def __init__(self, setting: Setting, config: GroupDROConfig | None = None) -> None:
         super().__init__(setting, config)

@@ -1,12 +1,11 @@
 """Invariant risk minimisation, IRMv1 (Arjovsky et al.; eq. 2 of the paper).
 
-    mean over environments of  R_e + lambda |dR_e/dw|^2,        divided by lambda where it is above 1
+    loss = mean_e (R_e + lambda |dR_e/dw|^2) / max(1, lambda)
 
-The division, of Arjovsky et al., keeps the gradient's length where lambda is large. `penalty="halves"` multiplies the
-derivatives of two halves of an environment's samples, which estimates the square without bias; as in their code.
-"scale" differentiates by the same scalar, which multiplies the logits, on all samples; "predictor" by the whole linear
-predictor, as the paper writes it. All derivatives are written down in closed form, so a step costs one forward and one
-backward pass.
+The division, of Arjovsky et al., bounds the gradient where lambda is large. With `penalty="scale"` w is a scalar at 1
+that multiplies the logits; with "halves" the square becomes the product of the derivatives on two halves of an
+environment's samples, an unbiased estimate, as in their code; with "predictor" w is the whole linear predictor, as the
+paper writes it. All derivatives are in closed form, so that a step costs one forward and one backward pass.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from .registry import register
 @dataclass(frozen=True)
 class IRMConfig(Config):
     """
-    penalty_weight  lambda, the factor of the penalty
-    start_epoch     the epoch from which the penalty counts
-    penalty         what the risk is differentiated by: a "scale" of the logits, the same on two "halves" of the
-                    samples, or the whole "predictor"
+    penalty_weight  Factor lambda of the penalty.
+    start_epoch     Epoch from which the penalty counts.
+    penalty         Variable w of the derivative: a "scale" of the logits, the same on two "halves" of the samples, or
+                    the whole linear "predictor".
     """
 
     penalty_weight: NonNegative = 1.0
     start_epoch: NonNegative = 1.0
-    penalty: Literal["halves", "scale", "predictor"] = (
-        "scale"  # with "halves", a weight of 2 is not the same as a sample twice
-    )
+    # With "halves", a sample of weight 2 is not the same as that sample twice.
+    penalty: Literal["halves", "scale", "predictor"] = "scale"
 
 
 @register("irm")
 class IRM(Algorithm[IRMConfig]):
-    """Minimises the mean risk of the environments + lambda times the squared slopes of their risks (IRMv1).
+    """Minimises the mean risk of the environments + lambda times the squared derivatives of their risks (IRMv1).
 
     loss = mean_e (R_e + lambda |dR_e/dw|^2) / max(1, lambda), with w a scale of the logits at 1, or the predictor
     """

@@ -2,12 +2,12 @@
 
     x = lambda x_i + (1 - lambda) x_j,    y = lambda y_i + (1 - lambda) y_j,    lambda ~ Beta(alpha, alpha)
 
-Each sample i of the batch is mixed with a random j of another environment, of the same class with `within="class"`;
-where there is none it stays as it is. One lambda is drawn a step, as in both papers' code. Within a class the label
-stays what it is, and what differs between the environments is blurred.
+Each sample i of the batch is mixed with a random sample j of another environment, and of the same class with
+`within="class"`; a sample without such a j stays as it is. One lambda is drawn for each step, as in both papers' code.
+Within a class labels stay as they are, and differences between environments are blurred.
 
-How it differs: LISA goes on to draw, each step, whether to mix within a class or within an environment (its `p_sel`);
-here a run does one of them. DomainBed takes the risk of each pair of environments; here the mean is over samples.
+How it differs: LISA draws in each step whether to mix within a class or within an environment (its `p_sel`); here a run
+does one of them. DomainBed takes the risk of each pair of environments; here the mean is over samples.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .registry import register
 @dataclass(frozen=True)
 class MixupConfig(Config):
     """
-    alpha   of the Beta distribution of lambda: small is near 0 and 1, 1 uniform, large near a half
-    within  which samples are mixed: those of one "class", or "any" two
+    alpha   Parameter of the Beta distribution of lambda: near 0 or 1 if small, uniform for 1, near 1/2 if large.
+    within  Samples to mix: two of one "class", or "any" two.
     """
 
     alpha: Positive = 2.0
@@ -38,10 +38,10 @@ class MixupConfig(Config):
 
 
 def partners(kinds: Tensor, environments: Tensor, num_environments: int, weights: Tensor | None = None) -> Tensor:
-    """Return for each sample a random one of its kind and another environment, by the weights, (n,); itself if none is.
+    """Return for each sample a random one of its kind and another environment, (n,); itself if there is none.
 
-    Samples are laid side by side, each as long as its weight, in the order of kind and environment. Then those that are
-    allowed are a stretch with a gap, and a point in it is drawn.
+    Samples are drawn by their weights. They are laid side by side, each as long as its weight, ordered by kind and
+    environment: the samples that one may be mixed with are a stretch with a gap, and a point of it is drawn.
     """
     groups = kinds * num_environments + environments
     order = groups.argsort(stable=True)
@@ -49,7 +49,7 @@ def partners(kinds: Tensor, environments: Tensor, num_environments: int, weights
     ends = lengths[order].cumsum(0)
 
     def stretch(of: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the samples of the same number begin, and how long they are, (n,)."""
+        """Return where the samples of the same number begin, and how long they are, (n,)."""
         sorted_of = of[order]
         first = torch.searchsorted(sorted_of, of)
         last = torch.searchsorted(sorted_of, of, right=True) - 1
@@ -68,10 +68,10 @@ def partners(kinds: Tensor, environments: Tensor, num_environments: int, weights
 
 @register("mixup")
 class Mixup(Algorithm[MixupConfig]):
-    """Minimises the mean loss of samples that are mixed with others of other environments.
+    """Minimises the mean loss of samples that are mixed with samples of other environments.
 
     loss = mean_i l(lambda x_i + (1 - lambda) x_j, lambda y_i + (1 - lambda) y_j), with a random j of another
-    environment for each i and lambda ~ Beta(alpha, alpha) in each step
+    environment for each i, and lambda ~ Beta(alpha, alpha) in each step
     """
 
     config_type = MixupConfig
@@ -84,12 +84,10 @@ class Mixup(Algorithm[MixupConfig]):
         self.register_buffer("concentration", torch.full((2,), self.config.alpha), persistent=False)
 
     def forward(self, model: Classifier, batch: Batch) -> Pass:
-        """Return the pass over the mixed batch. All processes that share it draw the same."""
-        inputs, labels = self.gather(batch, batch.inputs), self.gather(batch, batch.labels)
-        environments = self.gather(batch, batch.environments)
-        weights = None if batch.weights is None else self.gather(batch, batch.weights)
-        kinds = labels if self.config.within == "class" else torch.zeros_like(labels)
-        other = partners(kinds, environments, self.setting.num_environments, weights)
+        """Return the pass over the mixed batch; all processes that share it draw the same partners."""
+        inputs, whole = self.gather(batch, batch.inputs), self.gathered(batch)
+        kinds = whole.labels if self.config.within == "class" else torch.zeros_like(whole.labels)
+        other = partners(kinds, whole.environments, self.setting.num_environments, whole.weights)
         share = Dirichlet(self.concentration, validate_args=False).sample()[0]
         own = inputs.lerp(inputs[other], (1 - share).to(inputs.dtype))
         if self.team.size > 1:
@@ -97,7 +95,7 @@ class Mixup(Algorithm[MixupConfig]):
         out = super().forward(model, batch._replace(inputs=own))
         if self.config.within == "class":
             return out
-        targets = one_hot(labels, self.setting.num_classes, out.logits.dtype)
+        targets = one_hot(whole.labels, self.setting.num_classes, out.logits.dtype)
         return replace(out, targets=targets.lerp(targets[other], (1 - share).to(targets.dtype)))
 
     def objective(self, out: Pass, penalised: bool) -> Logs:

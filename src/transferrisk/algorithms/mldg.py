@@ -4,14 +4,14 @@ Each step holds one environment of the batch out at random (meta-test) and minim
 
     (F(theta) + beta G(theta - rate dF/dtheta)) / (1 + beta)
 
-with F the mean of the others' risks and G the risk of the one held out. Li et al. do not divide: with beta = 1 and a
-small rate, their gradient is ERM's twice, so that a comparison at one rate compares step sizes. `order=2`
-differentiates through the inner step; `order=1` takes the inner gradient as constant, which saves a pass. The
-parameters are never copied: the inner step is a functional call on shifted ones.
+with F the mean risk of the others and G the risk of the one held out. Li et al. do not divide by 1 + beta: with
+beta = 1 and a small rate their gradient is twice ERM's, and a comparison at one rate would compare step sizes.
+`order=2` differentiates through the inner step; `order=1` takes the inner gradient as constant, which saves a pass. The
+inner step is a functional call on shifted parameters, which are never copied.
 
 Batch norm normalises F by the statistics of the others and G by those of the one held out. With `statistics="joint"`
-both passes are over the whole batch, as those of the methods with one pass are: F and G are then means over the
-samples that they are of, under the statistics of all.
+both passes are over the whole batch, as in the methods with one pass: F and G are then means over their own samples,
+under the statistics of all.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Parameters = Mapping[str, Tensor]
 @dataclass(frozen=True)
 class MLDGConfig(Config):
     """
-    beta        the factor of the risk of the environment that is held out
-    inner_lr    the rate of the inner step; None: that of the optimiser, as it is now
-    order       2 differentiates through the inner step; 1 takes its gradient as constant
-    statistics  of batch norm: each pass's "own" environments', or the "joint" ones of the whole batch
+    beta        Factor of the risk G of the environment that is held out.
+    inner_lr    Rate of the inner step. None: the current rate of the optimiser.
+    order       Order of the derivative: 2 differentiates through the inner step, 1 takes its gradient as constant.
+    statistics  Statistics of batch norm: of each pass's "own" environments, or the "joint" ones of the whole batch.
     """
 
     beta: NonNegative = 1.0
@@ -60,13 +60,15 @@ def meta_gradient(
     order: Literal[1, 2],
     average: Callable[[Sequence[Tensor]], list[Tensor]] = list,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Gradient of (F(theta) + beta G(theta - inner_lr dF/dtheta)) / (1 + beta), losses being functions; F and G.
+    """Return the gradient of (F(theta) + beta G(theta - inner_lr dF/dtheta)) / (1 + beta), F, and G.
 
-    With f = dF/dtheta, its Hessian H, and v the gradient of G at the shifted parameters it is
+    With f = dF/dtheta, H the Hessian of F, and v the gradient of G at the shifted parameters, the gradient is
 
-        (f + beta (v - inner_lr H v)) / (1 + beta)        order 1 leaves H v out
+        (f + beta (v - inner_lr H v)) / (1 + beta)        order 1 leaves out H v
 
-    `average` takes means over processes that have a part of the samples each.
+    meta_train, meta_test  F and G, as functions of the parameters
+    parameters             theta, by name
+    average                takes the means of tensors over processes that have a part of the samples each
     """
     names, values = list(parameters), list(parameters.values())
     train_loss = meta_train(parameters)
@@ -89,7 +91,7 @@ def meta_gradient(
 
 @register("mldg")
 class MLDG(Algorithm[MLDGConfig]):
-    """Minimises the risk of some environments and, beta times as much, that of another after a step on the former.
+    """Minimises the risk of some environments and that of another one after a gradient step on the former.
 
     loss = (F(theta) + beta G(theta - inner_lr dF/dtheta)) / (1 + beta), with G the risk of a random environment and F
     the mean risk of the others
@@ -100,12 +102,12 @@ class MLDG(Algorithm[MLDGConfig]):
     grid: ClassVar[Grid] = {"beta": (1.0, 0.5, 0.1, 0.05)}
 
     def plan(self, batch: Batch, epoch: float) -> tuple[int, tuple[int, ...]]:
-        """The environment that is held out, and the others."""
+        """Return the environment that is held out, and the others."""
         present = batch.present(self.setting.num_environments)
         if len(present) < 2:
             raise InputError(
-                f"the batch holds one environment only (id {present[0]}): MLDG needs one to learn from and one "
-                "to test on; draw every batch from several environments"
+                f"environments must be two or more in a batch of MLDG, got id {present[0]} alone: draw every batch "
+                "from several environments"
             )
         held_out = present[int(torch.randint(len(present), ()))]
         return held_out, tuple(e for e in present if e != held_out)

@@ -31,7 +31,7 @@ def register(name: str) -> Callable[[A], A]:
     Parameters
     ----------
     name
-        As `create` and `trm train --algorithm` take it.
+        Name for `create` and `trm train --algorithm`.
 
     Returns
     -------
@@ -42,11 +42,11 @@ def register(name: str) -> Callable[[A], A]:
     --------
     >>> from transferrisk.algorithms import ALGORITHMS, ERM, Setting, create, register
     >>> with ALGORITHMS.temporary():
-    ...     @register("plain")
-    ...     class Plain(ERM):
+    ...     @register("mine")
+    ...     class Mine(ERM):
     ...         "Empirical risk under another name."
-    ...     type(create("plain", Setting(2, 2))).__name__
-    'Plain'
+    ...     type(create("mine", Setting(2, 2))).__name__
+    'Mine'
     """
     return ALGORITHMS.register(name)
 
@@ -61,7 +61,7 @@ def setting_names(name: str) -> list[str]:
     Parameters
     ----------
     name
-        Of the algorithm.
+        Name of the algorithm.
 
     Returns
     -------
@@ -78,19 +78,19 @@ def setting_names(name: str) -> list[str]:
 
 
 def configure(name: str, **settings: Any) -> Config:
-    """Return the algorithm's config with these settings; an unknown setting is an error that proposes the nearest.
+    """Return the config of an algorithm with these settings; the error for an unknown one proposes the nearest.
 
     Parameters
     ----------
     name
-        Of the algorithm.
+        Name of the algorithm.
     **settings
-        Those that differ from the defaults.
+        Settings that differ from the defaults.
 
     Returns
     -------
     Config
-        The settings, checked.
+        All settings, checked.
 
     Examples
     --------
@@ -104,19 +104,19 @@ def configure(name: str, **settings: Any) -> Config:
 
 
 def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the algorithm of this name, from "key=value" pairs, in the types that its config declares.
+    """Return settings of an algorithm from texts such as "ridge=1e-2", in the types that its config declares.
 
     Parameters
     ----------
     name
-        Of the algorithm.
+        Name of the algorithm.
     pairs
-        Texts, NAME=VALUE.
+        Texts of the form NAME=VALUE.
 
     Returns
     -------
     dict[str, Any]
-        The settings.
+        Settings that `create` takes.
 
     Examples
     --------
@@ -130,19 +130,18 @@ def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
-    """Return the algorithm of this name, ready to train.
+    """Return an algorithm, ready to train a `transferrisk.models.Classifier`.
 
-    The model is a `transferrisk.models.Classifier`: a featuriser with a linear head. `available()` lists the names, and
-    `configure(name)` shows the settings.
+    `available()` lists the names, and `help(get_algorithm(name))` explains the settings.
 
     Parameters
     ----------
     name
-        Of the algorithm.
+        Name of the algorithm.
     setting
-        The facts about the data.
+        Facts about the training data.
     **settings
-        Fields of its config, defaults left out.
+        Settings that differ from the defaults.
 
     Returns
     -------
@@ -166,14 +165,14 @@ def create(name: str, setting: Setting, **settings: Any) -> Algorithm[Any]:
 
 
 def describe_algorithm(name: str, **settings: Any) -> str:
-    """Return the algorithm and all its settings in one line.
+    """Return the name of an algorithm and all its settings in one line.
 
     Parameters
     ----------
     name
-        Of the algorithm.
+        Name of the algorithm.
     **settings
-        Those that differ from the defaults.
+        Settings that differ from the defaults.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""ERM with every sample weighted by the inverse prior of its group (Sagawa et al., as in appendix C.4).
+"""ERM with each sample weighted by the inverse prior of its group (Sagawa et al., as in appendix C.4).
 
-A group is an environment and a label together. The paper draws samples with these weights; here the loss carries
-them, which has the same expectation and works with any sampler. The priors are those of the samples as they are drawn,
-so that each group counts the same in expectation; without them every group of the batch counts the same.
+A group is an environment and a class together. The paper draws samples with these weights; here they are in the loss,
+which has the same expectation and works with any sampler. The priors are the shares of the groups among the samples
+that are drawn, so that each group counts the same in expectation. If they are not given, each batch's own are used.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from .registry import register
 
 
 def reweighted_risk(losses: Tensor, groups: Tensor, priors: Tensor) -> Tensor:
-    """Mean of losses (n,) with weights 1 / (G prior), for the group (n,) of each sample and G groups that occur.
+    """Return (1/n) sum_i losses_i / (G priors_{g(i)}), for G groups that occur; its expectation is mean_g R_g.
 
-    Its expectation is the mean over groups of their risks. An infinite prior leaves a group out.
+    losses, groups  (n,) the loss and the group g(i) of each sample
+    priors          (groups,) share of each group; 0 or infinity: the group does not occur
     """
     return (losses / priors[groups]).mean() / ((priors > 0) & priors.isfinite()).sum()
 
 
 @register("reweight")
 class Reweight(Algorithm[Config]):
-    """Minimises the mean over (environment, label) groups of their risks.
+    """Minimises the mean risk over groups of an environment and a class.
 
-    loss = mean over groups g of R_g, with R_g the mean cross-entropy in g
+    loss = mean_g R_g, with R_g the mean cross-entropy in group g
     """
 
     weighted = True
-    priors: Tensor  # (E C,); 0 where a group is not known to occur
+    priors: Tensor  # (E C,); 0 where a group does not occur
 
     def __init__(self, setting: Setting, config: Config | None = None) -> None:
         super().__init__(setting, config)
@@ -47,9 +48,9 @@ class Reweight(Algorithm[Config]):
             counts = out.losses.new_zeros(len(self.priors)).index_add(0, groups, each)
             shares = torch.where(counts > 0, counts / len(groups), torch.inf)
             return {"loss": reweighted_risk(out.losses, groups, shares)}
-        if not groups.is_cuda and bool((self.priors[groups] == 0).any()):  # on a GPU the loss is infinite and says so
+        if not groups.is_cuda and bool((self.priors[groups] == 0).any()):  # on a GPU the loss becomes infinite
             raise InputError(
-                "a sample's (environment, label) group has prior 0 in Setting.group_priors: count the priors on the "
-                "samples that are drawn"
+                "group_priors must be > 0 for each group of a batch, got 0 for one: count the priors on the samples "
+                "that are drawn"
             )
         return {"loss": reweighted_risk(out.losses, groups, self.priors)}

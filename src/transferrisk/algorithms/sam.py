@@ -2,9 +2,9 @@
 
     min over theta of  max over |e| <= rho of  L(theta + e)
 
-The maximum is taken to first order, e = rho g / |g| with the gradient g at theta; the step is along the gradient at
-theta + e, which is taken as constant in theta. That makes two passes of a step. Statistics of batch norm move in the
-first of them, at theta, and not in the second.
+The maximum is taken to first order, e = rho g / |g| with the gradient g at theta. The step is along the gradient at
+theta + e, with e taken as constant, so that it takes two passes. The running statistics of batch norm move in the first
+pass, at theta, and not in the second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .registry import register
 @dataclass(frozen=True)
 class SAMConfig(Config):
     """
-    rho  the length of the way to the weights at which the gradient is taken; 0: ERM
+    rho  Distance |e| to the weights at which the gradient is taken. 0 is ERM.
     """
 
     rho: NonNegative = 0.05
@@ -35,7 +35,7 @@ class SAMConfig(Config):
 class SAM(Algorithm[SAMConfig]):
     """Minimises the largest mean loss at weights within a distance rho, to first order.
 
-    loss = L(theta + rho g / |g|), with L the mean loss and g its gradient at theta, taken as constant
+    loss = L(theta + rho g / |g|), with L the mean loss and g its gradient at theta, a constant
     """
 
     config_type = SAMConfig

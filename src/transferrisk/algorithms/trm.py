@@ -1,19 +1,22 @@
 """Transfer risk minimisation: an empirical risk + the transfer risk of the features (eq. 6 of the paper).
 
-    loss = sum_e q_e R_e + weight * R(Z / s)        R_e the risk of environment e, R(Z) the transfer risk of features Z
+    loss = sum_e q_e R_e + transfer_weight R(Z / s)
+
+with R_e the mean cross-entropy in environment e, and R(Z) the transfer risk of the features Z (n, d)
 
 How it differs from the paper, each by a setting:
 
-1. The empirical risk. The paper takes E_Q R_Q, the mean over environments (`empirical="mean"`, q_e = 1/E). By default q
-   follows the environments' risks by exponentiated gradient, as alpha follows the losses of the predictors, so that the
-   mean over Q becomes a supremum over Q. Without the transfer risk that is GroupDRO.
-2. The start. The transfer of features that are not learnt yet says nothing. So it counts from when the empirical risk,
-   averaged over recent steps, has fallen to a share of log C, the risk of a guess; or from a fixed epoch.
-3. The scale. With `scale_free` the features are divided by s, the root of their mean square times sqrt(128 / n) with n
-   samples an environment, taken as constant. One ridge then means the same for every network and batch size.
+1. The empirical risk. The paper takes the mean over environments (`empirical="mean"`, q_e = 1/E). By default q follows
+   the risks R_e by exponentiated gradient, as alpha follows the losses of the predictors, so that the mean over
+   environments becomes a supremum. Without the transfer risk that is GroupDRO.
+2. The start. The transfer risk of features that are not learnt yet means little. It counts once the empirical risk,
+   averaged over recent steps, has fallen to `start_risk` times log C, the risk of a guess; or from `start_epoch` on.
+3. The scale. With `scale_free` the features are divided by s, the root of their mean square times sqrt(128 / n) for n
+   samples of each environment; s is a constant for the gradient. One ridge then means the same for every network and
+   batch size.
 
-The mean is over all samples, also with `query="random"`, where algorithm 1 takes it over those of Q: the expectation is
-the same and the variance smaller.
+The empirical risk is over all samples, also with `query="random"`, where algorithm 1 takes those of Q: its expectation
+is the same and its variance smaller.
 """
 
 from __future__ import annotations
@@ -33,26 +36,29 @@ from .groupdro import robust_risk
 from .registry import register
 
 RECENT = 20  # steps over which the empirical risk is averaged to decide on the start
-USUAL_SAMPLES = 128  # of an environment in a step: the batch for which a scale-free ridge is as given
+USUAL_SAMPLES = 128  # samples of an environment in a step for which a scale-free ridge is the one given
 
 
 @dataclass(frozen=True)
 class TransferConfig(Config):
     """
-    ridge            of the predictors that are optimal in one environment each
-    weights          alpha, which weighs the environments that a predictor is tested in: "eg" moves it by exponentiated
-                     gradient, "worst" takes the one of the highest loss, "uniform" all the same
-    weights_lr       the rate of alpha with "eg"
-    query            the environments whose predictors are tested in each step: "all", or one at "random"
-    solver           what finds the predictors: newton, dense, captured, sgd, or one of transferrisk.solvers as a value
-    implicit         what inverts their Hessians for the gradient: exact, cholesky, woodbury, neumann, none, or a value
-    bound            the largest norm of the implicit gradient as a multiple of the direct one; None: any
-    empirical        the empirical risk: "eg" weighs environments by exponentiated gradient, "mean" all samples the same
-    empirical_lr     the rate of these weights with "eg"
-    transfer_weight  the factor of the transfer risk
-    start_risk       the transfer risk counts once the recent empirical risk is at most this share of log C
-    start_epoch      the epoch from which it counts instead; None: by `start_risk`
-    scale_free       whether the ridge is relative to the mean square of the features and to the batch size
+    ridge            Strength of the penalty ridge/2 |W|^2 of each predictor W(Q).
+    weights          Weights alpha_P(Q) of the environments P that W(Q) is tested in: "eg" moves them by exponentiated
+                     gradient (the paper), "worst" takes the P of the largest loss, "uniform" the mean.
+    weights_lr       Rate of the exponentiated gradient of alpha.
+    query            Environments Q in each step: "all", or one at "random" (algorithm 1).
+    solver           Minimiser that finds W(Q): newton, dense, captured, sgd, or a minimiser of transferrisk.solvers.
+    implicit         Solver that applies the inverse Hessian of Q: exact, cholesky, woodbury, neumann, none, or a linear
+                     solver of transferrisk.solvers.
+    bound            Largest norm of the implicit gradient, as a multiple of the direct one's. None: no bound.
+    empirical        Weights q of the environments in the empirical risk: "eg" moves them by exponentiated gradient,
+                     "mean" weighs all samples the same (the paper).
+    empirical_lr     Rate of the exponentiated gradient of q.
+    transfer_weight  Factor of the transfer risk.
+    start_risk       Share of log C at which the transfer risk begins to count: once the empirical risk, averaged over
+                     20 steps, is at most this.
+    start_epoch      Epoch from which the transfer risk counts. None: `start_risk` decides.
+    scale_free       Whether the ridge is relative to the mean square of the features and to the batch size.
     """
 
     ridge: Positive = 1e-3
@@ -75,7 +81,7 @@ class TransferConfig(Config):
 
     @property
     def gradient_matching(self) -> float:
-        """The factor of the implicit gradient: 0, unless a config has it as a setting."""
+        """Factor of the implicit gradient: 0 unless a config has it as a setting."""
         return 0.0
 
 
@@ -83,7 +89,7 @@ class TransferConfig(Config):
 class TRMConfig(TransferConfig):
     """The settings of `TransferConfig`, and
 
-    gradient_matching  the factor of the implicit gradient, which runs through the predictors
+    gradient_matching  Factor of the implicit gradient, the paper's lambda. 1 is exact, 0 leaves the direct gradient.
     """
 
     gradient_matching: NonNegative = 1.0
@@ -93,14 +99,14 @@ class TRMConfig(TransferConfig):
 class TRM(Algorithm[TransferConfig]):
     """Minimises the empirical risk + the transfer risk of the features.
 
-    loss = sum_e q_e R_e + transfer_weight mean_Q sum_P alpha_P(Q) R_P(W(Q)), with W(Q) the predictor that is optimal in
-    environment Q, with this ridge, and P the others
+    loss = sum_e q_e R_e + transfer_weight mean_Q sum_P alpha_P(Q) R_P(W(Q)), with W(Q) = argmin R_Q(W) + ridge/2 |W|^2
+    the optimal predictor of environment Q, and P the other environments
     """
 
     config_type: ClassVar[type[Config]] = TRMConfig
     weighted = True
     grid: ClassVar[Grid] = {"gradient_matching": (1e-3, 1e-2, 1e-1, 1.0)}
-    environment_weights: Tensor  # (E,) q, of the empirical risk
+    environment_weights: Tensor  # (E,) q, weights in the empirical risk
     recent_risk: Tensor  # () the empirical risk of recent steps, averaged
     started: Tensor  # () bool: whether the transfer risk counts
 
@@ -124,14 +130,22 @@ class TRM(Algorithm[TransferConfig]):
         self.register_buffer("started", torch.tensor(not adaptive or self.config.start_risk == 1.0))
 
     def plan(self, batch: Batch, epoch: float) -> bool:
-        """Whether the transfer risk is computed. Without a fixed start it always is, and `started` decides on it."""
+        """Return whether the step computes the transfer risk; without `start_epoch` always, and `started` decides if it
+        counts.
+        """
         return self.config.start_epoch is None or epoch >= self.config.start_epoch
 
     def capture(self, block: int) -> None:
+        """Let the criterion expect blocks of this many samples and read nothing from the device."""
         self.criterion.capture(block, blocks=True)
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
-        risk = self.empirical_risk(out)
+        if self.config.empirical == "mean":
+            risk = out.empirical_risk
+        else:  # the weights move before they weigh the risks
+            risks, present = out.environment_risks(self.setting.num_environments)
+            rate = self.config.empirical_lr if self.training else 0.0
+            risk = robust_risk(risks, present, self.environment_weights, rate)
         if not penalised:
             return {"loss": risk}
         if self.config.start_epoch is None and self.training:
@@ -147,16 +161,8 @@ class TRM(Algorithm[TransferConfig]):
         factor = self.config.transfer_weight * self.started.to(transfer.risk.dtype)
         return {"loss": risk + factor * transfer.risk, "transfer_risk": transfer.risk}
 
-    def empirical_risk(self, out: Pass) -> Tensor:
-        """The mean loss of all samples, or of the environments by their weights, which move first."""
-        if self.config.empirical == "mean":
-            return out.empirical_risk
-        risks, present = out.environment_risks(self.setting.num_environments)
-        rate = self.config.empirical_lr if self.training else 0.0
-        return robust_risk(risks, present, self.environment_weights, rate)
-
     def feature_scale(self, out: Pass) -> Tensor:
-        """s, a constant for the gradient: with features Z / s, a ridge on W is ridge s^2 on the weights of Z."""
+        """Return s, a scalar without a gradient: a ridge on the predictor of Z / s is ridge s^2 on that of Z."""
         samples = len(out.labels) / self.setting.num_environments
         mean_square = out.features.detach().float().square().mean()
         return (mean_square * (USUAL_SAMPLES / samples)).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
@@ -164,11 +170,10 @@ class TRM(Algorithm[TransferConfig]):
 
 @register("trm-direct")
 class TRMDirect(TRM):
-    """TRM without the gradient-matching term: the predictors are taken as constant.
+    """Minimises the loss of `TRM` with the predictors W(Q) taken as constants: without gradient matching.
 
-    loss = that of `TRM`, whose gradient does not run through W(Q)
-
-    The paper's tables call it "TRM w/ GM", though it is the one that goes without.
+    loss = that of `TRM`; its gradient leaves out how W(Q) depends on the features. The paper's tables call this method
+    "TRM w/ GM"
     """
 
     config_type = TransferConfig

@@ -14,8 +14,8 @@ from .registry import register
 @dataclass(frozen=True)
 class VRExConfig(Config):
     """
-    penalty_weight  lambda, the factor of the variance
-    start_epoch     the epoch from which the variance counts
+    penalty_weight  Factor lambda of the variance.
+    start_epoch     Epoch from which the variance counts.
     """
 
     penalty_weight: NonNegative = 1.0

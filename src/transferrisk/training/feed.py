@@ -68,7 +68,9 @@ class Feed:
         """The next batch, in the form that a network takes: images as floats in 0..1, with channels last on a GPU."""
         if self.loaders and self._ahead is None:
             self._ahead = self._read_ahead()
-        drawn = self.team.share(self.sampler.next(), self.sampler.batch_size)
+        drawn = self.sampler.next()
+        if self.team.size > 1:
+            drawn = self.team.share(drawn, self.sampler.batch_size)
         index = drawn.to(self.device, non_blocking=True)
         if self._ahead is not None:
             stored = _receive(self._ahead)
