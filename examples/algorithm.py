@@ -34,8 +34,9 @@ class Tilted(Algorithm[TiltedConfig]):
 
     def objective(self, out: Pass, penalised: bool) -> Logs:
         risks, present = out.environment_risks(self.setting.num_environments)
-        tilted = (self.config.tilt * risks[present]).logsumexp(0) - present.sum().log()
-        return {"loss": tilted / self.config.tilt, "mean_risk": risks[present].mean()}
+        tilted = (self.config.tilt * risks).masked_fill(~present, -float("inf"))
+        loss = (tilted.logsumexp(0) - present.sum().log()) / self.config.tilt
+        return {"loss": loss, "mean_risk": out.empirical_risk}
 
 
 def sites(agreements: dict[str, float], rows: int, seed: int) -> EnvironmentSet:
