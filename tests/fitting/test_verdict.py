@@ -1,0 +1,56 @@
+"""What a fit says about its model: whether the data can tell, what it expects, and the table of candidates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from rows import ASKED
+
+from transferrisk.fitting import Plan, fit
+from transferrisk.fitting.report import comparison_table, held_out_table, verdict
+
+CANDIDATES = Plan(("majority", "linear"), device="cpu", workers=1)
+
+
+def fitted(path, strengths, rows=60, plan=CANDIDATES):
+    """A fit to one environment for each strength of the relation between x and the outcome."""
+    random = np.random.default_rng(0)
+    site, x = np.repeat(np.arange(len(strengths)), rows), random.normal(size=len(strengths) * rows)
+    outcome = np.array(strengths)[site] * x + random.logistic(size=len(x)) > 0
+    names = [f"hospital-{place}" for place in site]
+    pd.DataFrame({"x": x, "outcome": outcome, "site": names}).to_csv(path / "t.csv", index=False)
+    return fit(path / "t.csv", ASKED, plan)
+
+
+def test_three_environments_that_differ_cannot_tell(tmp_path):
+    lines = verdict(fitted(tmp_path, (1, 3, 9)))
+    assert "cannot tell" in lines[0]
+    assert "3 environments" in lines[0]
+
+
+def test_many_alike_can_tell_and_a_narrow_terminal_folds_them(tmp_path):
+    found = fitted(tmp_path, (3,) * 8)
+    lines = verdict(found)
+    assert "Yes." in lines[0]
+    seen = found.decision.seen.values()
+    assert f"{np.mean([one.log_loss for one in seen]):.3f}" in lines[0]
+    assert f"{100 * np.mean([one.accuracy for one in seen]):.1f} %" in lines[0]
+    wide, narrow = comparison_table(found, 200), comparison_table(found, 80)
+    assert [*found.comparison.accuracy.index] == list(wide.columns[1:9])
+    assert [len(table.columns) for table in (wide, narrow)] == [13, 6]
+    (place,) = narrow.emphasised
+    own = found.comparison.accuracy[found.choice.algorithm]
+    assert narrow.rows[place][3] == own.idxmin()
+    assert narrow.rows[place][4].value == pytest.approx(found.comparison.loss[found.choice.algorithm].mean())
+
+
+def test_a_constant_is_not_calibrated(tmp_path):
+    """The shares of the classes differ between environments, so that another temperature would have a lower loss."""
+    random = np.random.default_rng(0)
+    site = np.repeat(np.arange(6), 60)
+    outcome = random.random(360) < np.where(site < 3, 0.7, 0.5)
+    pd.DataFrame({"x": random.normal(size=360), "outcome": outcome, "site": site}).to_csv(tmp_path / "t.csv")
+    found = fit(tmp_path / "t.csv", ASKED, Plan(("majority",), device="cpu", workers=1))
+    assert {found.decision.temperature, *found.decision.temperatures.values()} == {1.0}
+    assert held_out_table(found).note == ""
