@@ -120,8 +120,8 @@ def stop(file, **arrays):
 numpy.savez = stop
 """
 WHILE_SAVING = """
-import transferrisk.fitting.report
-transferrisk.fitting.report.write_page = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+import transferrisk.fitting.folder
+transferrisk.fitting.folder.write_page = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -147,8 +147,8 @@ def test_a_killed_comparison_goes_on_where_it_stopped(trm, tmp_path):
     second.write_bytes(third.read_bytes())  # another training's
     assert "2 of 6 trainings" in killed(WHILE_SAVING)
     assert len([path for path in tmp_path.glob(".zztwo*") if "comparison" not in path.name]) == 1
-    code, _, err = trm(*command, "zztwo")
-    assert (code, err.count("\n"), "6 of 6 trainings" in err, "killed process" in err) == (0, 2, True, True)
+    code, _, err = trm(*command, "zztwo")  # the sixth is not needed: TRM is far behind after two environments
+    assert (code, err.count("\n"), "5 of 6 trainings" in err, "killed process" in err) == (0, 2, True, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "zzone", "zztwo"]
     assert sorted(path.name for path in (tmp_path / "zztwo").iterdir()) == sorted(FILES)
     for name in FILES[1:]:  # the page has the loss curves

@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 
 from transferrisk.data import Options
 from transferrisk.fitting import Plan, fit
-from transferrisk.fitting.report import verdict
 from transferrisk.fitting.unstable import DropUnstable
+from transferrisk.fitting.verdict import verdict
 
 
 def sites(agreements, rows=1000, seed=0):

@@ -8,7 +8,8 @@ import pytest
 from rows import ASKED
 
 from transferrisk.fitting import Plan, fit
-from transferrisk.fitting.report import comparison_table, held_out_table, verdict
+from transferrisk.fitting.report import comparison_table, held_out_table
+from transferrisk.fitting.verdict import verdict
 
 CANDIDATES = Plan(("majority", "linear"), device="cpu", workers=1)
 

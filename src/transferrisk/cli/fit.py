@@ -134,15 +134,8 @@ def fit(
     """
     from ..data import Options
     from ..fitting.fitted import Plan, fit_source, read_source, settle
-    from ..fitting.report import (
-        check_output,
-        columns_table,
-        fit_sections,
-        frozen_note,
-        kept_beside,
-        save_fit,
-        summarise_fit,
-    )
+    from ..fitting.folder import check_output, kept_beside, save_fit
+    from ..fitting.report import columns_table, fit_sections, frozen_note, summarise_fit
     from ..reports.terminal import print_line, print_values, task_progress, width
 
     options = Options(

@@ -2,7 +2,7 @@
 
 from .compare import Comparison
 from .fitted import Fitted, Plan, fit
+from .folder import save_fit
 from .model import Model, load_model
-from .report import save_fit
 
 __all__ = ["Comparison", "Fitted", "Model", "Plan", "fit", "load_model", "save_fit"]

@@ -431,6 +431,11 @@ class Decision(Settings):
     seen: Mapping[str, Figures] = field(default_factory=dict)
     temperatures: Mapping[str, Positive] = field(default_factory=dict)
 
+    @property
+    def is_calibrated(self) -> bool:
+        """True if the figures in `seen` are of probabilities that the other environments calibrate."""
+        return any(temperature != 1 for temperature in self.temperatures.values())
+
 
 def learn_decision(
     labels: Ints,

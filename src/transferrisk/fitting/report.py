@@ -1,15 +1,11 @@
-"""Tables, the model card and the page of a fit, and the folder that keeps them with the model.
+"""What a fit prints, writes as JSON, and keeps beside its model: tables, the model card and the page.
 
-The page shows no transfer matrix of the final features: they were trained on all rows, to which any labels can be
-fitted.
+The page has no transfer matrix of the final features: they were trained on all rows, to which any labels can be fitted.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -18,141 +14,31 @@ from typing import Any
 import numpy as np
 
 from ..algorithms import describe_algorithm
-from ..auditing.columns import ColumnReport, column_sections, unstable
-from ..auditing.report import Pooled, pool
+from ..auditing.columns import column_sections
 from ..auditing.shift import shift_sections, shift_sentences, shifts_json
-from ..errors import InputError, counted, listed
-from ..files import check_target, exchange, hidden_folder, new_folders, write_atomically
+from ..errors import counted, listed
 from ..models.blend import BLEND
-from ..models.saved import WEIGHTS, save_model
-from ..reports import Bar, Bars, Curves, Page, Section, Table, percent, write_page
+from ..reports import Bar, Bars, Curves, Page, Section, Table, percent
 from ..reports.elements import Cell, Entry
 from ..reports.render import markdown, markdown_text
-from ..settings import as_json, dumps
+from ..settings import as_json
 from .blending import told_members
 from .candidates import BASELINES, named
-from .compare import NEAR, Comparison, Curve, numbered_in_time
+from .compare import Curve, numbered_in_time
 from .fitted import Fitted, Plan, Source
 from .metrics import METRICS, confusion, decide_held_out
-from .model import CARD, COMPARISON, FILES, REPORT, SCHEMA
+from .model import CARD, COMPARISON, REPORT
 from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
+from .verdict import decision_notes, how_compared, others_of, verdict
 
 Z = 1.96  # of a 95 % interval
 MOST = 20  # columns that a terminal shows
 WIDE = 8  # environments that have a column of their own in the comparison
-WIDEST = 0.5  # interval of an accuracy beyond which it says nothing about a new environment
 COLUMNS = ("Column", "Taken as", "Features", "Remark")
 
 
-def check_output(folder: Path, force: bool) -> None:
-    """Refuse a folder that could not become a model's, before hours of work and without creating anything."""
-    check_target(folder / WEIGHTS)
-    # A fit that was killed while it wrote may have left a hidden folder, which the next one removes.
-    left = f".{Path(os.path.realpath(folder)).name[:100]}."
-    found = list(folder.iterdir()) if folder.exists() else []
-    there = {path.name for path in found if not (path.name.startswith(left) and path.is_dir())}
-    if others := sorted(there.difference(FILES)):
-        raise InputError(f"{folder} must hold a model or nothing, got {others[0]}: choose another output")
-    if there and not force:
-        raise InputError(f"{folder} holds a model already: choose another output, or replace it with force (--force)")
-
-
-def kept_beside(folder: Path) -> Path:
-    """Hidden folder beside a model's, for the trainings of a comparison that is not over."""
-    place = Path(os.path.realpath(folder))
-    return place.with_name(f".{place.name[:100]}.comparison")
-
-
-def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool = False) -> None:
-    """Write the model's folder; `command` is what the card and the page say to produce it with.
-
-    It is written under a hidden name, and swaps names with the folder that is there, so that there is one whole model
-    at any moment. Then trainings that were kept beside it are of no more use, and go.
-
-    Parameters
-    ----------
-    fitted
-        What `fit` returned.
-    folder
-        Where it goes.
-    command
-        What the card and the page say to produce it with.
-    force
-        Replace a folder that is there.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import pandas as pd
-    >>> from pathlib import Path
-    >>> from tempfile import mkdtemp
-    >>> from transferrisk.data import Options
-    >>> from transferrisk.fitting import Plan, fit, save_fit
-    >>> folder = Path(mkdtemp())
-    >>> i = np.arange(60)
-    >>> table = pd.DataFrame({"x": np.sin(i), "y": np.sin(i) > 0, "site": ["a", "b", "c"] * 20})
-    >>> table.to_csv(folder / "table.csv", index=False)
-    >>> plan = Plan(algorithm="linear", compared=False, workers=1)
-    >>> save_fit(fit(folder / "table.csv", Options(label="y", environment="site"), plan), folder / "model")
-    >>> (folder / "model" / "model.safetensors").exists()
-    True
-    """
-    check_output(Path(folder), force)
-    compared = None if fitted.comparison is None else fitted.comparison.to_dict()
-    content = {"chosen": fitted.choice.algorithm, "why": fitted.choice.why, "comparison": compared}
-    place = Path(os.path.realpath(folder))
-    there = place.exists()
-    # A folder that a shell is in, that is mounted, or whose parent is not the user's, has to stay.
-    stays = there and (Path.cwd().is_relative_to(place) or not os.access(place.parent, os.W_OK | os.X_OK))
-    with new_folders(place.parent), ExitStack() as held:
-        new = held.enter_context(hidden_folder(place if stays else place.parent, place.name)) / "new"
-        new.mkdir()  # with the mode that the umask gives, while the hidden folder is this user's alone
-        save_model(new, fitted.model)
-        write_atomically(new / COMPARISON, dumps(content, indent=2) + "\n")
-        if fitted.source.schema is not None:
-            write_atomically(new / SCHEMA, dumps(fitted.source.schema.declaration(), indent=2) + "\n")
-        write_atomically(new / CARD, model_card(fitted, command))
-        write_page(new / REPORT, fit_page(fitted, command))
-        if not there:
-            new.rename(place)
-        elif stays:
-            _move_in(new, place)
-        else:
-            shutil.copymode(place, new)
-            if not exchange(new, place):
-                inside = held.enter_context(hidden_folder(place, place.name)) / "new"
-                _move_in(Path(shutil.copytree(new, inside)), place)
-    shutil.rmtree(kept_beside(place), ignore_errors=True)
-
-
-def _move_in(new: Path, place: Path) -> None:
-    """Replace one file after the other, the weights last: they are a whole model by themselves, the old one or the new.
-
-    A failure brings the old files back.
-    """
-    old = new / "old"
-    old.mkdir()
-    names = sorted(FILES, key=lambda name: name == WEIGHTS)
-    for name in names:
-        if (place / name).exists():
-            shutil.copy2(place / name, old / name)
-    try:
-        _replace_all(new, place, names)
-    except BaseException:
-        _replace_all(old, place, names)
-        raise
-
-
-def _replace_all(source: Path, place: Path, names: Sequence[str]) -> None:
-    for name in names:
-        if (source / name).exists():
-            os.replace(source / name, place / name)
-        else:
-            (place / name).unlink(missing_ok=True)
-
-
 def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
-    """The fit in the types of JSON, with where everything lies."""
+    """Return the fit in the types of JSON, with the paths of its files."""
     return {
         "algorithm": fitted.choice.algorithm,
         "name": named(fitted.choice.algorithm),
@@ -183,7 +69,7 @@ def summarise_fit(fitted: Fitted, folder: Path) -> dict[str, Any]:
 
 
 def columns_of(source: Source) -> list[tuple[str, str, int, str]]:
-    """(column, taken as, number of features, remark) of what a model is given."""
+    """Return (column, taken as, number of features, remark) of each input of a model."""
     if source.schema is not None:
         schema = source.schema
         used = [(c.name, c.kind, len(c.features), schema.remarks.get(c.name, "")) for c in schema.columns]
@@ -195,7 +81,7 @@ def columns_of(source: Source) -> list[tuple[str, str, int, str]]:
 
 
 def columns_table(source: Source, folder: Path) -> Table:
-    """Table of the columns and how they are used; if there are many, those with a remark come first."""
+    """Build the table of the columns and their use; if there are many, those with a remark come first."""
     samples, sizes = source.samples, source.sizes
     found = columns_of(source)
     if len(found) > MOST:
@@ -211,21 +97,19 @@ def columns_table(source: Source, folder: Path) -> Table:
 
 
 def comparison_table(fitted: Fitted, width: int | None = None) -> Table:
-    """Accuracy and loss of each candidate; the chosen one is emphasised.
+    """Build the table of each candidate's accuracy and loss; the chosen one is emphasised.
 
-    Many environments, or a `width` in letters that is too small for them, leave the worst one alone with its name.
+    If there are many environments, or more than fit into `width` letters, only the worst is shown, with its name.
     """
     comparison = fitted.comparison
     assert comparison is not None
     where = "in environments not trained on" if comparison.held == "environments" else "on held-out rows"
-    where += ", before calibration" if _is_calibrated(fitted) else ""
+    where += ", before calibration" if fitted.decision.is_calibrated else ""
     summary, what = comparison.summary, METRICS[comparison.metric]
     places, last = list(comparison.accuracy.index), [f"Mean {what}", f"Worst {what}"]
-    candidates = [named(name) for name in (*summary.index, *comparison.stopped)]
-    wanted = max(map(len, candidates)) + sum(
-        2 + max(map(len, name.split())) for name in (*places, *last, "Worst", "Worst")
-    )
-    folded = len(places) > WIDE or (width is not None and wanted > width)
+    longest = max(len(named(name)) for name in (*summary.index, *comparison.stopped))
+    widths = [max(map(len, (*name.split(), "99.9"))) for name in (*places, "Mean", "Worst", *last)]
+    folded = len(places) > WIDE or (width is not None and longest + sum(widths) + 2 * len(widths) > width)
     rows: list[list[Entry]] = []
     for name, found in summary.iterrows():
         own = comparison.accuracy[name]
@@ -243,50 +127,22 @@ def comparison_table(fitted: Fitted, width: int | None = None) -> Table:
 
 
 def held_out_table(fitted: Fitted) -> Table:
-    """Figures of the chosen candidate in each environment that it was not trained on."""
+    """Build the table of the chosen candidate's figures in each environment that was held out."""
     where = "when it was held out" if fitted.decision.held == "environments" else "on held-out rows"
-    where += f", calibrated by the {_others(fitted)}" if _is_calibrated(fitted) else ""
+    where += f", calibrated by the {others_of(fitted)}" if fitted.decision.is_calibrated else ""
     found = figures_table(fitted.decision.seen, f"{named(fitted.choice.algorithm)}, by environment, {where}")
-    notes = [threshold_note(fitted)]
-    if fitted.decision.temperature != 1:
-        notes.append(
-            f"Probabilities are calibrated: logits are divided by {fitted.decision.temperature:.2f}, which was chosen "
-            "by the log loss in held-out environments."
-        )
-    return replace(found, note=" ".join(filter(None, notes)))
-
-
-def threshold_note(fitted: Fitted) -> str:
-    """Sentence on the threshold between two classes, where one was learned."""
-    decision = fitted.decision
-    if decision.threshold is None:
-        return ""
-    return (
-        f"{fitted.model.classes[1]!r} is predicted where its probability is above {decision.threshold:.3f}, which has "
-        f"the least {METRICS[decision.metric]} in held-out environments; accuracies there are with the threshold that "
-        f"the {_others(fitted)} give."
-    )
-
-
-def _is_calibrated(fitted: Fitted) -> bool:
-    """Tell whether the figures of a held-out environment are of probabilities that the others calibrate."""
-    return any(temperature != 1 for temperature in fitted.decision.temperatures.values())
-
-
-def _others(fitted: Fitted) -> str:
-    ordered = fitted.comparison is not None and fitted.comparison.order
-    return "earlier environments" if ordered else "other environments"
+    return replace(found, note=decision_notes(fitted))
 
 
 def held_out_sections(fitted: Fitted) -> list[Section]:
-    """What the chosen candidate predicted for rows that were held out: by class, confusion, reliability."""
+    """Build the sections on the predictions for held-out rows: by class, confusion, reliability."""
     assert fitted.comparison is not None
     comparison, samples = fitted.comparison, fitted.source.samples
     raw = comparison.probabilities[fitted.choice.algorithm]
     tested = np.isfinite(raw).all(1)
     labels, given, chances = samples.labels.numpy()[tested], raw[tested], fitted.held_out[tested]
     curves = {"as predicted": (labels, chances)}
-    if _is_calibrated(fitted):
+    if fitted.decision.is_calibrated:
         curves = {"before calibration": (labels, given), "calibrated": (labels, chances)}
     places = numbered_in_time(samples, comparison.order)[tested]
     decided = decide_held_out(labels, given, places, fitted.decision.metric, bool(comparison.order))
@@ -297,126 +153,8 @@ def held_out_sections(fitted: Fitted) -> list[Section]:
     return [*tables, reliability_section(curves, classes=samples.class_names)]
 
 
-def verdict(fitted: Fitted) -> list[str]:
-    """Sentences that say whether the model can be used in a new environment, and what to expect there.
-
-    Intervals are of a new environment's true value, so they count environments and not rows.
-    """
-    comparison, chosen, seen = fitted.comparison, named(fitted.choice.algorithm), fitted.decision.seen
-    columns = None if fitted.plan.drop_unstable else fitted.columns
-    warning, advice = ("", "") if columns is None else (columns.warning, _advice_to_drop(columns))
-    if comparison is None:
-        unknown = f"{chosen} was fitted. Nothing was compared, so what it does in a new environment is not known."
-        return list(filter(None, [unknown, warning, advice]))
-    if comparison.held == "rows":
-        unknown = (
-            f"{chosen} was fitted. Whether it works in a new environment cannot be known from "
-            f"{counted(len(fitted.source.sizes), 'environment')}: no environment could be held out. Get labelled rows "
-            "from a third one."
-        )
-        return list(filter(None, [unknown, warning, advice]))
-    accuracy, loss = (_expected(fitted, name) for name in ("accuracy", "log_loss"))
-    guess = float(np.mean(list(comparison.frequent.values())))
-    below = [name for name, one in seen.items() if one.accuracy <= one.majority and one.entropy > 0]
-    useless = accuracy.mean <= guess or len(below) > len(seen) / 2
-    unclear = not accuracy.high - accuracy.low <= WIDEST  # nan: there is no interval
-    usable = "Yes"
-    if useless:
-        usable = "No"
-    elif unclear:
-        usable = f"The data cannot tell: {counted(len(seen), 'environment')} that were held out are too few"
-    elif below or warning or not accuracy.low > guess:
-        usable = "With care"
-    span, losses = "", ""
-    if np.isfinite([accuracy.low, accuracy.high, loss.low, loss.high]).all():
-        span = f" (95 % interval for a new environment: {100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %)"
-        losses = f" ({loss.low:.3f} to {loss.high:.3f})"
-    lines = [
-        f"Can the model be used in a new environment? {usable}. In {counted(len(seen), 'environment')}, each held out "
-        f"once, the model has a mean accuracy of {100 * accuracy.mean:.1f} %{span} and a mean log loss of "
-        f"{loss.mean:.3f}{losses}; always saying the class that is most frequent in the environments trained on gives "
-        f"{100 * guess:.1f} %."
-    ]
-    if comparison.metric != "log_loss":
-        of_metric = comparison.summary.loc[fitted.choice.algorithm]
-        lines.append(
-            f"By the metric that was asked for ({comparison.metric}), it has a mean {METRICS[comparison.metric]} of "
-            f"{of_metric['mean_loss']:.3f} in held-out environments, and {of_metric['worst_loss']:.3f} in the worst "
-            "one."
-        )
-    if below:
-        lines.append(
-            f"In {listed(map(repr, below), 5)} it is no more accurate than always saying the class that is most "
-            "frequent there."
-        )
-    if fitted.with_all is not None:
-        lines.append(_gained(fitted, fitted.with_all))
-    worst = max(seen, key=lambda place: seen[place].log_loss)
-    lines.append(
-        f"The environment to worry about is {worst!r}, with an accuracy of {100 * seen[worst].accuracy:.1f} % and a "
-        f"log loss of {seen[worst].log_loss:.3f}."
-    )
-    lines.append(warning)
-    if advice:
-        lines.append(advice)
-    elif useless:
-        lines.append("Next: run trm audit, which tells whether any environment's model works in another.")
-    elif unclear:
-        lines.append("Next: get labelled rows from more environments, and fit again.")
-    else:
-        lines.append("Next: label some rows of the new environment, and compare with them what trm predict says there.")
-    return list(filter(None, lines))
-
-
-def _advice_to_drop(columns: ColumnReport) -> str:
-    """Advice to fit again without the unstable columns; "" where held-out losses speak against it."""
-    names = unstable(columns)
-    changes = [loss.mean for name in names if (loss := columns[name].loss) is not None and np.isfinite(loss.mean)]
-    told = listed(map(repr, names), 5)
-    if len(changes) < len(names):
-        return f"Next: fit again with --drop-unstable and compare. What a model loses without {told} is not known."
-    if names and max(changes) <= -NEAR:
-        return (
-            "Next: fit again with --drop-unstable. In held-out environments a linear model has a lower log loss "
-            f"without {told}."
-        )
-    return ""
-
-
-def _gained(fitted: Fitted, with_all: Comparison) -> str:
-    """What leaving out unstable columns did in held-out environments."""
-    assert fitted.comparison is not None
-    assert fitted.source.schema is not None
-    name, what = fitted.choice.algorithm, METRICS[with_all.metric]
-    gone = [column for column, why in fitted.source.schema.dropped.items() if "differs between environments" in why]
-    if not gone:
-        return "No column has an effect that differs between environments, so none was dropped."
-    now, whole = fitted.comparison.summary.loc[name], with_all.summary
-    other = name if name in whole.index else whole["loss"].idxmin()  # where its training with all columns was stopped
-    before = whole.loc[other]
-    return (
-        f"Dropped, since their effect differs between environments: {listed(map(repr, gone))}. Each held-out "
-        "environment was tested without the columns that the others alone show to be unstable, which may be fewer: so "
-        f"tested, the mean {what} is {now['loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all columns "
-        f"{named(other)} has {before['loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that agree "
-        "with the others cannot show what such a column costs where its effect is reversed."
-    )
-
-
-def _expected(fitted: Fitted, figure: str) -> Pooled:
-    """Mean of a figure over held-out environments, each counted the same, and its interval for a new one."""
-    values = np.array([getattr(one, figure) for one in fitted.decision.seen.values()])
-    if figure == "log_loss":
-        found = pool(values, fitted.loss_variances, evenly=True)
-        return replace(found, low=float(np.maximum(found.low, 0)))
-    rows = np.array([one.rows for one in fitted.decision.seen.values()])
-    smoothed = (values * rows + 1) / (rows + 2)
-    found = pool(values, smoothed * (1 - smoothed) / rows, evenly=True)
-    return replace(found, low=float(np.maximum(found.low, 0)), high=float(np.minimum(found.high, 1)))
-
-
 def fit_sections(fitted: Fitted, width: int | None = None) -> list[Section | str]:
-    """Sections that a terminal of so many letters shows of a fit."""
+    """Build what a terminal of `width` letters shows of a fit."""
     chosen = f"Chosen: {named(fitted.choice.algorithm)}, {fitted.choice.why}."
     by_column = fitted.columns.sentences if fitted.columns is not None else ()
     if fitted.comparison is None:
@@ -433,7 +171,7 @@ def fit_sections(fitted: Fitted, width: int | None = None) -> list[Section | str
 
 
 def frozen_note(source: Source, plan: Plan) -> str:
-    """Sentence on whether a pretrained backbone is trained, and how to change that; "" if there is none."""
+    """Return a sentence on whether a pretrained backbone is trained; "" if there is none."""
     if plan.frozen:
         return (
             f"{plan.backbone} is taken as it is (frozen), and {plan.on_top} trained on its features; --tuned trains "
@@ -444,45 +182,8 @@ def frozen_note(source: Source, plan: Plan) -> str:
     return f"All of {plan.backbone} is trained; --frozen takes it as it is and trains a small network on its features."
 
 
-def how_compared(comparison: Comparison) -> str:
-    """Sentence that says how the accuracies of a comparison were measured."""
-    seeds = f", {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
-    if comparison.held == "rows":
-        return (
-            "No environment could be held out: the accuracies are on a fifth of each environment's rows, of "
-            f"environments that were trained on, and say nothing about new ones{seeds}."
-        )
-    held_out, average = len(comparison.accuracy), ""
-    if BLEND in comparison.summary.index:
-        weights = "learned from earlier ones, equal in the first" if comparison.order else "learned without it"
-        average = (
-            f" {named(BLEND)}: {told_members(comparison.members)}; in each held-out environment it was tested with "
-            f"weights {weights}."
-        )
-    if comparison.order:
-        return (
-            f"Environments follow each other ({listed(comparison.order)}), and only the future was held out: each of "
-            f"{held_out} later ones was tested on with all its rows, after training on the earlier ones alone{seeds}."
-            f"{average}"
-        )
-    which = "Each environment was held out once"
-    if comparison.left_out:
-        which = f"{held_out} of {held_out + comparison.left_out} environments, drawn by seed, were held out, each once"
-    stopped = [
-        f"{named(name)} after {len(one.accuracy)} of {held_out} environments, behind the best there by "
-        f"{one.behind:.3f} with a standard error of {one.error:.3f}"
-        for name, one in comparison.stopped.items()
-    ]
-    given_up = f" Stopped, since far behind in log loss: {'; '.join(stopped)}." if stopped else ""
-    return (
-        f"{which}: trained on the others, tested on all its rows, which neither the model nor the encoding had seen"
-        f"{seeds}. Means count each environment the same; the choice goes by the pooled {METRICS[comparison.metric]}, "
-        f"in which those with few rows count less.{given_up}{average}"
-    )
-
-
 def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
-    """Settings that the final model was trained with, by name."""
+    """Return the settings of the final training, by name."""
     samples, config, plan = fitted.source.samples, fitted.config, fitted.plan
     network = str(plan.backbone) + (f", weights {plan.weights}" if plan.weights is not None else "")
     if plan.frozen and config is not None:
@@ -522,7 +223,7 @@ def names_in_text(names: Sequence[str]) -> str:
 
 
 def wilson(share: Any, count: int) -> tuple[Any, Any]:
-    """Wilson's 95 % interval of shares of `count` rows."""
+    """Return Wilson's 95 % interval of shares of `count` rows."""
     centre = share + Z * Z / (2 * count)
     half = Z * np.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     scale = 1 + Z * Z / count
@@ -530,7 +231,7 @@ def wilson(share: Any, count: int) -> tuple[Any, Any]:
 
 
 def model_card(fitted: Fitted, command: str = "") -> str:
-    """The model card: what the model is, how it was chosen and what it is not for, in Markdown."""
+    """Return the model card in Markdown: the model, its data, the comparison, intended use and limits."""
     from .. import __version__
 
     samples, source = fitted.source.samples, fitted.source
@@ -541,17 +242,14 @@ def model_card(fitted: Fitted, command: str = "") -> str:
     if fitted.comparison is not None:
         tables = (comparison_table(fitted), held_out_table(fitted))
         compared = "\n\n".join([how_compared(fitted.comparison), *(markdown(table).strip() for table in tables)])
-    expected = "How it does in a new environment was not measured."
+    expected = "Its accuracy in a new environment was not measured."
     if fitted.comparison is not None and fitted.comparison.held == "environments":
         expected = (
-            "What to expect of a new environment comes from held-out ones: expect less where a new one differs more "
-            "than they do from each other. Where a candidate was chosen by these numbers, its own are a little too "
-            "good."
+            "The expected figures come from held-out environments: expect less where a new one differs more than they "
+            "do from each other. The figures of a candidate that was chosen by them are a little too good."
         )
-    calibrated = "Probabilities were not calibrated."
-    if fitted.decision.temperature != 1:
-        calibrated = "Probabilities were calibrated by the log loss in held-out environments."
-    calibrated = " ".join(filter(None, [calibrated, threshold_note(fitted)]))
+    learned = "" if fitted.decision.temperature != 1 else "Probabilities were not calibrated."
+    learned = " ".join(filter(None, [learned, decision_notes(fitted)]))
     settings = []
     for name, value in settings_of(fitted).items():
         settings.append(f"- {name}: {markdown_text(value if isinstance(value, str) else '; '.join(value))}")
@@ -564,7 +262,7 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         f"{markdown_text(source.name)}: {len(samples)} rows, {len(samples.environment_names)} environments (column "
         f"{markdown_text(source.environment)}), classes {classes}.",
         markdown(Table("", ["Environment", "Rows", *samples.class_names], list(rows))).strip("\n"),
-        "## What the model is given",
+        "## Inputs of the model",
         "Neither the label nor the environment is a feature.",
         markdown(Table("", COLUMNS, columns_of(source))).strip("\n"),
         "## Comparison",
@@ -574,19 +272,18 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         "\n".join(settings),
         "## Intended use and limits",
         f"For telling {classes} apart in places like the environments above, also new ones. {expected} "
-        f"{calibrated} It was not examined for fairness between groups other than the "
-        "environments and classes above.",
+        f"{learned} It was not examined for fairness between groups other than the environments and classes above.",
         "## How to predict",
         "```bash\ntrm predict MODEL new.parquet --output predictions.parquet\n```",
         "```python\nfrom transferrisk.fitting import load_model\n\nmodel = load_model('MODEL')\n"
         f"probabilities = model.predict_proba({'frame' if source.kind == 'table' else 'array'})\n```",
-        "MODEL is the folder this card lies in.",
+        "MODEL is the folder of this card.",
     ]
     return "\n\n".join(paragraphs) + "\n"
 
 
 def fit_page(fitted: Fitted, command: str = "") -> Page:
-    """The page: the comparison as a table and bars, the trainings, what the model is given."""
+    """Build the page: the comparison as a table and bars, the trainings, the inputs of the model."""
     comparison, settings = fitted.comparison, settings_of(fitted)
     chosen = named(fitted.choice.algorithm)
     lead = verdict(fitted)
@@ -616,12 +313,12 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
     if fitted.curve is not None:
         curves[f"{chosen}, all rows"] = fitted.curve
     note = (
-        "The algorithms minimise different things, so the heights of their curves do not compare. Of each compared "
-        "algorithm, the first training is shown."
+        "Algorithms minimise different losses, so the heights of their curves cannot be compared. The first training "
+        "of each algorithm in the comparison is shown."
     )
     sections += column_sections(fitted.columns) if fitted.columns is not None else []
     sections += held_out_sections(fitted) if comparison is not None else []
-    sections.append(Table("What the model is given", COLUMNS, columns_of(fitted.source)))
+    sections.append(Table("Inputs of the model", COLUMNS, columns_of(fitted.source)))
     if curves:
         sections.append(Curves("Training", curves, "step", "loss", note=note))
     title = f"{fitted.source.label}: a model for new environments"
