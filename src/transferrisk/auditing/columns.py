@@ -155,9 +155,10 @@ class ColumnReport:
             return ""
         columns = f"the columns {listed(map(repr, names), 5)}" if names[1:] else f"the column {names[0]!r}"
         lines = [f"Take care with {columns}: effects on the label differ between environments."]
-        if turned := [name for name in names if self[name].reverses]:
+        reversing = filter(attrgetter("reverses"), map(self.__getitem__, names))
+        if turned := list(map(repr, map(attrgetter("name"), reversing))):
             lines.append(
-                f"The effect of {listed(map(repr, turned), 5)} is positive in some and negative in others, so a new "
+                f"The effect of {listed(turned, 5)} is positive in some and negative in others, so a new "
                 "environment may reverse it."
             )
         loss = self[names[0]].loss

@@ -25,30 +25,10 @@ _GUESSING = "Guessing always predicts the most frequent class of the environment
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     """Return the page; data and command are names that it shows."""
-    verdict, sentences = audit.verdict, audit.sentences
-    shown, count = _shown(audit), len(audit.environments)
-    which = f" Shown are {len(shown)} of {count} environments, worst first; --json and to_frame() have all."
-    remark = which if len(shown) < count else ""
-    remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
-    names, loss, right = np.array(audit.marked_names)[shown].tolist(), audit.loss, audit.accuracy
-    block = np.ix_(shown, shown)
-    loss, right = loss[block], right[block]
-    maps = [
-        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
-        Heatmap(
-            "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
-            high_is_bad=False, corner=_CORNER,
-        ),
-    ]  # fmt: skip
-    note = (
-        "Each row is a model, named by the environment it was trained on; each column is the environment it was tested "
-        f"in. All tests, including the diagonal, use samples that the model was not trained on.{remark}"
-    )
-    matrices = Group("Transfer matrices", maps, note)
-    sections: list[Section] = [Text("Findings", sentences), matrices, _bars(audit, shown, remark)]
+    sections: list[Section] = [Text("Findings", audit.sentences), *_charts(audit)]
     sections += shift_sections(audit.shifts) if audit.shifts else []
     sections += column_sections(audit.columns) if audit.columns else []
-    sections += [_pairs(audit), _environments(audit)]
+    sections += _tables(audit)
     settings = {}
     for name, value in audit.settings.items():
         if value is not None:
@@ -56,8 +36,7 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     settings["Samples"] = str(int(audit.counts.sum()))
     settings["Classes"] = ", ".join(map(str, audit.classes))
     settings["Seconds"] = f"{audit.seconds['all']:.1f}, of which the matrix {audit.seconds['matrix']:.1f}"
-    title = f"Do these features transfer? {data}".strip()
-    return Page(title, verdict, sections, settings, command)
+    return Page(f"Do these features transfer? {data}".strip(), audit.verdict, sections, settings, command)
 
 
 def accuracy_table(audit: Audit) -> Table:
@@ -116,53 +95,70 @@ def _shown(audit: Audit) -> list[int]:
     return order if len(order) <= 2 * _ENDS else order[:_ENDS] + order[-_ENDS:]
 
 
-def _bars(audit: Audit, shown: list[int], remark: str) -> Bars:
+def _charts(audit: Audit) -> list[Section]:
+    """Return the heat maps of the transfer matrices, and bars of the accuracies."""
+    shown, count = _shown(audit), len(audit.environments)
+    which = f" Shown are {len(shown)} of {count} environments, worst first; --json and to_frame() have all."
+    remark = which if len(shown) < count else ""
+    remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
+    names, block = np.array(audit.marked_names)[shown].tolist(), np.ix_(shown, shown)
+    loss, right = audit.loss[block], audit.accuracy[block]
+    maps = [
+        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
+        Heatmap(
+            "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
+            high_is_bad=False, corner=_CORNER,
+        ),
+    ]  # fmt: skip
+    note = (
+        "Each row is a model, named by the environment it was trained on; each column is the environment it was tested "
+        f"in. All tests, including the diagonal, use samples that the model was not trained on.{remark}"
+    )
     groups: dict[str, list[Bar]] = {}
-    for p in shown:
-        place = audit.marked_names[p]
+    for place, p in zip(names, shown, strict=True):
         fits = (
             ("trained there", audit.accuracy[p, p]),
             ("trained on all", audit.pooled_accuracy[p]),
             ("trained on all others", audit.left_out_accuracy[p]),
         )
         groups[place] = []
-        for name, right in fits:
-            if np.isfinite(right.value):
-                groups[place].append(Bar(name, float(right.value), float(right.low), float(right.high)))
+        for name, found in fits:
+            if np.isfinite(found.value):
+                groups[place].append(Bar(name, float(found.value), float(found.low), float(found.high)))
     share = f"{100 * audit.settings['confidence']:g} %"
-    note = f"Lines are {share} intervals for other samples of the same environment.{remark}"
-    return Bars("Accuracy in each environment", groups, note=note)
+    intervals = f"Lines are {share} intervals for other samples of the same environment.{remark}"
+    bars = Bars("Accuracy in each environment", groups, note=intervals)
+    return [Group("Transfer matrices", maps, note), bars]
 
 
-def _pairs(audit: Audit) -> Table:
+def _tables(audit: Audit) -> list[Section]:
+    """Return the tables of the worst pairs and of the environments."""
     M, A = audit.loss.value, audit.accuracy.value
-    counted = np.outer(audit.judged, audit.judged) & ~np.eye(len(M), dtype=bool)
-    fitted, tested = np.nonzero(counted)
-    order = np.argsort(-(M - np.diag(M))[counted], kind="stable")
-    rows: list[list[Entry]] = []
+    judged = np.outer(audit.judged, audit.judged) & ~np.eye(len(M), dtype=bool)
+    fitted, tested = np.nonzero(judged)
+    order = np.argsort(-(M - np.diag(M))[judged], kind="stable")
+    pairs: list[list[Entry]] = []
     for q, p in zip(fitted[order[:_PAIRS]], tested[order[:_PAIRS]], strict=True):
         losses, rights = (float(M[q, p]), float(M[p, p])), (percent(A[q, p]), percent(A[p, p]))
-        rows.append([str(audit.environments[q]), str(audit.environments[p]), *losses, *rights])
+        pairs.append([str(audit.environments[q]), str(audit.environments[p]), *losses, *rights])
     columns = ["Trained on", "Tested in", "Loss", "Loss, trained there", "Accuracy, %", "Accuracy, trained there, %"]
     note = f"The {_PAIRS} worst of {len(order)}." if len(order) > _PAIRS else ""
-    return Table("Worst pairs", columns, rows, digits=3, note=note)
+    worst = Table("Worst pairs", columns, pairs, digits=3, note=note)
 
-
-def _environments(audit: Audit) -> Table:
-    rows: list[list[Entry]] = []
-    for e in by_need(audit) if len(_shown(audit)) < len(audit.environments) else range(len(audit.environments)):
-        name = audit.environments[e]
-        counts, ridge = audit.counts[e], audit.ridges[e]
+    count, rows = len(audit.environments), []
+    for e in by_need(audit) if len(_shown(audit)) < count else range(count):
+        name, counts, ridge = audit.environments[e], audit.counts[e], audit.ridges[e]
         share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else "-"
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
-        rows.append([str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark])
+        row: list[Entry] = [str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark]
+        rows.append(row)
     note = (
         "Most frequent class: its share of the environment's samples, which is the accuracy of guessing. The IRMv1 "
         "penalty is that of the model trained on all environments, on samples that it was not trained on. The ridge of "
         f"models trained on several environments is {audit.pooled_ridge:.2g}."
     )
     columns = ["Environment", "Samples", "Classes", "Most frequent class, %", "IRMv1 penalty", "Ridge", "Remark"]
-    return Table("Environments", columns, rows, digits=5, note=note, fold=_ENDS)
+    return [worst, Table("Environments", columns, rows, digits=5, note=note, fold=_ENDS)]
 
 
 # ---- words
@@ -170,7 +166,7 @@ def _environments(audit: Audit) -> Table:
 
 def verdict_of(audit: Audit) -> list[str]:
     """Return the lines of `Audit.verdict`; "" where there is nothing to say."""
-    judged = np.flatnonzero(audit.judged)
+    judged, expected = np.flatnonzero(audit.judged), audit.expected
     if len(judged) < 2:
         return ["Will a model transfer? This is unknown: fewer than two environments can be judged."]
     left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
@@ -194,35 +190,30 @@ def verdict_of(audit: Audit) -> list[str]:
     name, share, guess = audit.environments[judged[worst]], 100 * left[worst], 100 * most[worst]
     own = 100 * audit.accuracy.value[judged[worst], judged[worst]]
     beside = "no better than guessing" if left[worst] <= most[worst] else "guessing"
+    right, loss = expected["accuracy"], expected["loss"]
+    if right.k < 3:
+        expectation = (
+            f"The accuracy in a new environment cannot be estimated from {right.k} environments. Guessing gets "
+            f"{100 * most.mean():.1f} % right on average. Add labelled samples from a third environment."
+        )
+    else:
+        low, high = 100 * max(0, right.low), 100 * min(1, right.high)
+        expectation = (
+            f"In a new environment, expect {100 * right.mean:.1f} % right ({100 * audit.settings['confidence']:g} % "
+            f"interval: {low:.1f} to {high:.1f} %); guessing gets {100 * most.mean():.1f} % on average. Expect a "
+            f"cross-entropy of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}). These figures come from "
+            f"{right.k} environments, each left out of training once."
+        )
     return [
         f"Will a model transfer? {answer}. In {(~guessed).sum()} of {len(judged)} environments, a model trained on all "
         "others is better than guessing, which always predicts the environment's own most frequent class. In "
         f"{behind.sum()} of {len(judged)}, it is clearly worse than a model trained there.",
-        _expectation(audit, float(most.mean())),
+        expectation,
         f"Worry most about {name}: a model trained on all others gets {share:.1f} % right there ({beside}: "
         f"{guess:.1f} %), and one trained there {own:.1f} %.",
         warning,
         f"Next: {advice}",
     ]
-
-
-def _expectation(audit: Audit, most: float) -> str:
-    expected = audit.expected
-    right, loss = expected["accuracy"], expected["loss"]
-    if right.k < 3:
-        return (
-            f"The accuracy in a new environment cannot be estimated from {right.k} environments. Guessing gets "
-            f"{100 * most:.1f} % right on average. Add labelled samples from a third environment."
-        )
-    accurate, lost = f"{100 * right.mean:.1f} % right", f"{loss.mean:.3f}"
-    if np.isfinite(right.low):
-        confidence = f"{100 * audit.settings['confidence']:g} %"
-        accurate += f" ({confidence} interval: {100 * max(0, right.low):.1f} to {100 * min(1, right.high):.1f} %)"
-        lost += f" ({max(0, loss.low):.3f} to {loss.high:.3f})"
-    return (
-        f"In a new environment, expect {accurate}; guessing gets {100 * most:.1f} % on average. Expect a cross-entropy "
-        f"of {lost}. These figures come from {right.k} environments, each left out of training once."
-    )
 
 
 def findings_of(audit: Audit) -> list[str]:
@@ -235,8 +226,7 @@ def findings_of(audit: Audit) -> list[str]:
     else:
         at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
         lines = [
-            _by_accuracy(audit, audit.worst_by_accuracy),
-            "" if audit.worst is audit.worst_by_accuracy else _by_loss(audit, audit.worst),
+            *_worst_pairs(audit, audit.worst_by_accuracy, audit.worst),
             f"Transfer risk: {audit.transfer_risk}. This is the cross-entropy of a model of one environment in the "
             "other environment where it does worst, averaged over the models. In its own environment a model has "
             f"{at_home:.3f} on average, and in all others {audit.mean_transfer_risk}.",
@@ -249,50 +239,47 @@ def findings_of(audit: Audit) -> list[str]:
     return lines
 
 
-def _by_accuracy(audit: Audit, worst: WorstPair) -> str:
-    home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
-    pair = f"trained on {home} and tested in {away}, a model gets {_scene(audit, worst)}"
+def _worst_pairs(audit: Audit, by_accuracy: WorstPair, by_loss: WorstPair) -> list[str]:
+    """Describe the worst pair by accuracy and, if it is another one, by loss, where accuracy may even be higher."""
+    right, told = audit.accuracy.value, []
+    for worst in (by_accuracy, by_loss):
+        q, p = worst.fitted_on, worst.tested_on
+        pair = f"trained on {audit.environments[q]} and tested in {audit.environments[p]}, a model"
+        told.append((pair, f"{100 * right[q, p]:.1f} % right, one trained there {100 * right[p, p]:.1f} %"))
+    (pair, scene), (other_pair, other_scene) = told
+
+    points, closed = by_accuracy.points, by_accuracy.closed
     if points.value < 0:
-        return (
-            f"No model of one environment gets fewer right in another than a model trained there. The closest: {pair}."
-        )
-    if points.low <= 0:
-        return f"The worst pair: {pair}. The difference of {_percent(points)} points could be chance."
-    helped = ""
-    if worst.helper is not None and worst.closed is not None:
-        name, closed = audit.environments[worst.helper], worst.closed
-        if closed.low <= 0 <= closed.high:
-            helped = (
-                f" Adding {name} to the training data helps most, but its {_percent(closed)} points could be chance."
-            )
-        elif closed.value < 0:
-            helped = f" No other environment helps when it is added to the training data ({name}: {_percent(closed)})."
-        else:
-            helped = f" Adding {name} to the training data wins back {_percent(closed)} points."
-    return f"The worst pair: {pair}. That is a loss of {_percent(points)} points.{helped}"
-
-
-def _by_loss(audit: Audit, worst: WorstPair) -> str:
-    """Describe the worst pair by loss; its accuracy may be higher all the same, if its errors are surer ones."""
-    home, away, points = audit.environments[worst.fitted_on], audit.environments[worst.tested_on], worst.points
-    chance = ", which could be chance" if worst.excess.low <= 0 <= worst.excess.high else ""
-    if points.low > 0:
-        right = f"Its accuracy is {_percent(points)} points lower"
-    elif points.high < 0:
-        right = "Its accuracy is higher all the same"
+        first = "No model of one environment gets fewer right in another than a model trained there. The closest: "
+        first += f"{pair} gets {scene}."
+    elif points.low <= 0:
+        first = f"The worst pair: {pair} gets {scene}. The difference of {_percent(points)} points could be chance."
     else:
-        right = "Their accuracies do not clearly differ"
-    return (
-        f"By cross-entropy, the worst pair is another: trained on {home} and tested in {away}, a model loses "
-        f"{worst.excess.value:.3f} ({worst.excess.low:.3f} to {worst.excess.high:.3f}) more than one trained there"
-        f"{chance}. {right}: {_scene(audit, worst)}."
+        first = f"The worst pair: {pair} gets {scene}. That is a loss of {_percent(points)} points."
+        if by_accuracy.helper is not None and closed is not None:
+            name, gain = audit.environments[by_accuracy.helper], _percent(closed)
+            if closed.low <= 0 <= closed.high:
+                first += f" Adding {name} to the training data helps most, but its {gain} points could be chance."
+            elif closed.value < 0:
+                first += f" No other environment helps when it is added to the training data ({name}: {gain})."
+            else:
+                first += f" Adding {name} to the training data wins back {gain} points."
+    if by_loss is by_accuracy:
+        return [first]
+
+    excess, points = by_loss.excess, by_loss.points
+    chance = ", which could be chance" if excess.low <= 0 <= excess.high else ""
+    if points.low > 0:
+        accuracy = f"Its accuracy is {_percent(points)} points lower"
+    elif points.high < 0:
+        accuracy = "Its accuracy is higher all the same"
+    else:
+        accuracy = "Their accuracies do not clearly differ"
+    second = (
+        f"By cross-entropy, the worst pair is another: {other_pair} loses {excess} more than one trained there"
+        f"{chance}. {accuracy}: {other_scene}."
     )
-
-
-def _scene(audit: Audit, worst: WorstPair) -> str:
-    right = audit.accuracy.value
-    own, here = right[worst.tested_on, worst.tested_on], right[worst.fitted_on, worst.tested_on]
-    return f"{100 * here:.1f} % right, one trained there {100 * own:.1f} %"
+    return [first, second]
 
 
 def _left_out(audit: Audit) -> str:

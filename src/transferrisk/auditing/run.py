@@ -326,7 +326,7 @@ class _Judge:
     def worst_pairs(
         self, loss: Floats, right: Floats, own: Tensor, ridge: float
     ) -> tuple[WorstPair | None, WorstPair | None]:
-        """Return the worst pairs by loss and by accuracy, which need not be the same."""
+        """Return the worst pairs by loss and by accuracy, each with the best addition to its training samples."""
         both = np.outer(self.judged, self.judged) & ~np.eye(len(self.judged), dtype=bool)
         if not both.any():
             return None, None
@@ -336,34 +336,28 @@ class _Judge:
         pairs: dict[tuple[int, int], WorstPair] = {}
         for by in (lost, missed):
             q, p = divmod(int(np.where(both, by[0], -np.inf).argmax()), len(both))
-            if (q, p) not in pairs:
-                excess = estimate_chosen(lost[:, q, p], by_loss, self.confidence)
-                points = estimate_chosen(missed[:, q, p], by_accuracy, self.confidence)
-                nearest = np.argsort(loss[0, :, p], kind="stable")
-                others = nearest[self.judged[nearest] & (nearest != q) & (nearest != p)][:_HELPERS]
-                pairs[q, p] = WorstPair(q, p, excess, points, *self._helper(q, p, others, own, ridge, by_accuracy))
+            if (q, p) in pairs:
+                continue
+            excess = estimate_chosen(lost[:, q, p], by_loss, self.confidence)
+            points = estimate_chosen(missed[:, q, p], by_accuracy, self.confidence)
+            helper, closed = None, None
+            nearest = np.argsort(loss[0, :, p], kind="stable")
+            others = nearest[self.judged[nearest] & (nearest != q) & (nearest != p)][:_HELPERS]
+            if len(others):
+                together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last one has no addition
+                for i, r in enumerate(others.tolist()):
+                    added = held_out_loss(self.samples, [q, r], ridge)
+                    together[i] = fit(added, (own[q] + own[r]) / 2, way_out=_WAY_OUT).value
+                correct = scores(self.samples, together, p).correct
+                accuracy = draw_means(correct, self.bootstrap, (self.seed, p))  # (1 + B, R + 1)
+                brought = accuracy[:, :-1] - accuracy[:, -1:]
+                best = int(brought[0].argmax())
+                # The helper is chosen among several, at a pair chosen among many: its interval allows for both.
+                deviations = np.maximum(by_accuracy, largest_deviations(brought))
+                helper, closed = int(others[best]), estimate_chosen(brought[:, best], deviations, self.confidence)
+            pairs[q, p] = WorstPair(q, p, excess, points, helper, closed)
         found = list(pairs.values())
         return found[0], found[-1]
-
-    def _helper(
-        self, q: int, p: int, others: NDArray[np.int64], own: Tensor, ridge: float, deviations: Floats
-    ) -> tuple[int | None, Estimate | None]:
-        """Return the environment that helps most at p when added to q's training samples, and the accuracy it adds.
-
-        It is chosen among several, at a pair chosen among many, so its interval allows for both choices: `deviations`
-        (B,) are those of the pairs.
-        """
-        if not len(others):
-            return None, None
-        together = own[q].repeat(len(others) + 1, 1, 1, 1)  # the last one has no addition
-        for i, r in enumerate(others.tolist()):
-            both = held_out_loss(self.samples, [q, r], ridge)
-            together[i] = fit(both, (own[q] + own[r]) / 2, way_out=_WAY_OUT).value
-        right = draw_means(scores(self.samples, together, p).correct, self.bootstrap, (self.seed, p))  # (1 + B, R + 1)
-        brought = right[:, :-1] - right[:, -1:]
-        best = int(brought[0].argmax())
-        deviations = np.maximum(deviations, largest_deviations(brought))
-        return int(others[best]), estimate_chosen(brought[:, best], deviations, self.confidence)
 
 
 def draw_means(values: Tensor, draws: int, seed: Sequence[int]) -> Floats:

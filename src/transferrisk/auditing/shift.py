@@ -170,7 +170,8 @@ def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
 
 def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
     """Return the sections of a page: sentences, bars of the parts, and a table, largest excess loss first."""
-    ordered = sorted(shifts, key=lambda one: -np.nan_to_num(one.excess, nan=-np.inf))
+    excesses = np.array(list(map(attrgetter("excess"), shifts)))
+    ordered = list(map(shifts.__getitem__, np.argsort(-excesses, kind="stable")))  # nan last
     rows: list[list[Entry]] = []
     bars: dict[str, list[Bar]] = {}
     for one in ordered:
@@ -213,7 +214,8 @@ def _classifier_features(features: Tensor, rows: int) -> Tensor:
         some = features[:: max(1, len(features) // rows)].double()
         features = features @ torch.linalg.eigh(some.mT @ some)[1][:, -_SEEN:].to(features.dtype)
         features = features / features.std(0).clamp(min=1e-6)
-    continuous = [i for i in range(features.shape[1]) if len(features[:, i].unique()) > 2]
+    values = features.sort(0).values
+    continuous = (values[1:] != values[:-1]).sum(0) > 1  # more than two distinct values
     squares = features[:, continuous].clamp(-5, 5).square()
     squares = (squares - squares.mean(0)) / squares.std(0).clamp(min=1e-6)
     return torch.cat([features.clamp(-10, 10), squares, torch.ones_like(features[:, :1])], 1)
@@ -268,13 +270,14 @@ def _membership(
 ) -> Floats:
     """Return pi (n,), the probability that a sample belongs to the target, by the classifier of the other half."""
     rng, most = np.random.default_rng(seed), min(rows, max(_ROWS // 4, 4 * int(target.sum())))
-    chosen = np.concatenate([rng.permutation(np.flatnonzero(side))[:most] for side in (target, source > 0)])
+    own, others = np.flatnonzero(target), np.flatnonzero(source)
+    chosen = np.concatenate([rng.permutation(own)[:most], rng.permutation(others)[:most]])
     is_target = torch.from_numpy(target[chosen].astype(np.int64))
     weights = np.zeros((2, len(chosen)))
     for k in range(2):
         for side in (target[chosen].astype(float), source[chosen]):
-            own = side * (half[chosen] != k)
-            weights[k] += 0.5 * own / max(own.sum(), 1e-300)
+            other_half = side * (half[chosen] != k)
+            weights[k] += 0.5 * other_half / max(other_half.sum(), 1e-300)
     problem = SoftmaxLoss(seen[chosen], is_target, torch.from_numpy(weights).to(seen.dtype), 2, _RIDGE, True)
     predictors = fit(problem, tolerance=1e-6, way_out=_WAY_OUT).value
     logits = torch.einsum("kcd,nd->nkc", predictors, seen)[np.arange(len(seen)), half]
