@@ -25,6 +25,7 @@ from ..settings import Count, Seed, Settings
 from .classifier import Classifier
 
 TREES = "trees"  # the backbone's name in a saved model
+STEPS_AT_ONCE = 4  # down the trees, before rows that came to a leaf are left out
 TREES_AT_ONCE = 256  # so many numbers of a row at a time, of trees or of their scores
 UNSEEN, RIGHT, LEFT = 0, 1, 2  # where a split sends a category; one that was not seen goes where missing values go
 
@@ -138,22 +139,40 @@ class TreeEnsemble(nn.Module):
     def final_nodes(self, inputs: Tensor, roots: Tensor | None = None) -> Tensor:
         """The leaf that each row reaches in each tree, (n, T), or in the trees with these roots."""
         x = inputs.double()
-        # len() would be a constant in an exported file
-        node = (self.roots if roots is None else roots).expand(x.shape[0], -1)
-        for _ in range(self.sizes.depth):
-            value = x.gather(1, self.feature[node])
-            lost, left = value.isnan(), value <= self.threshold[node]
-            if len(self.subsets) > 1:  # some split is by categories
-                subset = self.subset[node]
-                place = torch.where(lost, 0, value).clamp(0, self.subsets.shape[1] - 1).long()
-                way = self.subsets[subset, place]
-                by_subset = subset > 0
-                # By logic and not by `where`, which runtimes of ONNX do not have for truth values.
-                left = (by_subset & (way == LEFT)) | (~by_subset & left)
-                lost = lost | (by_subset & ((way == UNSEEN) | (value >= self.subsets.shape[1])))
-            left = (lost & self.missing_left[node]) | (~lost & left)
-            node = torch.where(left, self.left[node], self.right[node])
-        return node
+        n, k = x.shape[:2]  # len() would be a constant in an exported file
+        roots = self.roots if roots is None else roots
+        if torch.compiler.is_compiling():  # while it is exported
+            node = roots.expand(n, -1)
+            for _ in range(self.sizes.depth):
+                node = self._below(node, x.gather(1, self.feature[node]))
+            return node
+        # One tree of many is deep, and most rows are in a leaf long before: after a few steps they are left out.
+        leaf = self.left == torch.arange(self.sizes.nodes, device=x.device)
+        first = torch.arange(0, n * k, k, device=x.device).repeat_interleave(len(roots))  # number of each row in `x`
+        node, final = roots.repeat(n), roots.repeat(n)
+        pair = torch.arange(len(node), device=x.device)
+        x = x.flatten()
+        while len(pair):
+            for _ in range(STEPS_AT_ONCE):
+                node = self._below(node, x[first + self.feature[node]])
+            final[pair] = node
+            going = ~leaf[node]
+            pair, first, node = pair[going], first[going], node[going]
+        return final.view(n, len(roots))
+
+    def _below(self, node: Tensor, value: Tensor) -> Tensor:
+        """The child of each node that a value of its column leads to; a leaf is its own child."""
+        lost, left = value.isnan(), value <= self.threshold[node]
+        if len(self.subsets) > 1:  # some split is by categories
+            subset = self.subset[node]
+            place = torch.where(lost, 0, value).clamp(0, self.subsets.shape[1] - 1).long()
+            way = self.subsets[subset, place]
+            by_subset = subset > 0
+            # By logic and not by `where`, which runtimes of ONNX do not have for truth values.
+            left = (by_subset & (way == LEFT)) | (~by_subset & left)
+            lost = lost | (by_subset & ((way == UNSEEN) | (value >= self.subsets.shape[1])))
+        left = (lost & self.missing_left[node]) | (~lost & left)
+        return torch.where(left, self.left[node], self.right[node])
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Trees and scores are taken a few at a time: (n, T, S) would be large with many classes."""

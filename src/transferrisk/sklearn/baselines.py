@@ -70,7 +70,7 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         check_is_fitted(self)
         rows = torch.from_numpy(np.ascontiguousarray(self._validated(X, reset=False)))
         with torch.no_grad():
-            return torch.cat([self.model_(chunk).double().softmax(1) for chunk in rows.split(1 << 14)]).numpy()
+            return torch.cat([self.model_(chunk).double().softmax(1) for chunk in rows.split(1 << 11)]).numpy()
 
     def predict(self, X: Any) -> Array:
         """The likeliest label, (n,)."""
