@@ -24,7 +24,7 @@ from transferrisk.fitting.compare import choose, compare
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.fitted import fit_source, read_source
 from transferrisk.fitting.metrics import Calibration
-from transferrisk.fitting.model import predict_file
+from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.report import fit_page, fit_sections, model_card, summarise_fit
 from transferrisk.models.saved import WEIGHTS, encode_tensors, read_tensors
 from transferrisk.sklearn import LinearClassifier

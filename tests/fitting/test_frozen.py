@@ -20,7 +20,7 @@ from transferrisk.extras import require
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.fitted import fit_source, read_source, settle
-from transferrisk.fitting.model import predict_file
+from transferrisk.fitting.predict import predict_file
 from transferrisk.models import build_model, features_of
 
 needs_lite = pytest.mark.skipif(

@@ -18,7 +18,7 @@ from transferrisk.errors import DataWarning
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder
 from transferrisk.fitting.fitted import read_source
-from transferrisk.fitting.model import predict_file
+from transferrisk.fitting.predict import predict_file
 from transferrisk.sklearn import LeaveOneEnvironmentOut
 
 SITES = np.repeat([f"site {i}" for i in range(5)], 120)

@@ -17,8 +17,8 @@ from transferrisk.data import Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting.fitted import read_source
-from transferrisk.fitting.model import predict_file
-from transferrisk.fitting.stream import read_parts
+from transferrisk.fitting.pictures import image_parts
+from transferrisk.fitting.predict import predict_file
 
 COLUMNS = ["probability_no", "probability_yes"]
 PLAN = Plan(compared=False, algorithm="erm", epochs=1, device="cpu")
@@ -157,7 +157,7 @@ def test_a_name_that_was_given_has_to_be_there(fitted, tmp_path, option):
     new.to_csv(tmp_path / "new.csv", index=False)
     wanted, near = {"label": ("resultt", "result"), "environment": ("plaze", "place")}[option]
     with pytest.raises(InputError, match=f"has no column '{wanted}': did you mean '{near}'.* with --{option}"):
-        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", Options(**{option: wanted}))
+        predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", **{option: wanted})
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
     with pytest.warns(UserWarning, match="columns not used"):
         assert predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv").right == {}
@@ -174,7 +174,7 @@ def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(InputError, match=r"identity='prediction' \(--id\): a column of the predictions has that name"):
         predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", identity="prediction")
-    with pytest.raises(InputError, match=r"--output must end in .*out\.xls"):
+    with pytest.raises(InputError, match=r"must end in \.csv, .*out\.xls"):
         predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.xls")
 
 
@@ -215,7 +215,7 @@ def test_embeddings(tmp_path, kind):
         pd.DataFrame({"embedding": list(x), "label": labels, "environment": sites}).to_parquet(file)
     fitted = fit(file, None, Plan(("erm",), compared=False, algorithm="erm", device="cpu"))
     with pytest.raises(InputError, match=r"has no (array|column) 'labelz': did you mean 'labels?'"):
-        predict_file(fitted.model, str(file), tmp_path / "none.csv", Options(label="labelz"))
+        predict_file(fitted.model, str(file), tmp_path / "none.csv", label="labelz")
     standardise = fitted.model.network.featuriser.standardise
     assert standardise.mean.tolist() == pytest.approx(x.astype(np.float64).mean(0), rel=1e-6)
     other = x.copy()
@@ -244,7 +244,7 @@ def test_images_in_folders_and_manifests(tmp_path):
     fitted = fit(tmp_path / "pictures", Options(size=8), plan)
     done = predict_file(fitted.model, str(tmp_path / "pictures"), tmp_path / "folder.csv")
     assert set(done.right) == {"a", "b", "c"}
-    (part,) = read_parts(fitted.model, str(tmp_path / "pictures"), Options(), None)
+    (part,) = image_parts(fitted.model, tmp_path / "pictures", ("label", "environment"), "path", {}, False)
     assert torch.equal(part.inputs, fitted.source.samples.inputs[:])
     chances = fitted.model.predict_proba(part.inputs)
     found = pd.read_csv(tmp_path / "folder.csv")
@@ -254,7 +254,7 @@ def test_images_in_folders_and_manifests(tmp_path):
     assert again.right == done.right
     for listing, told in (("list.csv", "has no column 'sites': choose from"), ("pictures", "has folders and no col")):
         with pytest.raises(InputError, match=told):
-            predict_file(fitted.model, str(tmp_path / listing), tmp_path / "none.csv", Options(environment="sites"))
+            predict_file(fitted.model, str(tmp_path / listing), tmp_path / "none.csv", environment="sites")
     listed = pd.read_csv(tmp_path / "list_out.csv")
     assert listed["prediction"].tolist() == found["prediction"].tolist()
     classes_alone = predict_file(fitted.model, str(tmp_path / "pictures" / "a"), tmp_path / "a.csv")
@@ -263,7 +263,7 @@ def test_images_in_folders_and_manifests(tmp_path):
     with pytest.raises(InputError, match=r"bad\.png cannot be used"):
         predict_file(fitted.model, str(tmp_path / "pictures"), tmp_path / "bad.csv")
     with pytest.warns(UserWarning, match=r"bad\.png is left out"):
-        assert predict_file(fitted.model, str(tmp_path / "pictures"), None, Options(skip_bad=True)).rows == 36
+        assert predict_file(fitted.model, str(tmp_path / "pictures"), None, skip_bad=True).rows == 36
 
 
 @pytest.fixture(scope="module")
@@ -303,9 +303,9 @@ def test_a_vector_far_from_all_that_were_trained_on(of_vectors, tmp_path):
     features = np.full((30, 2), 1e-30)
     features[25, 1] = 1e20
     write(tmp_path / "far.npz", features)
-    with pytest.raises(InputError, match=r"far\.npz, from row 21 on: row 6 has no probabilities"):
+    with pytest.raises(InputError, match=r"far\.npz, from row 21 on: row 6 has no finite probabilities"):
         predict_file(of_vectors, str(tmp_path / "far.npz"), tmp_path / "out.csv", size=10)
-    with pytest.raises(InputError, match="row 1 has no probabilities"):
+    with pytest.raises(InputError, match="row 1 has no finite probabilities"):
         of_vectors.predict_proba(np.array([[np.nan, 0.0]]))
     assert [path.name for path in tmp_path.iterdir()] == ["far.npz"]
 

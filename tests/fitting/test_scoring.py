@@ -13,8 +13,8 @@ from sklearn import metrics as truth
 
 from transferrisk.errors import DataWarning, InputError
 from transferrisk.fitting import load_model
-from transferrisk.fitting.metrics import figures, learn_decision
-from transferrisk.fitting.model import predict_file
+from transferrisk.fitting.metrics import Decision, figures, learn_decision
+from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.scoring import Scores, confusion_table, guesses, reliability_section
 from transferrisk.reports import Page, render_page
 
@@ -56,7 +56,7 @@ def test_figures_of_a_file_are_those_of_all_its_rows(fitted, new, tmp_path):
     assert content["classes"]["yes"]["precision"] == pytest.approx(precision[1])
     assert content["classes"]["yes"]["recall"] == pytest.approx(recall[1])
     assert content["figures"]["site A"]["rows"] == 30
-    assert done.lead() == "90 rows predicted."
+    assert done.sections()[0].title == "By environment"  # nothing is known from held-out environments
 
 
 def test_threshold_and_sets_of_a_model_are_used(fitted, new, tmp_path):
@@ -75,8 +75,9 @@ def test_threshold_and_sets_of_a_model_are_used(fitted, new, tmp_path):
     for site, share in done.covered.items():
         assert share == inside[frame["site"] == site].mean()
     assert [*done.to_dict()["sets"]["expected"]] == ["site A", "site B", "site C"]
-    assert "environments it was not trained on" in done.lead()
-    assert f"{100 * min(one.accuracy for one in done.decision.seen.values()):.1f} % at worst" in done.lead()
+    lead = done.sections()[0]
+    assert "environments it was not trained on" in lead
+    assert f"{100 * min(one.accuracy for one in done.decision.seen.values()):.1f} % at worst" in lead
     for bad in (0.3, 1.0):
         with pytest.raises(InputError, match=f"coverage.*{bad}"):
             predict_file(model, file, tmp_path / "out.csv", coverage=bad)
@@ -100,7 +101,7 @@ def test_many_rows_are_sampled_and_counts_stay_exact():
     for start in range(0, 8000, 500):
         part = slice(start, start + 500)
         scores.add([*map(str, y[part])], [None] * 500, chances[part], chances[part].argmax(1))
-    (found,), whole = scores.figures().values(), figures(y, chances)
+    (found,), whole = scores.result(8000, Decision()).figures.values(), figures(y, chances)
     assert (found.rows, found.accuracy, found.majority) == (8000, whole.accuracy, whole.majority)
     assert found.log_loss == pytest.approx(whole.log_loss, abs=0.05)
     assert sum(len(part) for part, _, _ in scores.kept) <= 2000

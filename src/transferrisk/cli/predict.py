@@ -48,10 +48,10 @@ def predict(
 
     Example: trm predict model new.parquet --output predictions.parquet
     """
-    from ..data import Options
     from ..errors import InputError
     from ..files import keep_apart, standard_output
-    from ..fitting.model import FILES, load_model, predict_file
+    from ..fitting.model import FILES, load_model
+    from ..fitting.predict import predict_file
     from ..reports.terminal import print_line, print_values, task_progress
 
     to_stdout = output == "-"
@@ -64,11 +64,22 @@ def predict(
     level = (0.9 if coverage is None else coverage) if sets else None
     loaded = load_model(model)
     keep_apart(Path(output), *map(model.joinpath, FILES))
-    asked = Options(label=label, environment=environment, features=features, path=path, skip_bad=skip_bad)
     with task_progress() as advance:
-        target = None if to_stdout else Path(output)
-        done = predict_file(loaded, file, target, asked, identity, chunk_rows, advance, level, neutralise)
+        done = predict_file(
+            loaded,
+            file,
+            None if to_stdout else Path(output),
+            label=label,
+            environment=environment,
+            features=features,
+            path=path,
+            identity=identity,
+            skip_bad=skip_bad,
+            size=chunk_rows,
+            on_progress=advance,
+            coverage=level,
+            neutralise=neutralise,
+        )
     if json is None or not json.write({**done.to_dict(), "output": output}):
-        lead = [done.lead()] if done.decision.seen else []  # else the last line says as much
-        print_values(*lead, *done.sections(), stderr=to_stdout)
+        print_values(*done.sections(), stderr=to_stdout)
         print_line(f"{done.rows} predictions{'' if to_stdout else f': {output}'}", stderr=to_stdout)

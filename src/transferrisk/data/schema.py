@@ -279,6 +279,7 @@ class Encoded:
     names: tuple[str, ...]  # (d,)
     notes: tuple[Note, ...] = ()
     categorical: tuple[int, ...] = ()  # places of features that hold the index of a category
+    places: Mapping[str, int] = field(default_factory=dict)  # column -> place of its first feature
 
 
 @dataclass(frozen=True)
@@ -327,9 +328,9 @@ class Schema:
 
         if form == "both":
             first, second = self.encode(frame, "features"), self.encode(frame, "columns")
-            places = tuple(len(first.names) + place for place in second.categorical)
+            indices = tuple(len(first.names) + place for place in second.categorical)
             whole = torch.cat([first.features, second.features], 1)
-            return Encoded(whole, first.names + second.names, first.notes, places)
+            return Encoded(whole, first.names + second.names, first.notes, indices, first.places)
         given = columns_by_name(frame)
         nothing = pd.Series([None] * len(frame), dtype=object)
         names: list[str] = []
@@ -339,12 +340,13 @@ class Schema:
                 categorical.append(len(names))
             names += column.features if form == "features" else column.names(form)
         features = np.empty((len(frame), len(names)), dtype=np.float32)
-        place = 0
+        place, places = 0, dict[str, int]()
         absent: list[str] = []
         notes: list[Note] = []
         for column in self.columns:
             series = given.pop(column.name, None)
             encoded, new = column.encode(nothing if series is None else series, form)
+            places[column.name] = place
             for values in encoded.values():
                 features[:, place] = values
                 place += 1
@@ -358,7 +360,7 @@ class Schema:
             notes.insert(0, Note("missing columns", values=tuple(absent)))
         if given:
             notes.insert(0, Note("unused columns", values=tuple(given)))
-        return Encoded(torch.from_numpy(features), tuple(names), tuple(notes), tuple(categorical))
+        return Encoded(torch.from_numpy(features), tuple(names), tuple(notes), tuple(categorical), places)
 
     def declaration(self) -> dict[str, dict[str, Any]]:
         """Return what `infer.read_declared` reads: kinds and indicators, without statistics."""

@@ -1,8 +1,8 @@
 """Tables in files: CSV and TSV, plain or compressed with gzip, and Parquet.
 
-`read_header` reads the names of the columns, `read_frame` all rows, `read_frames` the rows in parts. Whatever is wrong
-with a file is one `InputError` that names it. Columns without a name, such as the index that pandas writes, are not
-read.
+`read_header` reads the names of the columns, `read_frame` all rows, `read_frames` the rows in parts; `frame_writer`
+writes rows in parts. Whatever is wrong with a file is one `InputError` that names it. Columns without a name, such as
+the index that pandas writes, are not read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import gzip
 import re
 import warnings
 import zlib
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
-from ..files import existing_file
+from ..files import existing_file, standard_output, whole_file
+from .values import is_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,8 @@ SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
 MARKS = ("?", ".", "-", "--", "*", "#")
 """Cells that mean missing in a column of numbers."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of cells that a spreadsheet runs."""
 INDEX = re.compile(r"__index_level_\d+__")
 """Parquet's name for an index without one."""
 
@@ -278,3 +281,88 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except (OSError, EOFError, zlib.error) as error:
         way_out = "fix that" if isinstance(error, OSError) and error.errno else "write it again"
         raise InputError(f"{path} cannot be read ({cause_of(error)}): {way_out}") from None
+
+
+# ---- writing
+
+
+@contextmanager
+def frame_writer(output: Path | None, neutralise: bool = False) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """Yield a function that writes one part of a table after the other; the file is there when the block has ended.
+
+    Parameters
+    ----------
+    output
+        File to write, in the format of its ending; None: standard output, as CSV.
+    neutralise
+        Write ' before CSV cells that a spreadsheet would take for formulas; otherwise such cells are a warning.
+    """
+    separator = "," if output is None else _separator(output)
+    if output is not None and separator is None:
+        with whole_file(output) as temporary, _parquet_writer(temporary) as write_part:
+            yield write_part
+        return
+    formulas: list[str] = []  # the first one is enough
+    form: dict[str, Any] = {"sep": separator, "index": False, "header": True, "lineterminator": "\n"}
+
+    def as_text(cell: Any) -> Any:
+        if not (isinstance(cell, str) and cell.startswith(FORMULA) and not is_number(cell)):
+            return cell
+        formulas[:] = formulas or [cell]
+        return f"'{cell}" if neutralise else cell
+
+    def write(frame: pd.DataFrame) -> None:
+        frame = frame.rename(columns=as_text)
+        for name in frame.select_dtypes(exclude=["number", "bool"]):
+            frame[name] = frame[name].map(as_text)
+        text = frame.to_csv(**form)
+        if "\r" in text or "\r" in "".join(frame):  # it is not quoted by itself, and ends a line for most readers
+            text = frame.to_csv(**form, quoting=csv.QUOTE_NONNUMERIC)
+        file.write(text)
+        form["header"] = False
+
+    with ExitStack() as stack:
+        if output is None:
+            file: Any = standard_output()
+        else:
+            temporary = stack.enter_context(whole_file(output))
+            opener: Any = gzip.open if output.name.lower().endswith(".gz") else open
+            file = stack.enter_context(opener(temporary, "wt", encoding="utf-8", newline=""))
+        try:
+            yield write
+        except OSError as error:
+            if output is not None or error.filename is not None:  # the file of another part of the work
+                raise
+            raise InputError(f"standard output cannot be written ({cause_of(error)}): name a file") from None
+    if formulas and not neutralise:
+        warn(
+            f"cells such as {formulas[0][:40]!r} begin as formulas do, which a spreadsheet would run: "
+            "write them as texts with neutralise (--neutralise), or read the file with another program",
+            DataWarning,
+        )
+
+
+@contextmanager
+def _parquet_writer(path: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+
+    def write(frame: pd.DataFrame) -> None:
+        nonlocal writer
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        if writer is None:
+            writer = pq.ParquetWriter(path, table.schema)
+        try:
+            writer.write_table(table.cast(writer.schema))
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"the column to keep has values of different types ({cause_of(error)}): write .csv instead"
+            ) from None
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()

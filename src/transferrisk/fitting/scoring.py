@@ -7,8 +7,11 @@ probabilities are kept: all, up to `KEPT` numbers, and beyond that a random half
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import nan
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,55 +19,143 @@ from numpy.typing import NDArray
 from ..errors import counted, listed
 from ..reports import Curves, Table, percent
 from ..reports.elements import Entry
-from .metrics import Figures, Floats, Ints, figures, per_class, reliability
+from ..settings import as_json
+from .metrics import Decision, Figures, Floats, Ints, figures, per_class, reliability
 
 KEPT = 1 << 26  # probabilities in float32, 256 MiB
+ALL = "all rows"  # the environment of a file without environments
 UNKNOWN = -1  # a label that the model does not know
 ENDS = 10  # environments that are shown at either end, the worst and the best, where there are many
 MANY = 20  # classes above which a confusion is not printed
 
 
-class Scores:
-    """Counts and probabilities of labelled rows.
+@dataclass(frozen=True)
+class Predicted:
+    """A file that was predicted, and how well, if it has labels that the model knows.
 
-    right    environment -> (how many came out right, of how many)
-    covered  environment -> in how many of them the set held the label
+    rows      number of samples
+    decision  the model's decision, with its figures in held-out environments
+    right     environment -> (number of right predictions, number of labelled rows)
+    figures   environment -> figures of its predictions
+    matrix    counts of rows, true class x predicted class; None: no label is known
+    coverage  coverage of the prediction sets; None: there are no sets
+    covered   environment -> share of its labelled rows whose set holds the label
+    """
+
+    rows: int
+    classes: tuple[str, ...]
+    decision: Decision
+    right: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    figures: Mapping[str, Figures] = field(default_factory=dict)
+    matrix: NDArray[np.int64] | None = None
+    coverage: float | None = None
+    covered: Mapping[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results in the types of JSON."""
+        scores = () if self.matrix is None else per_class(self.matrix)
+        named = ("precision", "recall", "f1")
+        content = {
+            "rows": self.rows,
+            "accuracy": {name: right / count for name, (right, count) in self.right.items()},
+            "labelled_rows": {name: count for name, (_, count) in self.right.items()},
+            "figures": dict(self.figures),
+            "confusion": None if self.matrix is None else self.matrix.tolist(),
+            "classes": {
+                name: dict(zip(named, map(float, one), strict=True))
+                for name, one in zip(self.classes, scores, strict=False)
+            },
+            "held_out": {"kind": self.decision.held, "figures": dict(self.decision.seen)},
+            "threshold": self.decision.threshold,
+            "remarks": guesses(self.figures),
+        }
+        if self.coverage is not None:
+            content["sets"] = {"coverage": self.coverage, "expected": self._expected(), "found": dict(self.covered)}
+        return dict(as_json(content))
+
+    def sections(self) -> list[Table | str]:
+        """Return what is known of the model from held-out environments, and tables of the file's labels and sets."""
+        found: list[Table | str] = []
+        seen = self.decision.seen
+        if seen:
+            where = "environments it was not trained on" if self.decision.held == "environments" else "held-out rows"
+            of_each = map(attrgetter("accuracy", "log_loss"), seen.values())
+            accuracies, losses = np.array(list(of_each)).T
+            found.append(
+                f"{counted(self.rows, 'row')} predicted. In {where}, the model had an accuracy of "
+                f"{100 * accuracies.mean():.1f} % on average, {100 * accuracies.min():.1f} % at worst "
+                f"({[*seen][accuracies.argmin()]}), and a log loss of {losses.mean():.3f}."
+            )
+        if self.figures:
+            found.append(figures_table(self.figures))
+        if self.matrix is not None:
+            found.append(class_table(self.matrix, self.classes))
+            if len(self.classes) <= MANY:
+                found.append(confusion_table(self.matrix, self.classes))
+        if self.coverage is not None:
+            expected = self._expected()
+            rows: list[list[Entry]] = [
+                [name, percent(expected.get(name, nan)), percent(self.covered.get(name, nan))]
+                for name in dict.fromkeys([*expected, *self.covered])
+            ]
+            columns = ["Environment", "When it was held out, %", "In this file, %"]
+            found.append(Table(f"Rows whose set of {100 * self.coverage:g} % holds the label", columns, rows))
+        return [*found, *guesses(self.figures)]
+
+    def _expected(self) -> dict[str, float]:
+        conformal = self.decision.conformal
+        return {} if conformal is None or self.coverage is None else conformal.expected(self.coverage)
+
+
+class Scores:
+    """Counts and probabilities of labelled rows, added part by part.
+
+    counts   (environment, label, prediction) -> number of rows
+    covered  environment -> number of rows whose set holds the label
+    kept     labels, environments and probabilities of rows whose label is known, at most `kept` probabilities
     """
 
     def __init__(self, classes: Sequence[str], kept: int = KEPT) -> None:
         self.classes, self.most, self.share = tuple(classes), kept // len(classes), 1.0
-        self.places = dict(zip(classes, range(len(classes)), strict=True))
-        self.counts: Counter[tuple[str, int, int]] = Counter()  # environment, label, prediction
+        self.counts: Counter[tuple[str, int, int]] = Counter()
         self.covered: Counter[str] = Counter()
-        self.unlabelled = 0
+        self.unlabelled = self.known = 0  # rows
         self.unknown: dict[str, None] = {}
         self.random = np.random.default_rng(0)
         self.names: dict[str, int] = {}
-        self.kept: list[tuple[Ints, Ints, Floats]] = []  # labels, environments, probabilities
+        self.kept: list[tuple[Ints, Ints, Floats]] = []
 
     def add(
         self,
-        labels: Sequence[str | None],
-        environments: Sequence[str | None],
+        labels: Sequence[str | None] | None,
+        environments: Sequence[str | None] | None,
         probabilities: Floats,
         chosen: Ints,
         sets: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Count the rows of a part; rows without a label are counted as that."""
-        rows = [i for i, label in enumerate(labels) if label is not None]
-        self.unlabelled += len(labels) - len(rows)
-        given = [str(labels[i]) for i in rows]
-        y = np.array([self.places.get(label, UNKNOWN) for label in given], int)
-        where = [environments[i] or "(no environment)" for i in rows]
-        self.unknown |= dict.fromkeys(label for label, place in zip(given, y, strict=True) if place == UNKNOWN)
+        """Count the rows of a part; None stands for a label or an environment that is missing."""
+        import pandas as pd
+
+        if labels is None:
+            self.unlabelled += len(chosen)
+            return
+        given = pd.Series(list(labels), dtype=object)
+        where = pd.Series(ALL if environments is None else list(environments), given.index, object)
+        rows = given.notna().to_numpy()
+        self.unlabelled += len(given) - int(rows.sum())
+        given, where = given[rows], where[rows].fillna("(no environment)")
+        y = pd.Index(self.classes, dtype=object).get_indexer(given)  # -1 is UNKNOWN
+        self.known += int((y != UNKNOWN).sum())
+        self.unknown |= dict.fromkeys(given[y == UNKNOWN])
         self.counts.update(zip(where, y.tolist(), chosen[rows].tolist(), strict=True))
         if sets is not None:
-            held = sets[rows, y] & (y != UNKNOWN)
-            self.covered.update(name for name, inside in zip(where, held, strict=True) if inside)
-        codes = np.array([self.names.setdefault(name, len(self.names)) for name in where], int)
+            self.covered.update(where[sets[rows][np.arange(len(y)), y] & (y != UNKNOWN)])
+        for name in where.unique():
+            self.names.setdefault(name, len(self.names))
         taken = (y != UNKNOWN) & (self.random.random(len(y)) < self.share)
+        codes = where.map(self.names).to_numpy(int)
         self.kept.append((y[taken], codes[taken], probabilities[rows][taken].astype(np.float32)))
-        while sum(len(part) for part, _, _ in self.kept) > self.most:
+        while sum(map(len, map(itemgetter(0), self.kept))) > self.most:
             self._halve()
 
     def _halve(self) -> None:
@@ -72,78 +163,65 @@ class Scores:
         half = [self.random.random(len(part)) < 0.5 for part, _, _ in self.kept]
         self.kept = [(y[m], e[m], p[m]) for (y, e, p), m in zip(self.kept, half, strict=True)]
 
-    @property
-    def right(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        for (name, label, chosen), count in self.counts.items():
-            hits, rows = found.get(name, (0, 0))
-            found[name] = (hits + (label == chosen) * count, rows + count)
-        return dict(sorted(found.items()))
+    def result(self, rows: int, decision: Decision, coverage: float | None = None) -> Predicted:
+        """Return the figures of all parts, if any label is known.
 
-    def confusion(self, environment: str | None = None) -> NDArray[np.int64]:
-        """Rows with a label that is known, true class x predicted class; of one environment, or of all."""
-        matrix = np.zeros((len(self.classes), len(self.classes)), np.int64)
-        for (name, label, chosen), count in self.counts.items():
-            if label != UNKNOWN and environment in (None, name):
-                matrix[label, chosen] += count
-        return matrix
-
-    def figures(self) -> dict[str, Figures]:
-        """Environment -> its figures; labels that the model does not know count as wrong in the accuracy alone."""
-        labels, codes, chances = (np.concatenate(parts) for parts in zip(*self.kept, strict=True))
-        found = {}
-        for name, (hits, rows) in self.right.items():
-            own = codes == self.names[name]
-            majority = float(self.confusion(name).sum(1).max() / rows)
-            found[name] = replace(
-                figures(labels[own], chances[own]), rows=rows, accuracy=hits / rows, majority=majority
+        Labels that the model does not know count as wrong in accuracies, and are left out of the other figures.
+        """
+        if not self.known:
+            return Predicted(rows, self.classes, decision, coverage=coverage)
+        counts: dict[str, NDArray[np.int64]] = {}  # true class x predicted class; the last row is of unknown labels
+        for (name, label, chosen), count in sorted(self.counts.items()):
+            counts.setdefault(name, np.zeros((len(self.classes) + 1, len(self.classes)), np.int64))[label, chosen] = (
+                count
             )
-        return found
+        labels, codes, chances = map(np.concatenate, zip(*self.kept, strict=True))
+        right, found, covered = dict[str, tuple[int, int]](), dict[str, Figures](), dict[str, float]()
+        for name, matrix in counts.items():
+            hits, of = int(matrix.trace()), int(matrix.sum())
+            own = codes == self.names[name]
+            majority = float(matrix[:-1].sum(1).max() / of)
+            found[name] = replace(figures(labels[own], chances[own]), rows=of, accuracy=hits / of, majority=majority)
+            right[name], covered[name] = (hits, of), self.covered[name] / of
+        whole = np.sum(list(counts.values()), 0)[:-1]
+        return Predicted(
+            rows, self.classes, decision, right, found, whole, coverage, {} if coverage is None else covered
+        )
 
     def remarks(self) -> str:
-        """A line on the labels; "": there is nothing to say."""
+        """Return a line on the labels; "" if all are known."""
         unknown = listed(map(repr, sorted(self.unknown)))
-        if not self.confusion().any():
-            knows = listed(map(repr, self.classes))
-            return f"no accuracy, since the model knows none of the labels {unknown}, but {knows}" if unknown else ""
-        return "; ".join(
-            filter(
-                None,
-                (
-                    f"{counted(self.unlabelled, 'row')} without a label left out of the accuracy"
-                    if self.unlabelled
-                    else "",
-                    f"labels the model does not know count as wrong: {unknown}" if unknown else "",
-                    f"log loss, Brier score, AUROC and calibration error are of {100 * self.share:.3g} % of the rows, "
-                    "drawn at random"
-                    if self.share < 1
-                    else "",
-                ),
+        if not self.known:
+            classes = listed(map(repr, self.classes))
+            return f"no accuracy, since the model knows none of the labels {unknown}, but {classes}" if unknown else ""
+        lines = []
+        if self.unlabelled:
+            lines.append(f"{counted(self.unlabelled, 'row')} without a label left out of the accuracy")
+        if unknown:
+            lines.append(f"labels the model does not know count as wrong: {unknown}")
+        if self.share < 1:
+            lines.append(
+                f"log loss, Brier score, AUROC and calibration error are of {100 * self.share:.3g} % of the rows, "
+                "drawn at random"
             )
-        )
+        return "; ".join(lines)
 
 
 def guesses(found: Mapping[str, Figures]) -> list[str]:
-    """Lines on environments in which predictions are no better than always saying their own most frequent class."""
-    same = {name: one for name, one in found.items() if one.accuracy <= one.majority and one.entropy > 0}
-    worse = [name for name, one in same.items() if not one.log_loss < one.entropy]
-    lines = []
-    if worse:
-        lines.append(f"No better than guessing at {_beside(found, worse)}.")
-    if rest := [name for name in same if name not in worse]:
+    """Return lines on environments with several classes that are predicted no better than by the most frequent one."""
+    worse, rest = list[str](), list[str]()
+    for name, one in found.items():
+        if one.accuracy <= one.majority and one.entropy > 0:
+            (rest if one.log_loss < one.entropy else worse).append(
+                f"{name} (accuracy {100 * one.accuracy:.1f} %, most frequent class {100 * one.majority:.1f} %)"
+            )
+    lines = [f"No better than guessing at {listed(worse)}."] if worse else []
+    if rest:
         lines.append(
-            "No more accurate than always saying the environment's own most frequent class at "
-            f"{_beside(found, rest)}, though its probabilities say more than a guess."
+            f"No more accurate than always saying the most frequent class at {listed(rest)}, though its probabilities "
+            "say more than a guess."
         )
     return lines
-
-
-def _beside(found: Mapping[str, Figures], names: Iterable[str]) -> str:
-    return listed(
-        f"{name} (accuracy {100 * found[name].accuracy:.1f} %, most frequent class there "
-        f"{100 * found[name].majority:.1f} %)"
-        for name in names
-    )
 
 
 def figures_table(found: Mapping[str, Figures], title: str = "By environment", first: str = "Environment") -> Table:
@@ -162,12 +240,12 @@ def figures_table(found: Mapping[str, Figures], title: str = "By environment", f
 def confusion_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = "Confusion") -> Table:
     """Rows of each true class by what was predicted, with recall, and precision in the last row."""
     scores = per_class(matrix)
-    columns = ["True class", *(f"as {name}" for name in classes), "Recall, %"]
+    columns = ["True class", *map("as {}".format, classes), "Recall, %"]
     rows: list[list[Entry]] = [
         [name, *map(int, counts), percent(float(scores[place, 1]))]
         for place, (name, counts) in enumerate(zip(classes, matrix, strict=True))
     ]
-    precision: list[Entry] = ["Precision, %", *(percent(float(value)) for value in scores[:, 0]), ""]
+    precision: list[Entry] = ["Precision, %", *map(percent, scores[:, 0].tolist()), ""]
     return Table(title, columns, [*rows, precision])
 
 
