@@ -12,7 +12,7 @@ from problems import arguments, overlapping_batch, random_batch, relative
 from transferrisk import TransferRisk
 from transferrisk import criterion as criterion_module
 from transferrisk.errors import InputError, StepWarning
-from transferrisk.functional import optimal_predictor, transfer_matrix
+from transferrisk.functional import optimal_predictor, transfer_matrix, transfer_risk
 from transferrisk.solvers import CG, Newton
 
 
@@ -151,6 +151,96 @@ def test_odd_batches_have_a_finite_risk_and_its_exact_derivative(sizes, kind):
     assert float((moving.grad * direction).sum()) == pytest.approx(numeric, rel=1e-6, abs=1e-9)
     if kind == "a class in one place":
         assert out.matrix[1, 0] > out.matrix[1, 2]  # where the class was never seen it costs most
+
+
+def odd_batch(kind):
+    """Features, labels, environments and sample weights."""
+    sizes = [1, 14, 9] if kind == "one row" else [40, 35] if kind == "15 classes" else [12, 14, 9]
+    classes = {"15 classes": 15, "1 feature, 2 classes": 2}.get(kind, 3)
+    batch = random_batch(27, sizes, classes, width=1 if kind == "1 feature, 2 classes" else 4)
+    features, labels, environments = arguments(batch)
+    weights = torch.rand(len(labels), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    if kind == "a class is absent":
+        labels = torch.where((environments == 1) & (labels == 2), 0, labels)
+    elif kind == "collinear":
+        features = torch.cat([features, features @ torch.ones(4, 30, dtype=torch.float64), features[:, :1]], 1)
+    elif kind == "far from zero":
+        features = features + 100
+    elif kind == "large":
+        features = 1e3 * features
+    elif kind == "small":
+        features = 1e-3 * features
+    elif kind == "uneven weights":
+        weights = torch.where(weights > 0.5, 1e5, 1e-5).to(torch.float64)
+    elif kind == "zero weights":
+        weights = torch.where(weights > 0.5, weights, 0)
+    return features, labels, environments, weights
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["all the same", "weighted"])
+@pytest.mark.parametrize("weights", ["eg", "worst", "uniform"])
+@pytest.mark.parametrize(
+    "kind",
+    ["1 feature, 2 classes", "one row", "15 classes", "a class is absent", "collinear", "far from zero", "large",
+     "small", "uneven weights", "zero weights"],
+)  # fmt: skip
+def test_gradient_of_odd_batches_is_that_of_finite_differences(kind, weights, weighted):
+    features, labels, environments, each = odd_batch(kind)
+    each = each if weighted else None
+    criterion = TransferRisk(weights=weights).eval()
+    moving = features.clone().requires_grad_()
+    criterion(moving, labels, environments, sample_weights=each).risk.backward()
+    noise = torch.randn(features.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    for direction in (noise * features.std(), moving.grad / moving.grad.norm() * features.norm() / 100):
+        change = [
+            float(criterion(features + t * direction, labels, environments, sample_weights=each).risk)
+            for t in (1e-4, -1e-4, 2e-4, -2e-4)
+        ]
+        numeric = (8 * (change[0] - change[1]) - (change[2] - change[3])) / 12e-4
+        allowed = 1e-6 * max(abs(numeric), 1e-3 * float(moving.grad.norm() * direction.norm()))
+        assert abs(float((moving.grad * direction).sum()) - numeric) < allowed
+
+
+@pytest.mark.parametrize("offset", [0, 10, 1e3])
+def test_float32_features_far_from_zero_have_the_gradient_of_float64(offset):
+    batch = random_batch(28, [40, 30, 35], classes=3, width=8)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        moving = (batch.features + offset).float().to(dtype).requires_grad_()
+        TransferRisk()(moving, batch.labels, batch.index).risk.backward()
+        gradients.append(moving.grad)
+    assert relative(gradients[0], gradients[1]) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint64])
+@pytest.mark.parametrize("captured", [False, True])
+def test_labels_and_environments_may_be_integers_of_any_type(dtype, captured):
+    batch = random_batch(29, [9, 8, 7], classes=3, width=4)
+    options = {"captured": True, "num_classes": 3, "environments": 3} if captured else {}
+    gradients = []
+    for kind in (torch.int64, dtype):
+        moving, labels, environments = (
+            batch.features.clone().requires_grad_(),
+            batch.labels.to(kind),
+            batch.index.to(kind),
+        )
+        TransferRisk(**options)(moving, labels, environments).risk.backward()
+        gradients.append(moving.grad)
+    assert torch.equal(*gradients)
+    W = optimal_predictor(batch.features, batch.labels.to(dtype), 3, 1e-2)
+    assert torch.equal(W, optimal_predictor(batch.features, batch.labels, 3, 1e-2))
+    matrix = transfer_matrix(batch.features, batch.labels.to(dtype), batch.index.to(dtype))
+    assert torch.equal(matrix, transfer_matrix(batch.features, batch.labels, batch.index))
+    risk = transfer_risk(batch.features, batch.labels.to(dtype), batch.index.to(dtype), 3, 3, 1e-2).risk
+    assert torch.equal(risk, transfer_risk(batch.features, batch.labels, batch.index, 3, 3, 1e-2).risk)
+
+
+def test_a_weight_is_a_number_of_samples():
+    batch = random_batch(30, [7, 6], classes=3, width=4)
+    times = torch.randint(1, 4, (13,), generator=torch.Generator().manual_seed(0))
+    repeated = (part.repeat_interleave(times, 0) for part in arguments(batch))
+    weighted = TransferRisk()(*arguments(batch), sample_weights=times.double())
+    torch.testing.assert_close(weighted.matrix, TransferRisk()(*repeated).matrix)
 
 
 def test_bfloat16_features_are_solved_in_float32():

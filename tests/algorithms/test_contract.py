@@ -179,6 +179,8 @@ def test_what_is_not_a_batch_is_refused():
     for bad, message in [
         (tuple(batch), "batch must be .* got tuple"),
         (batch._replace(labels=batch.labels.numpy()), "labels must be a torch.Tensor, got ndarray"),
+        (batch._replace(labels=batch.labels.int()), r"labels must be torch.int64, got torch.int32"),
+        (batch._replace(environments=batch.environments.byte()), r"environments must be .* got torch.uint8"),
         (batch._replace(labels=batch.labels[1:]), "got 72, 71 and 72"),
         (Batch(*(part[:0] for part in batch[:3])), "got 0, 0 and 0"),
     ]:

@@ -386,6 +386,8 @@ class Algorithm(nn.Module, Generic[C]):
             ("labels", batch.labels, "num_classes"),
             ("environments", batch.environments, "num_environments"),
         ):
+            if values.dtype != torch.int64:
+                raise InputError(f"{name} must be torch.int64, got {values.dtype}: convert them with .long()")
             if values.device.type == "cpu":
                 limit, low, high = getattr(self.setting, parameter), int(values.min()), int(values.max())
                 if low < 0 or high >= limit:

@@ -1,7 +1,7 @@
-"""The checks of tensors and of a batch, in one line that names the value, the cause and the way out.
+"""Checks of tensors and of a batch; an error names the value, the cause and the way out in one line.
 
-`check_labels`, `check_environments` and `check_finite` read values from the device: a captured step skips them, and nan
-takes their place.
+`check_labels`, `check_environments` and `check_finite` read values from the device. Captured steps skip them, and give
+nan for a bad batch.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor
 from ..errors import InputError, LabelWarning, warn
 from ..settings import Count, convert
 
-_MOST_COUNTED = 10_000  # classes beyond this are not counted from labels: those are ids of something else
+_MOST_COUNTED = 10_000  # classes; labels beyond this are ids of something else, and are not counted
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 and float32 as they are; half precisions, as autocast regions give them, in float32."""
+    """Return the type to compute in: that of the features, or float32 for half precisions, as autocast gives them."""
     if not dtype.is_floating_point:
         raise InputError(f"features must be floating point, got {dtype}: convert them with .float()")
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def check_count(name: str, value: Any) -> int:
-    """An integer of Python, NumPy or torch, from 1 up."""
+    """Return an integer >= 1, given as one of Python, NumPy or torch."""
     with suppress(TypeError):
         value = value if isinstance(value, bool) else operator.index(value)
     count: int = convert(name, value, Count)
@@ -35,7 +35,7 @@ def check_count(name: str, value: Any) -> int:
 
 
 def check_tensors(**named: object) -> None:
-    """Refuse what is not a tensor, or not on the device of the first one."""
+    """Refuse a value that is not a tensor, or not on the device of the first one."""
     device = None
     for name, value in named.items():
         if not isinstance(value, Tensor):
@@ -53,15 +53,22 @@ def check_tensors(**named: object) -> None:
 
 
 def check_start(start: Tensor, features: Tensor, num_classes: int, batch: int = 1) -> None:
-    """(C, d + 1), or one for each problem of a batch."""
+    """Refuse a start that is not of shape (C, d + 1), or (batch, C, d + 1)."""
     check_tensors(features=features, start=start)
     expected = (num_classes, features.shape[-1] + 1)
     if start.shape[-2:] != expected or start.shape[:-2] not in ((), (1,), (batch,)):
         raise InputError(f"start must have the shape {expected} of a predictor, got {tuple(start.shape)}")
 
 
-def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None:
-    """Features (n, d) of floating type, labels (n,) and environments (n,) of integer type, on one device."""
+def integers(name: str, values: Tensor) -> Tensor:
+    """Return integers of any type as int64, by which torch indexes."""
+    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+        raise InputError(f"{name} must be integers, got {values.dtype}: number them, or convert with .long()")
+    return values.long()
+
+
+def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Tensor, Tensor]:
+    """Check features (n, d), labels (n,) and environments (n,) on one device; return the latter two as int64."""
     check_tensors(features=features, labels=labels, environments=environments)
     if features.dim() != 2 or labels.shape != features.shape[:1] or environments.shape != features.shape[:1]:
         raise InputError(
@@ -69,15 +76,13 @@ def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> None
             f"{tuple(features.shape)}, {tuple(labels.shape)} and {tuple(environments.shape)}"
         )
     working_dtype(features.dtype)
-    for name, tensor in (("labels", labels), ("environments", environments)):
-        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-            raise InputError(f"{name} must be integers, got {tensor.dtype}: number them, or convert with .long()")
     if not len(features):
         raise InputError("features must hold a sample of each of two environments, got an empty batch")
+    return integers("labels", labels), integers("environments", environments)
 
 
 def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
-    """(n,) floats beside the features; their values are read on the CPU only."""
+    """Refuse weights that are not n floats >= 0; their values are read on a CPU only."""
     check_tensors(features=features, sample_weights=sample_weights)
     if sample_weights.shape != features.shape[:1] or not sample_weights.is_floating_point():
         raise InputError(
@@ -88,10 +93,10 @@ def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
         raise InputError("sample_weights must be finite numbers >= 0, got a negative one, nan or infinity")
 
 
-def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None, values: bool) -> None:
-    """Features (n, d) and labels (n,), or (B, n, d) and (B, n), and a weight for each.
+def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None, values: bool) -> Tensor:
+    """Check features (n, d) and labels (n,), or (B, n, d) and (B, n), and their weights; return the labels as int64.
 
-    `values` asks for finite features where they count, and for weights from 0 up that are not all 0.
+    With `values`, features must be finite where their weight is not 0, and weights >= 0 and not all 0.
     """
     check_tensors(features=features, labels=labels)
     if features.dim() not in (2, 3) or labels.shape != features.shape[:-1] or not labels.numel():
@@ -114,13 +119,13 @@ def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None
     if values:
         counted = features if sample_weight is None else torch.where(sample_weight.unsqueeze(-1) > 0, features, 0)
         check_finite(counted)
+    return integers("labels", labels)
 
 
 def check_labels(labels: Tensor, num_classes: int | None) -> int:
-    """The number of classes, counted when it is not given.
+    """Return the number of classes, counted if it is not given.
 
-    Counted labels that are 1..K would silently make an empty class 0, so a warning is given. A batch that only by
-    chance lacks class 0 as a rule lacks others too, or has few classes and many samples.
+    Labels 1..K would be counted as K + 1 classes, of which class 0 is empty: a LabelWarning tells.
     """
     smallest, largest = int(labels.min()), int(labels.max())
     if smallest < 0:
@@ -132,20 +137,21 @@ def check_labels(labels: Tensor, num_classes: int | None) -> int:
             )
         if smallest == 1 and largest > 1 and len(labels.unique()) == largest:
             warn(
-                f"labels are 1..{largest} and num_classes was not given, so that there is a class 0 without samples: "
-                "subtract 1 from the labels, or give num_classes= if class 0 is only missing here",
+                f"labels are 1..{largest} without num_classes, so that class 0 has no samples: subtract 1 from the "
+                "labels, or give num_classes= if this batch alone lacks class 0",
                 LabelWarning,
             )
         return largest + 1
     if largest >= num_classes:
         raise InputError(
-            f"labels must be below num_classes={num_classes}, which was given or counted in the first batch, got "
-            f"{largest}: give num_classes= if the first batch lacked some"
+            f"labels must be below num_classes={num_classes}, as given or counted in the first batch, got {largest}: "
+            "give num_classes= if the first batch lacked some"
         )
     return num_classes
 
 
 def check_finite(features: Tensor, environments: Tensor | None = None) -> None:
+    """Refuse features with nan or infinity, and name the environments of these samples."""
     bad = ~torch.isfinite(features).all(-1)
     if bool(bad.any()):
         where = ""
@@ -158,7 +164,7 @@ def check_finite(features: Tensor, environments: Tensor | None = None) -> None:
 
 
 def check_environments(environments: Tensor) -> Tensor:
-    """The ids present, sorted; at least two."""
+    """Return the ids that are present, sorted; at least two."""
     present: Tensor = environments.unique()
     if len(present) < 2:
         raise InputError(

@@ -281,7 +281,7 @@ def solve_predictor(
     if solver is not None:
         check_solver("solver", solver, "minimise")
     reads_values = solver is None or not solver.captures
-    check_problem(features, labels, sample_weight, reads_values)
+    labels = check_problem(features, labels, sample_weight, reads_values)
     ridge, num_classes = convert("ridge", ridge, Positive), check_count("num_classes", num_classes)
     batched = features.dim() == 3
     if start is not None:

@@ -28,7 +28,7 @@ from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
 from ..solvers.minimisers import check_solver
 from ..solvers.protocols import joined
-from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, working_dtype
+from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, integers, working_dtype
 from .linear_loss import losses_and_residuals, one_hot, with_bias
 from .predictor import (
     PREDICTOR,
@@ -373,7 +373,7 @@ def transfer_risk(
     >>> features.grad.shape
     torch.Size([60, 5])
     """
-    ridge = convert("ridge", ridge, Positive)
+    ridge, labels, index = convert("ridge", ridge, Positive), integers("labels", labels), integers("index", index)
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
     features = features.to(working_dtype(features.dtype))
     with torch.no_grad(), full_precision(features.device):
@@ -478,7 +478,7 @@ def transfer_matrix(
     >>> transfer_matrix(torch.randn(60, 5), torch.randint(2, (60,)), torch.arange(60) % 3, ridge=1e-2).shape
     torch.Size([3, 3])
     """
-    check_shapes(features, labels, environments)
+    labels, environments = check_shapes(features, labels, environments)
     if solver is not None:
         check_solver("solver", solver, "minimise")
     ids = check_environments(environments)

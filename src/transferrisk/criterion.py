@@ -1,4 +1,9 @@
-"""`TransferRisk`: the transfer risk as a module for anybody's training loop."""
+"""`TransferRisk`: the transfer risk as a module for any training loop.
+
+The module keeps what changes from step to step (the weights alpha, the ids of the environments, the number of classes),
+checks each batch, and chooses the queries Q. The mathematics is in `functional.transfer_risk`, or in
+`functional.fused` where its kernels can be used.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..errors import DivergedError, InputError, StepWarning, warn
-from ..functional import fused
-from ..functional.checks import (
+from .errors import DivergedError, InputError, StepWarning, warn
+from .functional import fused
+from .functional.checks import (
     check_count,
     check_environments,
     check_finite,
@@ -23,8 +28,8 @@ from ..functional.checks import (
     check_start,
     working_dtype,
 )
-from ..functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
-from ..functional.transfer import (
+from .functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
+from .functional.transfer import (
     Transfer,
     WeightRule,
     exponentiated_gradient,
@@ -34,37 +39,38 @@ from ..functional.transfer import (
     uniform_weights,
     worst_weights,
 )
-from ..settings import NonNegative, Positive, convert
-from ..solvers import LinearSolver, Minimiser, Solution
-from ..solvers.minimisers import chosen_solvers
+from .settings import NonNegative, Positive, convert
+from .solvers import LinearSolver, Minimiser, Solution
+from .solvers.minimisers import chosen_solvers
 
 Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
-MOST_ENVIRONMENTS = 4096  # of which every pair has a weight
-MOST_LOGITS = 1 << 28  # of all queries on all samples in a step
+MOST_ENVIRONMENTS = 4096  # every pair of them has a weight
+MOST_LOGITS = 1 << 28  # logits of all predictors on all samples of a step
 
 
 @dataclass(frozen=True)
 class TransferRiskOutput:
-    """The output of `TransferRisk`: the risk to minimise, and the numbers behind it.
+    """Output of `TransferRisk`: the risk to minimise, and the numbers behind it.
 
-    E environments stand in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
-    features, float32 where those are of half precision; only `risk` carries a gradient.
+    The E environments are in the sorted order of their ids (`criterion.environment_ids`). Tensors have the type of the
+    features, or float32 if that is a half precision. Only `risk` has a gradient.
 
     Attributes
     ----------
     risk
-        Scalar: the mean over Q of the weighted losses of Q's predictor elsewhere. Add it to your loss.
+        Mean over Q of sum_P alpha_P(Q) M[Q, P], a scalar. Add it to your loss.
     matrix
-        (E, E): row Q = where the predictor was fitted, column P = where it is tested, entry = its cross-entropy there.
-        nan where Q or P is absent from the batch, or Q was not drawn (query="random").
+        Transfer matrix M, (E, E): entry [Q, P] is the cross-entropy on P of the predictor fitted on Q. nan where Q or P
+        is absent from the batch, or Q was not drawn (query="random").
     weights
-        (E, E): the weight of each P, given Q, that this risk was taken with; rows sum to one.
+        Weights alpha_P(Q) in this risk, (E, E); rows sum to one, and the diagonal is zero.
     solution
-        The optimal predictors, `solution.value` (m, C, d + 1) with the bias last, one for each Q that was used;
-        `solution.converged` (m,), `.iterations` and `.residual` (m,) say how well they were solved.
+        Optimal predictors: `solution.value` (m, C, d + 1), bias last, has one for each of the m environments Q that
+        were used; `converged` (m,), `iterations` and `residual` (m,) tell how well they were solved.
     inverse
-        The same for the linear systems of the implicit gradient; None where no gradient was asked for.
+        Solutions h_Q of the linear systems of the implicit gradient, in the same form. None if no gradient was asked
+        for.
 
     Examples
     --------
@@ -83,57 +89,59 @@ class TransferRiskOutput:
 
 
 class TransferRisk(nn.Module):
-    """Mean over environments Q of the worst loss, elsewhere, of the predictor that is optimal in Q.
+    """Mean over environments Q of the weighted loss, in the other environments, of the predictor that is optimal in Q.
 
-    The gradient of `out.risk` with respect to the features is the total derivative of the transfer risk: the
-    predictors are solved exactly, and their dependence on the features is differentiated in closed form. A batch that
-    float32 cannot resolve (large features, a small ridge) is solved in float64; a ConvergenceWarning says if that too
-    falls short.
+        R = mean_Q sum_{P != Q} alpha_P(Q) M[Q, P],    M[Q, P] the cross-entropy on P of W(Q),
+        W(Q) = argmin over W of the cross-entropy on Q + ridge/2 |W|^2
 
-    An environment absent from a batch is left out of the mean and keeps its weight. `alpha`, (E, E), is a buffer;
-    it moves in train mode only, after the risk of the step was taken with the old one.
+    The gradient of `out.risk` with respect to the features is the total derivative of R: the predictors are solved
+    exactly, and their dependence on the features is differentiated in closed form. A batch that float32 cannot resolve
+    (large features, a small ridge) is solved in float64; a ConvergenceWarning tells if that does not suffice either.
+
+    The weights `alpha` (E, E) are a buffer. They move in train mode only, after the risk of the step was taken with the
+    old ones. An environment that is absent from a batch is left out of the mean and keeps its weight.
 
     Parameters
     ----------
     ridge
-        Strength of the penalty ridge/2 |W|^2 that makes each optimal predictor exist and be unique.
+        Strength of the penalty ridge/2 |W|^2, bias included, which makes each W(Q) exist and be unique.
     gradient_matching
-        The paper's lambda: factor of the implicit part of the gradient. 1 is exact, 0 is direct only.
+        Factor of the implicit part of the gradient, the paper's lambda. 1 is exact, 0 leaves the direct part.
     weights
-        How P is chosen, given Q: "eg" moves weights by exponentiated gradient (the paper), "worst" takes the largest
-        loss, "uniform" the mean (the sum-sum version).
+        Weights alpha: "eg" moves them by exponentiated gradient (the paper), "worst" takes the P of the largest loss,
+        "uniform" the mean over P (the sum-sum version).
     num_classes
-        Taken from the first batch when not given.
+        Number C of classes. None: counted in the first batch.
     environments
-        The ids, or their number for 0..E-1; taken from the first batch when not given.
+        Ids of the environments, or their number E for 0..E-1. None: the ids of the first batch.
     weights_lr
         Rate of the exponentiated gradient.
     query
-        "all", or "random": one Q a step (algorithm 1); in eval mode always all. Where predictors of all Q on all
-        samples would have more than 2^28 logits, so many Q as fit are taken: random ones, or evenly spaced ones in eval
-        mode; a StepWarning says so.
+        "all", or "random" for one Q in each step (algorithm 1); in eval mode always all. If the predictors of all Q
+        have more than 2^28 logits on the samples of a batch, only as many Q as fit are used: random ones, in eval mode
+        evenly spaced ones, with a StepWarning.
     solver
-        How W(Q) is found: None or "newton" (to convergence), "dense" (the same by factoring its Hessian, faster where C
-        (d + 1) is below some 300), "sgd" (the paper: 30 steps at 0.1), "captured", or a minimiser of
+        Minimiser that finds W(Q): None or "newton" (to convergence), "dense" (the same by factoring the Hessian, faster
+        if C (d + 1) is below about 300), "sgd" (the paper: 30 steps at rate 0.1), "captured", or a minimiser of
         `transferrisk.solvers`.
     implicit
-        How the inverse Hessian is applied: "exact" (conjugate gradients to convergence), "cholesky", "woodbury",
-        "neumann" (the paper: i = 0..10), "none" (direct only), or a linear solver.
+        Linear solver that applies the inverse Hessian: "exact" (conjugate gradients to convergence), "cholesky",
+        "woodbury", "neumann" (the paper: i = 0..10), "none" (direct part only), or one of `transferrisk.solvers`.
     bound
-        Keeps the implicit gradient's norm at most this multiple of the direct one's.
+        Largest norm of the implicit gradient, as a multiple of the direct one's. None: no bound.
     captured
-        Nothing waits for the device, so that a whole step fits a CUDA graph; how good the answer is, `out.solution` and
-        `out.inverse` tell, and a bad batch gives nan, not an error. On a CUDA device with Triton, environments of up to
-        128 samples are solved by fused kernels; elsewhere the number of iterations is fixed. Needs `num_classes` and
-        `environments`.
+        Read nothing from the device, so that a CUDA graph can hold a whole step; needs `num_classes` and
+        `environments`. A bad batch then gives nan and not an error, and `out.solution` and `out.inverse` tell how good
+        the answer is. On a CUDA device with Triton, environments of up to 128 samples are solved by fused kernels;
+        otherwise the number of iterations is fixed.
     capacity
-        The most samples an environment has in a batch; only for `captured`, where the size of the whole batch takes its
-        place, at a cost, when it is not given.
+        Largest number of samples of an environment in a batch, for `captured`. None: the size of the batch, which costs
+        more.
     blocks
-        Batches hold equally many samples of each environment, environment after environment in the order of the ids;
-        only for `captured`, where it saves the sorting.
+        Batches hold equally many samples of one environment after another, in the order of the ids; for `captured`,
+        where this saves sorting.
     fused
-        Whether the kernels are used: None where they can be, False never, True or an error.
+        Use of the fused kernels, for `captured`. None: where possible, False: never, True: an error where impossible.
 
     Examples
     --------
@@ -149,8 +157,8 @@ class TransferRisk(nn.Module):
     """
 
     alpha: Tensor  # (E, E) weight of P (column), given Q (row); zero on the diagonal
-    environment_ids: Tensor  # (E,) sorted; none before they are given or the first batch has shown them
-    class_count: Tensor  # () C; 0 before it is given or the first batch has shown it
+    environment_ids: Tensor  # (E,) sorted; empty until they are given or read from the first batch
+    class_count: Tensor  # () C; 0 until it is given or counted in the first batch
 
     def __init__(
         self,
@@ -195,14 +203,14 @@ class TransferRisk(nn.Module):
         elif capacity is not None or blocks or fused:
             given = {"capacity": capacity, "blocks": blocks, "fused": fused}
             name = next(name for name, value in given.items() if value)
-            raise InputError(f"{name} must be left out without captured=True, got {given[name]!r}")
+            raise InputError(f"{name} is for captured=True only, and must be left out, got {given[name]!r}")
 
     def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
-        """Make sure that nothing waits for the device from now on, as with captured=True."""
+        """Read nothing from the device from now on, as with captured=True."""
         if self.num_classes is None or not len(self.environment_ids):
             raise InputError(
-                "num_classes and environments must be given where steps are captured, since nothing is read from a "
-                "first batch: write TransferRisk(num_classes=..., environments=...)"
+                "num_classes and environments must be given for captured steps, which read nothing from a first batch: "
+                "write TransferRisk(num_classes=..., environments=...)"
             )
         self.solver, self.implicit, self._default_solvers = chosen_solvers(*self._asked, captured=True)
         self.captured, self.blocks = True, blocks
@@ -216,34 +224,27 @@ class TransferRisk(nn.Module):
         start: Tensor | None = None,
         sample_weights: Tensor | None = None,
     ) -> TransferRiskOutput:
-        """features (n, d) float, labels (n,) int, environments (n,) int ids.
+        """Return the transfer risk of a batch.
 
-        start           (C, d + 1): where to start the search for the predictors, such as a classifier's own weights
-        sample_weights  (n,) from 0 up: how much each sample counts within its environment, in fitting its predictor
-                        and in testing another's; only ratios within an environment matter. Fused kernels take none
+        features        (n, d) floats
+        labels          (n,) integers in 0..C-1
+        environments    (n,) integer ids; two or more of them
+        start           (C, d + 1) where the search for the predictors starts, such as a classifier's own weights
+        sample_weights  (n,) floats >= 0: how much each sample counts within its environment, both for its predictor and
+                        for the loss of another's. Only ratios within an environment matter. Excludes fused kernels
 
-        In a function that torch.compile compiles, this is one call between two graphs: its loops end when an answer is
-        good, which no graph can hold.
+        In a function compiled by torch.compile, this is one call between two graphs: a graph cannot hold loops that end
+        when an answer is good.
         """
         if torch.compiler.is_compiling():
-            evaluate: Callable[..., TransferRiskOutput] = torch.compiler.disable(self._evaluate)
-            return evaluate(features, labels, environments, start, sample_weights)
-        return self._evaluate(features, labels, environments, start, sample_weights)
-
-    def _evaluate(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        environments: Tensor,
-        start: Tensor | None,
-        sample_weights: Tensor | None,
-    ) -> TransferRiskOutput:
-        check_shapes(features, labels, environments)
+            eager: Callable[..., TransferRiskOutput] = torch.compiler.disable(self.forward)
+            return eager(features, labels, environments, start, sample_weights)
+        labels, environments = check_shapes(features, labels, environments)
         if sample_weights is not None:
             check_sample_weights(sample_weights, features)
         if self.alpha.device != features.device:
             self.to(features.device)
-        present: Tensor | None = None  # (E',) the environments that the result is about; None: all
+        present: Tensor | None = None  # (E',) environments that the result is about; None: all
         if self.takes_start(features, sample_weights):
             result, queries, present = self._solved_transfer(features, labels, environments, start, sample_weights)
         else:
@@ -251,11 +252,19 @@ class TransferRisk(nn.Module):
         matrix = self._square(result.matrix, queries, present, torch.nan)
         used = self._square(result.weights, queries, present, 0.0)
         if self.training and self.weights == "eg":
-            self._move_weights(result, matrix, queries)
+            if result.moved is None:
+                moved = ~torch.isnan(matrix)
+                moved.fill_diagonal_(False)
+                gains = matrix.to(self.alpha.dtype)
+                self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
+            elif queries is None:  # the kernels have taken the step already
+                self.alpha.copy_(result.moved)
+            else:
+                self.alpha.index_copy_(0, queries, result.moved)
         return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
 
     def takes_start(self, features: Tensor, sample_weights: Tensor | None = None) -> bool:
-        """Tell whether a start is of use: the fused kernels start from zero."""
+        """Return whether a start is used; the fused kernels start from zero."""
         if not self.captured:
             return True
         assert self.num_classes is not None
@@ -270,9 +279,9 @@ class TransferRisk(nn.Module):
         start: Tensor | None,
         sample_weights: Tensor | None,
     ) -> tuple[Transfer, Tensor | None, Tensor | None]:
-        """The risk by the solvers, the queries, None for all, and the environments it is about, None for all.
+        """Return the risk by the solvers, the queries Q, and the environments that it is about; None stands for all.
 
-        Where values may be read, absent environments are left out, so that only those in the batch cost anything.
+        Unless steps are captured, absent environments are left out, so that only those in the batch have a cost.
         """
         index = self._index(features, labels, environments, start)
         present = None
@@ -310,7 +319,7 @@ class TransferRisk(nn.Module):
                 )
             except DivergedError as error:
                 raise DivergedError(f"{error} (environments {self.environment_ids.tolist()})") from None
-            missed = []  # solutions of solvers that promise to arrive, and did not
+            missed = []  # solutions that were to converge and did not
             for name, solver, solution in (
                 (PREDICTOR, self.solver, result.solution),
                 (INVERSE, self.implicit, result.inverse),
@@ -326,7 +335,7 @@ class TransferRisk(nn.Module):
         return result if result.risk.dtype == dtype else result.to(dtype), queries, present
 
     def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
-        """The same by the fused kernels, which always start from zero."""
+        """Return the risk by the fused kernels, and the queries Q; None stands for all."""
         assert self.num_classes is not None
         E, capacity, features = len(self.environment_ids), self._room(features), features.to(torch.float32)
         random, everyone = self.query == "random" and self.training, torch.arange(E, device=features.device)
@@ -353,23 +362,11 @@ class TransferRisk(nn.Module):
         return result, queries
 
     def _room(self, features: Tensor) -> int:
-        """The most samples that an environment may have in a batch."""
+        """Return the largest number of samples that an environment may have in a batch."""
         return len(features) if self.capacity is None else self.capacity
 
-    def _move_weights(self, result: Transfer, matrix: Tensor, queries: Tensor | None) -> None:
-        """Take one step of exponentiated gradient, which the kernels have taken already."""
-        if result.moved is None:
-            moved = ~torch.isnan(matrix)
-            moved.fill_diagonal_(False)
-            gains = matrix.to(self.alpha.dtype)
-            self.alpha.copy_(exponentiated_gradient(self.alpha, gains, self.weights_lr, moved))
-        elif queries is None:
-            self.alpha.copy_(result.moved)
-        else:
-            self.alpha.index_copy_(0, queries, result.moved)
-
     def _index(self, features: Tensor, labels: Tensor, environments: Tensor, start: Tensor | None) -> Tensor:
-        """Position (n,) of each sample's environment among the ids; all checks of a batch's values are here."""
+        """Check the values of a batch, and return the position (n,) of each sample's environment among the ids."""
         if self.captured:
             assert self.num_classes is not None
             if start is not None:
@@ -383,8 +380,8 @@ class TransferRisk(nn.Module):
         unknown = present[~torch.isin(present, self.environment_ids)]
         if len(self.environment_ids) and len(unknown):
             raise InputError(
-                f"environments must be among {self.environment_ids.tolist()}, which the first batch or environments= "
-                f"gave, got {int(unknown[0])}: name all of them with TransferRisk(environments=...)"
+                f"environments must be among {self.environment_ids.tolist()}, those of environments= or of the first "
+                f"batch, got {int(unknown[0])}: name all of them with TransferRisk(environments=...)"
             )
         check_finite(features, environments)
         if self.num_classes is None:
@@ -395,7 +392,7 @@ class TransferRisk(nn.Module):
         return torch.searchsorted(self.environment_ids, environments)
 
     def _queries(self, index: Tensor, present: Tensor | None) -> Tensor | None:
-        """(m,) the environments whose predictors are tested, in order; None: all that the result is about."""
+        """Return the environments Q (m,) in order; None: all that the result is about."""
         if self.query == "random" and self.training:
             return self._pick(index)
         E = len(self.environment_ids) if present is None else len(present)
@@ -415,16 +412,16 @@ class TransferRisk(nn.Module):
         return everyone[torch.linspace(0, E - 1, most).round().long()]
 
     def _pick(self, index: Tensor, number: int = 1) -> Tensor:
-        """(number,) of the environments that are present, uniformly, in order."""
+        """Return so many of the environments that are present, drawn uniformly, in order, (number,)."""
         E = len(self.environment_ids)
         present = torch.zeros(E + 1, dtype=torch.bool, device=index.device).index_fill(0, index + 1, True)[1:]
-        # From the CPU's generator unless nothing may be copied: so one generator's state is enough to resume.
+        # From the CPU's generator, unless steps are captured, so that one generator's state is enough to resume.
         drawn = torch.rand(E, device=index.device if self.captured else "cpu").to(index.device)
         drawn = torch.where(present, drawn, -1.0)
         return drawn.argmax(0, keepdim=True) if number == 1 else drawn.topk(number).indices.sort().values
 
     def _square(self, rows: Tensor, queries: Tensor | None, present: Tensor | None, absent: float) -> Tensor:
-        """Rows of the result as (E, E): `absent` for what is not in the batch, nan in rows that were not queried."""
+        """Return rows of the result as (E, E): `absent` for absent environments, nan for those that are not queried."""
         if present is not None:
             shown = rows.new_full((len(rows), len(self.alpha)), absent).index_copy(1, present, rows)
             if queries is None:
@@ -438,22 +435,21 @@ class TransferRisk(nn.Module):
         ids = ids.unique()
         E = len(ids)
         if E < 2:
-            raise InputError(f"environments must be two or more, got {ids.tolist()}: transfer needs another one")
+            raise InputError(f"environments must be two or more, got {ids.tolist()}: name all of them")
         _check_number(E)
-        with torch.inference_mode(False):  # a first batch may be one of evaluation; training goes on with these
+        with torch.inference_mode(False):  # the first batch may be in inference mode, and later ones in training
             self.environment_ids = ids.to(torch.int64, copy=True)
             # Zero on the diagonal: Q is not transferred to itself.
             self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Refuse a state of other environments or classes than those that this module was told.
+        """Load a state, and refuse one of other environments or classes than this module has.
 
-        Buffers take the shape of what is loaded, so a module that has seen no batch can be restored; and the state of
-        such a module leaves one that was told its environments as it is.
+        A module that has seen no batch takes the shapes of the state; and the state of such a module changes nothing.
         """
         state = dict(state_dict)
         key = {name: prefix + name for name in ("environment_ids", "alpha", "class_count")}
-        if all(name in state for name in key.values()):  # otherwise torch names what is missing
+        if all(name in state for name in key.values()):  # otherwise torch names the missing key
             ids, mine = state[key["environment_ids"]], self.environment_ids
             count, classes = int(state[key["class_count"]]), self.num_classes
             if len(mine) and len(ids) and not torch.equal(ids.cpu(), mine.cpu()):
@@ -462,7 +458,10 @@ class TransferRisk(nn.Module):
                     "with the same environments="
                 )
             if classes and count and count != classes:
-                raise InputError(f"num_classes must be {count}, as in the saved criterion, got {classes}")
+                raise InputError(
+                    f"num_classes must be {count}, as in the saved criterion, got {classes}: build it with the same "
+                    "num_classes="
+                )
             if len(mine) and not len(ids):
                 state |= {key["environment_ids"]: mine, key["alpha"]: self.alpha}
             elif len(ids) and not len(mine):
@@ -481,7 +480,7 @@ class TransferRisk(nn.Module):
 
 
 def _identifiers(environments: object) -> Tensor:
-    """Return the ids (E,) that `environments=` stands for: their number, or any collection of integers."""
+    """Return the ids (E,) that are meant by `environments=`, their number or any collection of integers."""
     several = isinstance(environments, Iterable) and getattr(environments, "ndim", 1) > 0
     given: list[Any] = list(environments) if several else [environments]  # type: ignore[call-overload]  # is iterable
     ids: list[int] = []
@@ -500,6 +499,6 @@ def _identifiers(environments: object) -> Tensor:
 def _check_number(number: int) -> None:
     if number > MOST_ENVIRONMENTS:
         raise InputError(
-            f"environments must be at most {MOST_ENVIRONMENTS}, got {number}, since every pair of them has a weight: "
-            "merge small ones"
+            f"environments must be at most {MOST_ENVIRONMENTS}, got {number}: every pair of them has a weight; merge "
+            "small ones"
         )
