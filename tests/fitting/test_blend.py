@@ -21,9 +21,9 @@ from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.audited import read_model_features
 from transferrisk.fitting.blending import blend_held_out, mixture_weights, pick_members
 from transferrisk.fitting.compare import choose, compare
+from transferrisk.fitting.decisions import Calibration
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.fitted import fit_source, read_source
-from transferrisk.fitting.metrics import Calibration
 from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.report import fit_page, fit_sections, model_card, summarise_fit
 from transferrisk.models.saved import WEIGHTS, encode_tensors, read_tensors

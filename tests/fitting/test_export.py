@@ -16,8 +16,8 @@ from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.data.values import Standardise
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit, load_model, save_fit
+from transferrisk.fitting.decisions import Decision
 from transferrisk.fitting.export import export_onnx
-from transferrisk.fitting.metrics import Decision
 from transferrisk.fitting.model import Model, Origin
 from transferrisk.models import OnFrozen, build_model
 

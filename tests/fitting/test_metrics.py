@@ -11,21 +11,23 @@ from scipy.special import softmax
 from sklearn import metrics as truth
 
 from transferrisk.errors import InputError
-from transferrisk.fitting.metrics import (
+from transferrisk.fitting.decisions import (
     LEVELS,
-    METRICS,
-    OF_CONFUSION,
     Calibration,
     Conformal,
     Decision,
-    confusion,
-    decide,
     decide_held_out,
-    figures,
     fit_calibrations,
     fit_conformal,
     fit_threshold,
     learn_decision,
+)
+from transferrisk.fitting.metrics import (
+    METRICS,
+    OF_CONFUSION,
+    confusion,
+    decide,
+    figures,
     per_class,
     reliability,
     row_losses,

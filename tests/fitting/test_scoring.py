@@ -13,7 +13,8 @@ from sklearn import metrics as truth
 
 from transferrisk.errors import DataWarning, InputError
 from transferrisk.fitting import load_model
-from transferrisk.fitting.metrics import Decision, figures, learn_decision
+from transferrisk.fitting.decisions import Decision, learn_decision
+from transferrisk.fitting.metrics import figures
 from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.scoring import Scores, confusion_table, guesses, reliability_section
 from transferrisk.reports import Page, render_page

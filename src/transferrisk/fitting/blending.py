@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .candidates import named
-from .metrics import Floats, Ints, others_of, row_losses
+from .decisions import others_of
+from .metrics import Floats, Ints, row_losses
 
 STEPS = 200  # steps of EM: after these, candidates that are alike still trade weight, and little else changes
 MOST = 4  # members of an average, each of which is trained again in the end

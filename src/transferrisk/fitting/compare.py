@@ -44,7 +44,8 @@ from ..sklearn import LeaveOneEnvironmentOut
 from ..solvers import threads_set
 from .blending import FEWEST, blend_held_out
 from .candidates import named, simplicity
-from .metrics import METRICS, Held, Metric, decide_held_out, row_losses, row_scores
+from .decisions import Held, decide_held_out
+from .metrics import METRICS, Metric, row_losses, row_scores
 
 Curve = tuple[tuple[int, ...], tuple[float, ...]]
 """(steps, losses) of a training"""

@@ -54,7 +54,8 @@ from .candidates import (
     stable_schema,
 )
 from .compare import Choice, Comparison, Curve, Kept, can_blend, choose, compare, curve_of, numbered_in_time
-from .metrics import Calibration, Decision, Metric, learn_decision, row_losses
+from .decisions import Calibration, Decision, learn_decision
+from .metrics import Metric, row_losses
 from .model import Kind, Model, Origin
 
 if TYPE_CHECKING:

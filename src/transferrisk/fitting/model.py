@@ -26,7 +26,8 @@ from ..errors import DataWarning, InputError, warn
 from ..models import Classifier, evaluation_mode, features_of, from_hub
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 from ..settings import Settings, convert
-from .metrics import Decision, decide
+from .decisions import Decision
+from .metrics import decide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,7 @@ class Model(SavedModel):
         return chosen
 
     def predict_sets(self, samples: pd.DataFrame | NDArray[Any] | Tensor, coverage: float = 0.9) -> NDArray[np.bool_]:
-        """Return whether each class is in each sample's prediction set, (n, C); see `metrics.Conformal`."""
+        """Return whether each class is in each sample's prediction set, (n, C); see `decisions.Conformal`."""
         return self.sets(self.predict_proba(samples), coverage)
 
     def sets(self, probabilities: NDArray[np.float64], coverage: float = 0.9) -> NDArray[np.bool_]:

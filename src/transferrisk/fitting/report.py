@@ -25,8 +25,9 @@ from ..settings import as_json
 from .blending import told_members
 from .candidates import BASELINES, named
 from .compare import Curve, numbered_in_time
+from .decisions import decide_held_out
 from .fitted import Fitted, Plan, Source
-from .metrics import METRICS, confusion, decide_held_out
+from .metrics import METRICS, confusion
 from .model import CARD, COMPARISON, REPORT
 from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
 from .verdict import decision_notes, how_compared, others_of, verdict

@@ -20,7 +20,8 @@ from ..errors import counted, listed
 from ..reports import Curves, Table, percent
 from ..reports.elements import Entry
 from ..settings import as_json
-from .metrics import Decision, Figures, Floats, Ints, figures, per_class, reliability
+from .decisions import Decision
+from .metrics import Figures, Floats, Ints, figures, per_class, reliability
 
 KEPT = 1 << 26  # probabilities in float32, 256 MiB
 ALL = "all rows"  # the environment of a file without environments
