@@ -119,7 +119,7 @@ class ColumnReport:
         effects = first.effects.value
         low, high = int(np.nanargmin(effects)), int(np.nanargmax(effects))
         span = (
-            f"{number(effects[low], 2)} in {self.environments[low]}, {number(effects[high], 2)} in "
+            f"from {number(effects[low], 2)} in {self.environments[low]} to {number(effects[high], 2)} in "
             f"{self.environments[high]} (log-odds per standard deviation)"
         )
         if names:

@@ -68,14 +68,17 @@ def fit(loss: SoftmaxLoss, start: Tensor | None = None, tolerance: float | None 
     return Solution(value, converged, solution.iterations, residual)
 
 
-def weighted_loss(samples: Samples, environments: Sequence[int], weights: Tensor, ridge: float) -> SoftmaxLoss:
-    """Return the loss on rows with these weights (B, n), which are 0 outside of the environments.
+def loss_on(samples: Samples, used: NDArray[np.bool_], ridge: float) -> SoftmaxLoss:
+    """Return K losses, the k-th on the environments used[k], or on their folds: (K, E) or (K, E, folds).
 
     Rows are processed by folds: a long fold in chunks, short ones several at once.
     """
-    D, C = samples.rows.shape[1], len(samples.classes)
+    K, E, D, C = *used.shape[:2], samples.rows.shape[1], len(samples.classes)
+    folds = np.broadcast_to(used.reshape(K, E, -1), (K, E, samples.folds))
+    weights = torch.from_numpy(np.repeat(folds.reshape(K, -1), np.diff(samples.bounds), 1)).to(samples.rows.dtype)
+    environments = np.flatnonzero(folds.any((0, 2))).tolist()
     chunks: list[slice] = []
-    longest = max(1, WORKED_ON // max(D, len(weights) * C))
+    longest = max(1, WORKED_ON // max(D, K * C))
     for e in environments:
         for k in range(samples.folds):
             block = samples.span(e, k)
@@ -90,28 +93,21 @@ def weighted_loss(samples: Samples, environments: Sequence[int], weights: Tensor
     return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
 
 
-def fit_on(samples: Samples, used: NDArray[np.bool_], ridge: float, start: Tensor | None, way_out: str) -> Tensor:
-    """Fit a predictor on the environments in each row of `used` (K, E); (K, C, D)."""
-    weights = torch.from_numpy(np.repeat(used, samples.counts.sum((1, 2)), 1)).to(samples.rows.dtype)
-    environments = np.flatnonzero(used.any(0)).tolist()
-    return fit(weighted_loss(samples, environments, weights, ridge), start, _TOLERANCE, way_out=way_out).value
-
-
-def choose_ridge(samples: Samples, groups: Codes, way_out: str) -> tuple[float, float, Tensor]:
-    """Return the least mean loss of predictors in groups they were not fitted on, its ridge, and these predictors."""
+def choose_ridge(samples: Samples, used: NDArray[np.bool_], way_out: str) -> tuple[float, float, Tensor]:
+    """Return the least mean `held_out_losses`, its ridge, and the predictors fitted on `used` (G, E)."""
     best, ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
-        start = fit_on(samples, groups != np.arange(groups.max() + 1)[:, None], candidate, start, way_out)
-        mean = float(np.nanmean(list(map(np.mean, held_out_losses(samples, groups, start)))))
+        start = fit(loss_on(samples, used, candidate), start, _TOLERANCE, way_out=way_out).value
+        mean = float(np.nanmean(list(map(np.mean, held_out_losses(samples, used, start)))))
         if mean < best:
             best, ridge, others = mean, candidate, start
     return best, ridge, others
 
 
-def held_out_losses(samples: Samples, groups: Codes, predictors: Tensor) -> list[Floats]:
-    """Return the losses of each environment's samples by the predictor (G, C, D) of its group."""
+def held_out_losses(samples: Samples, used: NDArray[np.bool_], predictors: Tensor) -> list[Floats]:
+    """Return the losses of each environment's samples by the predictor (G, C, D) that left it out, by `used` (G, E)."""
     found = []
-    for e, group in enumerate(groups):
+    for e, group in enumerate(used.argmin(0)):
         own = samples.span(e)
         targets = one_hot(samples.labels[own], len(samples.classes), predictors.dtype)
         found.append(row_losses(logits_of(predictors[group], samples.rows[own]), targets).double().numpy())
@@ -142,24 +138,24 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
     all are tested on. For both kinds of predictor, the ridge with the least loss in other environments is taken.
     """
     drawn = np.random.default_rng(seed).permutation(len(samples.environments))
-    groups, homes = drawn % GROUPS, np.sort(drawn[:GROUPS])
+    homes = np.sort(drawn[:GROUPS])
+    used = drawn % GROUPS != np.arange(len(homes))[:, None]
     each = np.full(len(drawn), -(-rows // len(drawn)))
     each[homes] = -(-rows // len(homes))
     samples = thin_samples(samples, each, seed)
-    best, ridge, others = choose_ridge(samples, groups, _COLUMNS_WAY_OUT)
-    away = groups != np.arange(groups.max() + 1)[:, None]
+    best, ridge, others = choose_ridge(samples, used, _COLUMNS_WAY_OUT)
     least, home_ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
         start = _fit_homes(samples, homes, candidate, start)
         if (risk := _risk(samples, homes, start)) < least:
             least, home_ridge, home = risk, candidate, start
-    full, losses, risks = held_out_losses(samples, groups, others), [], []
+    full, losses, risks = held_out_losses(samples, used, others), [], []
     for indices in columns:
         blank = samples.rows.clone()
         blank[:, indices] = 0  # with a ridge, the same as without the column
         fewer = replace(samples, rows=blank, moments={})
-        again = held_out_losses(fewer, groups, fit_on(fewer, away, ridge, others, _COLUMNS_WAY_OUT))
-        losses.append(_pooled_change(full, again))
+        away = fit(loss_on(fewer, used, ridge), others, _TOLERANCE, way_out=_COLUMNS_WAY_OUT).value
+        losses.append(_pooled_change(full, held_out_losses(fewer, used, away)))
         risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, home_ridge, home)) - least)
     return Refitted(best, least, ridge, losses, risks)
 
@@ -178,7 +174,8 @@ def _fit_homes(samples: Samples, homes: Codes, ridge: float, start: Tensor | Non
     found, single = [], np.eye(len(samples.environments), dtype=bool)
     for place, e in enumerate(homes):
         before = None if start is None else start[place : place + 1]
-        found.append(fit_on(samples, single[e : e + 1], ridge, before, _COLUMNS_WAY_OUT))
+        loss = loss_on(samples, single[e : e + 1], ridge)
+        found.append(fit(loss, before, _TOLERANCE, way_out=_COLUMNS_WAY_OUT).value)
     return torch.cat(found)
 
 
@@ -218,11 +215,9 @@ def settle_indicators(
         thin_samples(arrange_samples(one.encode(frame).features, labels, environments, 2, 0, True), _INDICATOR_ROWS, 0)
         for one in (bare, schema)
     )  # the same rows in the same order
-    groups = np.random.default_rng(0).permutation(len(whole.environments)) % GROUPS
-    _, ridge, predictors = choose_ridge(without, groups, _INDICATORS_WAY_OUT)
-    before = held_out_losses(without, groups, predictors)
-    after = held_out_losses(
-        whole, groups, fit_on(whole, groups != np.arange(groups.max() + 1)[:, None], ridge, None, _INDICATORS_WAY_OUT)
-    )
-    change = _pooled_change(before, after)
+    drawn = np.random.default_rng(0).permutation(len(whole.environments))
+    used = drawn % GROUPS != np.arange(min(GROUPS, len(drawn)))[:, None]
+    _, ridge, predictors = choose_ridge(without, used, _INDICATORS_WAY_OUT)
+    again = fit(loss_on(whole, used, ridge), tolerance=_TOLERANCE, way_out=_INDICATORS_WAY_OUT).value
+    change = _pooled_change(held_out_losses(without, used, predictors), held_out_losses(whole, used, again))
     return schema if -change.mean > change.error else bare

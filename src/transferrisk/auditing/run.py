@@ -22,7 +22,7 @@ from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import threads_set
-from .predictors import GRID, WORKED_ON, fit, weighted_loss
+from .predictors import GRID, WORKED_ON, fit, loss_on
 from .report import Audit, Estimate, Floats, WorstPair
 from .samples import Folds, Samples, arrange_samples
 from .shift import shifts_in
@@ -183,13 +183,9 @@ def _tell_nobody(what: str, done: int, total: int) -> None:
 
 def held_out_loss(samples: Samples, environments: Sequence[int], ridge: float) -> SoftmaxLoss:
     """Return the loss on these environments' samples outside each fold."""
-    F = samples.folds
-    weights = samples.rows.new_zeros(F, len(samples.rows))
-    for e in environments:
-        weights[:, samples.span(e)] = 1
-        for k in range(F):
-            weights[k, samples.span(e, k)] = 0
-    return weighted_loss(samples, environments, weights, ridge)
+    used = np.zeros((samples.folds, len(samples.environments), samples.folds), bool)
+    used[:, environments] = ~np.eye(samples.folds, dtype=bool)[:, None]
+    return loss_on(samples, used, ridge)
 
 
 def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: Tensor) -> Tensor:
@@ -202,15 +198,11 @@ def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: T
     shares = samples.variances_without_each() if standardise else samples.rows.new_ones(E, D)
     shares[shares == 0] = 1
     shares[:, -1] = 0
-    found = []
+    found, others = [], ~np.eye(E, dtype=bool)
     step = max(1, min(_LEFT_OUT // n, 16))
     for begin in range(0, E, step):
-        group = range(begin, min(begin + step, E))
-        weights = samples.rows.new_ones(len(group), n)
-        for i, e in enumerate(group):
-            weights[i, samples.span(e)] = 0
-        loss = replace(weighted_loss(samples, range(E), weights, ridge), shares=shares[begin : begin + step])
-        found.append(fit(loss, start.expand(len(group), -1, -1), way_out=_WAY_OUT).value)
+        loss = replace(loss_on(samples, others[begin : begin + step], ridge), shares=shares[begin : begin + step])
+        found.append(fit(loss, start.expand(len(loss.weights), -1, -1), way_out=_WAY_OUT).value)
     return torch.cat(found)
 
 
