@@ -34,7 +34,11 @@ def main() -> None:
 
     An interruption is exit code 130, a termination 143.
     """
-    _occupy_streams()
+    for number in range(3):  # the null device takes the place of a closed stream, which the next file would take else
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, and not an error
@@ -52,15 +56,6 @@ def main() -> None:
     except Terminated:
         code = _stopped("terminated", 143)
     sys.exit(code)
-
-
-def _occupy_streams() -> None:
-    """Open the null device as each standard stream that is closed: else the next file that is opened would be it."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
 
 
 def _written_out(code: int) -> int:

@@ -6,7 +6,9 @@ Rows are counted from 1 in every message; the header of a table is not a row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import compress
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -140,7 +142,7 @@ def twins(features: Tensor, labels: Tensor, environments: Tensor) -> NDArray[np.
 
 def ask_about_columns(table: Table) -> None:
     """Warn about columns to look at: the label under another name, codes of categories, and codes of missing values."""
-    copies = [column.name for column in table.schema.columns if _is_label(table, column.name)]
+    copies = list(filter(partial(_is_label, table), map(attrgetter("name"), table.schema.columns)))
     if copies:
         warn(
             f"{table.file}: each value of {listed(map(repr, copies))} stands for one value of the label "
@@ -205,9 +207,9 @@ def _apart(different: NDArray[np.float64]) -> list[float]:
 
 def _where_frequent(table: Table, there: NDArray[np.bool_], given: NDArray[np.bool_]) -> str:
     """Tell in which environments a value is, if it is frequent in some and rare in all others; else return ""."""
-    counts, rows = (
-        np.bincount(table.environments[mask], minlength=len(table.environment_names)) for mask in (there, given)
-    )
+    number = len(table.environment_names)
+    counts = np.bincount(table.environments[there], minlength=number)
+    rows = np.bincount(table.environments[given], minlength=number)
     often = counts >= np.maximum(OFTEN * rows, FEWEST_ROWS)
     others = ~often & (rows > 0)
     if not often.any() or not others.any() or (counts[others] > RARELY * rows[others]).any():

@@ -238,7 +238,15 @@ class Categorical(BaseColumn):
         if form == "columns":
             features = {self.name: np.where(places < 0, np.nan, places).astype(np.float32)}
         else:
-            features = self._one_hot(places, absent)
+            if self.missing and not self.indicator:
+                places = np.where(absent, self.categories.index(self.usual), places)
+            features = {}
+            for place, category in enumerate(self.categories):
+                features[f"{self.name}={category}"] = (places == place).astype(np.float32)
+            if self.other:
+                features[f"{self.name} (other)"] = (places == len(self.categories)).astype(np.float32)
+            if self.missing and self.indicator:
+                features[f"{self.name} (missing)"] = absent.astype(np.float32)
         stand_in = "branch for missing values" if form == "columns" else ""
         notes = []
         all_new = bool(unseen.any()) and unseen.sum() == (~absent).sum() > FEW
@@ -249,19 +257,6 @@ class Categorical(BaseColumn):
         if not self.missing and absent.any():
             notes.append(Note("missing values", self.name, int(absent.sum()), used=stand_in))
         return features, notes
-
-    def _one_hot(self, places: NDArray[np.int64], absent: NDArray[np.bool_]) -> dict[str, Features]:
-        """Return one 0/1 feature for each category; all are 0 where `places`, of the categories, is -1."""
-        if self.missing and not self.indicator:
-            places = np.where(absent, self.categories.index(self.usual), places)
-        features = {}
-        for place, category in enumerate(self.categories):
-            features[f"{self.name}={category}"] = (places == place).astype(np.float32)
-        if self.other:
-            features[f"{self.name} (other)"] = (places == len(self.categories)).astype(np.float32)
-        if self.missing and self.indicator:
-            features[f"{self.name} (missing)"] = absent.astype(np.float32)
-        return features
 
 
 Column = Numeric | Boolean | Categorical | Date

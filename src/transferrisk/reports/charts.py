@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,8 +92,8 @@ def page_svg(section: Curves | Bars | Forest, styles: Mapping[str, Look]) -> str
             there, height = bool(section.groups), 30.0 + 34.0 * headings + 24.0 * bars
             draw = partial(_draw_bars, bars=section, styles=styles)
         case Forest():
-            lines = sum(_forest_lines(spread.points) + 2.4 for spread in section.spreads.values())
-            there, height = bool(section.spreads), 50.0 + 20.0 * lines
+            lines = sum(map(_forest_lines, map(attrgetter("points"), section.spreads.values())))
+            there, height = bool(section.spreads), 50.0 + 20.0 * (lines + 2.4 * len(section.spreads))
             draw = partial(_draw_forest, forest=section)
     if not there:
         return ""
@@ -173,7 +174,7 @@ def _shortened(text: str, most: int) -> str:
     return text if cell_len(text) <= most else chop_cells(text, most - 1)[0].rstrip() + "…"
 
 
-def _drawable(values: Sequence[float], log: bool = False) -> NDArray[np.float64]:
+def _drawable(values: Sequence[float] | NDArray[np.float64], log: bool = False) -> NDArray[np.float64]:
     """The values with nan for those that cannot be drawn."""
     found = np.asarray(values, float)
     return np.where((np.abs(found) < HUGE) & ((found > 0) | (not log)), found, np.nan)
@@ -274,6 +275,8 @@ def _power(value: float, _: int) -> str:
 
 def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> str:
     """Draw the bars, and return in words what they show."""
+    from matplotlib.ticker import PercentFormatter
+
     axes = figure.subplots()
     place, names, said = 0.0, {}, []
     for group, own in bars.groups.items():
@@ -295,7 +298,7 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> st
     axes.set_ylim(place - 0.4, -0.6)
     if bars.unit == "percent":
         axes.set_xlim(min(0.0, axes.get_xlim()[0]), max(1.0, axes.get_xlim()[1]))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
     axes.tick_params(length=0, labelcolor=INK)
     axes.tick_params(axis="x", labelcolor=SOFT)
     axes.grid(axis="x", color=GRID, linewidth=1)
@@ -321,22 +324,21 @@ def _draw_forest(figure: FigureBase, forest: Forest) -> str:
     axes = figure.subplots()
     place, said = 0.0, []
     names: dict[float, str] = {}
-    ends = [end for spread in forest.spreads.values() for point in spread.points.values() for end in point]
-    known = _drawable(ends)[np.isfinite(_drawable(ends))]
-    low, high = min([0.0, *known]), max([0.0, *known])
-    margin = 0.15 * (high - low) or 1.0
+    low = high = 0.0
     for name, spread in forest.spreads.items():
         _head(axes, place, name)
         named = len(spread.points) <= MOST_NAMED
-        points = list(spread.points.items())
-        points = points if named else sorted(points, key=lambda item: item[1][0])
+        points = dict(spread.points if named else sorted(spread.points.items(), key=lambda item: item[1][0]))
         step = _forest_lines(spread.points) / len(points) if points else 1.0
         heights = place + 1.0 + step * np.arange(len(points))
-        values, least, most = np.array([point for _, point in points]).reshape(-1, 3).T
+        ends = np.reshape(list(points.values()), (-1, 3))
+        known = _drawable(ends)[np.isfinite(_drawable(ends))]
+        low, high = min([low, *known]), max([high, *known])
+        values, least, most = ends.T
         axes.hlines(heights, least, most, color=SOFT, linewidth=1.5 if named else 1, alpha=None if named else 0.4)
         axes.plot(values, heights, color=SOFT, linestyle="none", marker="s", markersize=5 if named else 2.5)
-        if named:
-            names.update(zip(heights.tolist(), (_shortened(environment, 24) for environment, _ in points), strict=True))
+        for height, environment in zip(heights.tolist(), points if named else (), strict=named):
+            names[height] = _shortened(environment, 24)
         here = place + 1.0 + _forest_lines(spread.points)
         if not named:
             names[place + 0.5 + _forest_lines(spread.points) / 2] = f"{len(points)} environments"
@@ -349,6 +351,7 @@ def _draw_forest(figure: FigureBase, forest: Forest) -> str:
     axes.axvline(0, color=SOFT, linewidth=1, linestyle=(0, (3, 3)), zorder=0.5)
     axes.set_yticks(list(names), list(names.values()))
     axes.set_ylim(place - 0.6, -0.8)
+    margin = 0.15 * (high - low) or 1.0
     axes.set_xlim(low - margin, high + margin)
     axes.set_xlabel(_shortened(forest.x, 50), color=SOFT)
     axes.tick_params(length=0, labelcolor=INK)

@@ -97,7 +97,9 @@ def read_table(file: Path | str, options: Options) -> Table:
     label, environment, features = _columns(file, header, options)
     declared = _declared(file, header, features, options)
     texts = [label, environment]
-    texts += [name for name, kind in declared.kinds.items() if kind in ("categorical", "date")]
+    for name, kind in declared.kinds.items():
+        if kind in ("categorical", "date"):
+            texts.append(name)
     frame = read_frame(file, [*features, label, environment], texts)
     problems = {}
     for name in (label, environment):
