@@ -97,7 +97,7 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
     [
         (["--test-env", "x"], "data set 'gaussian' has a test environment of its own"),
         (["--backbone", "clp"], "unknown backbone 'clp'"),
-        (["--backbone", "cnn"], "'cnn' takes images, and the inputs have shape"),
+        (["--backbone", "cnn"], "'cnn' takes images, got inputs of shape"),
         (["--batch-size", "5000"], "environment 'environment 1' has 1600 training samples, fewer"),
         (["--precision", "fp8"], "precision must be one of 'fp32', 'tf32', 'bf16' or None, got 'fp8'"),
         (["--record", "x"], "training: record[0] must be one of 'irm', 'transfer'"),

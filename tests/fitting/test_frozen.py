@@ -190,7 +190,7 @@ def test_what_cannot_be_frozen_is_refused(pictures, given, told):
 
 def test_a_network_that_cannot_stand_on_features_is_refused_before_they_are_computed(pictures, plan, monkeypatch):
     monkeypatch.setattr("transferrisk.fitting.fitted.features_of", None)
-    with pytest.raises(InputError, match=r"'cnn' takes images, and the inputs have shape \(8,\)"):
+    with pytest.raises(InputError, match=r"'cnn' takes images, got inputs of shape \(8,\)"):
         fit(pictures, Options(size=8), replace(plan, on_top="cnn"))
 
 

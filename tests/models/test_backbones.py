@@ -98,6 +98,8 @@ def one_line(error: pytest.ExceptionInfo[InputError]) -> bool:
         (("cnn:wide", 2, IMAGES), r"width in 'cnn:wide' must be .*: write cnn:64"),
         (("cnn:0", 2, IMAGES), r"width in 'cnn:0' must be"),
         (("linear:x", 2, VECTORS), r"'linear:x' must be"),
+        (("cnn:65536", 2, IMAGES), r"'cnn:65536' must have at most \d+ weights"),
+        (("mlp:65536", 2, (100_000,)), r"'mlp:65536' must have at most \d+ weights"),
         (("wrn-16-2:3", 2, IMAGES), r"'wrn-16-2' takes no argument, got 'wrn-16-2:3'"),
         (
             ("ccn", 2, IMAGES),
@@ -155,7 +157,7 @@ def test_a_backbone_of_ones_own():
 @pytest.mark.usefixtures("registry")
 def test_a_backbone_that_does_not_pool_or_does_not_fit():
     register("maps")(lambda input_shape, argument: nn.Conv2d(3, 4, 3))
-    with pytest.raises(InputError, match=r"'maps' gives features of shape \(1, 4, 30, 30\), not \(n, d\)"):
+    with pytest.raises(InputError, match=r"'maps' must have shape \(n, d\), got \(1, 4, 30, 30\)"):
         build_model("maps", 2, IMAGES)
     with pytest.raises(InputError, match=r"'maps' cannot take inputs of shape \(3, 2, 2\)") as error:
         build_model("maps", 2, (3, 2, 2))

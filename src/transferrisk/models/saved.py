@@ -1,6 +1,6 @@
-"""A trained model as a folder, and tensors with a description in one file; nothing is pickled.
+"""Folders of trained models, and files of tensors with a description; nothing is pickled.
 
-    model.safetensors  the weights; the header of the file describes the model, and holds a checksum of both
+    model.safetensors  the weights; the file's header has a description of the model, and a checksum of both
     model.json         the same description, for people and other programs to read
 
 `model.safetensors` is complete by itself and replaced in one step, so an interruption leaves the old model or the new
@@ -32,19 +32,19 @@ from .trees import TREES, Sizes, empty_trees
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 FORMAT = 4
-MOST_NUMBERS = 1 << 24  # of one input: what a damaged description promises beyond that is not tried
+MOST_NUMBERS = 1 << 24  # in one input; a network for larger ones, which a damaged description may ask for, is not built
 _ENTRY = "transferrisk"
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computes: this package, torch and Python."""
+    """Return the versions of this package, torch and Python."""
     from .. import __version__
 
     return {"transferrisk": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def encode_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
-    """A safetensors file whose metadata holds a description as JSON, and a checksum of it and of the tensors."""
+    """Return a safetensors file whose metadata has a description, as JSON, and a checksum of it and of the tensors."""
     from safetensors.torch import save
 
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -53,21 +53,21 @@ def encode_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> 
 
 
 def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and description of a file that `encode_tensors` made; whatever else it is, is an InputError."""
+    """Return the tensors and the description in a file of `encode_tensors`; any other file is an InputError."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: name a file of a training")
+        raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: name a file of a run")
     try:
         with safe_open(path, framework="pt") as file:
             metadata, names = file.metadata() or {}, list(file.keys())
             tensors = dict(zip(names, map(file.get_tensor, names), strict=True))
         entry = metadata.get(_ENTRY)
         if entry is None:
-            raise InputError(f"{path} holds tensors only, and does not describe them: use a file of a training")
+            raise InputError(f"{path} holds tensors without a description of the model: use a file of a run")
         if metadata.get("crc") != str(_checksum(entry, tensors)):
-            raise InputError(f"{path} is damaged: its content is not what was written; use an older copy, or another")
+            raise InputError(f"{path} is damaged: its checksum differs from the one that was written; use another copy")
         header: dict[str, Any] = json.loads(entry)
         if header["format"] != FORMAT:
             raise InputError(f"{path} must have format {FORMAT}, got {header['format']!r}: use another version")
@@ -76,27 +76,27 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if isinstance(error, InputError):
             raise
         cause = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path} is damaged or of another kind ({cause}): use an older copy, or another") from None
+        raise InputError(f"{path} is damaged or of another kind ({cause}): use another copy") from None
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model and what is known of it.
+    """A model with its description.
 
     Parameters
     ----------
     network
         The classifier, on the CPU.
     backbone
-        Its name, as `build_model` takes it; "": a network of the caller's own, which only they can build.
+        Name of the network, as `build_model` takes it; "" for a network of the caller's own, which only they can build.
     input_shape
-        Of one input.
+        Shape of one input.
     classes
         Names of the classes, by number.
     environments
-        Those it was trained in.
+        Names of the training environments.
     about
-        How it came about, in the types of JSON: the `TrainSpec`, the encoder of a table, ...
+        Settings and history, in the types of JSON, such as the `TrainSpec` and the schema of a table.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class SavedModel:
 
 @dataclass(frozen=True)
 class Description(Settings):
-    """What a saved model's header says of its network."""
+    """The header of a saved model."""
 
     backbone: str
     input_shape: Annotated[tuple[Count, ...], Length(1)]
@@ -129,11 +129,11 @@ class Description(Settings):
 
 @dataclass(frozen=True)
 class Layers(Settings):
-    """What is known of a network beside its backbone's name, in `about`.
+    """The parts of a network beside its backbone, in `about`.
 
-    on_top   network on the backbone's standardised features, in this `dtype`; "": there is none
-    sizes    those of trees, which then are the network
-    members  of an average, which is then on top
+    on_top   name of the network on the backbone's standardised features, computed in `dtype`; "": the backbone is all
+    sizes    sizes of the trees, where the backbone is "trees"
+    members  members of the average, where `on_top` is "blend"
     """
 
     on_top: str = ""
@@ -143,12 +143,12 @@ class Layers(Settings):
 
 
 def save_model(folder: Path, saved: SavedModel) -> None:
-    """Write the model into a folder, in place of the one that is there.
+    """Write a model into a folder; a model that is there is replaced.
 
     Parameters
     ----------
     folder
-        Where it goes.
+        Folder to write.
     saved
         The model.
 
@@ -179,9 +179,9 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     Parameters
     ----------
     folder
-        That `save_model`, `trm fit` or `trm train` wrote.
+        Folder that `save_model`, `trm fit` or `trm train` wrote.
     network
-        Takes the weights; None: it is built as the folder describes it.
+        Network that takes the weights. Default: one built by the description.
 
     Returns
     -------
@@ -198,9 +198,8 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     >>> load_model_folder(folder).classes
     ('no', 'yes')
     """
-    path = _weights_of(folder)
-    tensors, header = read_tensors(path)
-    _check_description(path.with_name(DESCRIPTION), header)
+    tensors, header = _read_folder(folder)
+    path = Path(folder) / WEIGHTS
     try:
         described: Description = convert("header", header, Description)
         backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
@@ -216,11 +215,11 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
             f"{path} does not describe a model ({cause_of(error)}): train it again, or use a copy"
         ) from None
     if network is None:
-        raise InputError(f"{folder} holds a network that was built in Python: build it there, and give it as network")
+        raise InputError(f"{folder} holds a network that was built in Python: build it there, and pass it as network")
     head = tensors.get("head.weight", network.head.weight)
     if head.dtype in (torch.float32, torch.float64) and not isinstance(network, OnFrozen):
         network.to(head.dtype)
-    own = network.state_dict()
+    own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name, tensor in tensors.items():
         may_be_infinite = name.endswith("featuriser.threshold")  # of trees, where all values go to one side
         if (tensor.isnan() if may_be_infinite else ~tensor.isfinite()).any():
@@ -244,10 +243,7 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
 
 
 def _build_saved(backbone: str, shape: tuple[int, ...], classes: int, layers: Layers | Member) -> Classifier:
-    """The network of a saved model, with weights that mean nothing yet.
-
-    The backbone "linear" gives the rows themselves.
-    """
+    """Return the network that a description asks for, with random weights; the backbone "linear" gives its inputs."""
     if backbone == TREES:
         return empty_trees(convert("sizes", layers.sizes, Sizes), classes, shape[0])
     network = build_model(backbone, classes, shape, "none")
@@ -267,32 +263,31 @@ def _build_saved(backbone: str, shape: tuple[int, ...], classes: int, layers: La
     return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))
 
 
-def _check_description(path: Path, header: Mapping[str, Any]) -> None:
-    """Refuse a model.json that does not say what the weights' own header says."""
-    try:
-        same = not path.exists() or header == {"format": FORMAT, **json.loads(path.read_bytes())}
-    except (OSError, ValueError, TypeError, RecursionError):
-        same = False
-    if not same:
-        raise InputError(
-            f"{path} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
-            "or use a copy of the folder"
-        )
-
-
 def describe_folder(folder: Path | str) -> Mapping[str, Any]:
-    """The description of a folder's model."""
-    return read_tensors(_weights_of(folder))[1]
+    """Return the description of the model in a folder."""
+    return _read_folder(folder)[1]
 
 
-def _weights_of(folder: Path | str) -> Path:
+def _read_folder(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the description in a folder; a model.json that says something else is refused."""
     folder = Path(folder)
     if not folder.is_dir():
         how = "is a file" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {how}: name the folder of a trained model")
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"{folder} holds no {WEIGHTS}: name the folder of a trained model")
-    return folder / WEIGHTS
+    tensors, header = read_tensors(folder / WEIGHTS)
+    beside = folder / DESCRIPTION
+    try:
+        same = not beside.exists() or header == {"format": FORMAT, **json.loads(beside.read_bytes())}
+    except (OSError, ValueError, TypeError, RecursionError):
+        same = False
+    if not same:
+        raise InputError(
+            f"{beside} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
+            "or use a copy of the folder"
+        )
+    return tensors, header
 
 
 def _checksum(entry: str, tensors: Mapping[str, Tensor]) -> int:
