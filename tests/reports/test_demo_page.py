@@ -86,7 +86,7 @@ def test_seeds_are_paired_by_their_number():
     runs[3:4] = [run("trm", 0, x, matrix) for x in (0.91, 0.93)]
     assert "3.0 points more, ahead on 3 of 3 seeds." in verdict(summarise(runs))
     apart = [run("erm", 0, 0.5, matrix), run("erm", 1, 0.7, matrix), run("trm", 2, 0.8, matrix)]
-    assert "80.0 % right where ERM gets 60.0 %: no seed is common to both" in verdict(summarise(apart))
+    assert "80.0 % right where ERM gets 60.0 %: the two share no seed" in verdict(summarise(apart))
     assert caption(summarise(apart)) == "Mean ± standard deviation over 1 to 2 seeds"
 
 
@@ -119,7 +119,7 @@ def test_verdict_without_trm():
 
 
 def test_no_records_is_an_error():
-    with pytest.raises(InputError, match="no records"):
+    with pytest.raises(InputError, match="runs"):
         summarise([])
 
 

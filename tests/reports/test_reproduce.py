@@ -70,7 +70,7 @@ def test_what_the_command_says_is_what_an_experiment_takes(tmp_path):
 def test_without_a_run_it_asks_for_all(tmp_path):
     found = experiment(tmp_path, rows_of=lambda c: None)
     assert found.command("there") == "trm experiment cmnist --output there"
-    assert found.circumstances() == "No run is done."
+    assert found.circumstances() == "No run is finished."
 
 
 def test_a_precision_of_the_recipe_or_of_some_runs_is_no_option(tmp_path):
@@ -96,7 +96,8 @@ def test_the_page_has_each_command_with_seeds_hardware_precision_commit_and_date
         "experiment cmnist --precision bf16", "experiment toy-2d --precision bf16", "report here"))  # fmt: skip
     assert one < other < last
     assert (
-        "Seeds 0 to 2. Run on NVIDIA H200 (bf16) at commit 1a2b3c4. Done 2026-01-30 to 2026-01-31." in page[one:other]
+        "Seeds 0 to 2. Run on NVIDIA H200 (bf16) at commit 1a2b3c4. Finished 2026-01-30 to 2026-01-31."
+        in page[one:other]
     )
     assert "Seeds 0, 2. Run on NVIDIA H200 (bf16) at commit 1a2b3c4.</p>" in page[other:last]
 

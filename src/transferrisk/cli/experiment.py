@@ -13,32 +13,49 @@ from .options import MACHINE, DataRoot, Quiet
 if TYPE_CHECKING:
     from ..experiments.sweep import Event
 
-WIDE = 110  # letters of a terminal that has room for the place in the paper
+WIDE = 110  # width in letters from which a terminal has room for the column on the paper
 option, machine, cluster = (partial(typer.Option, rich_help_panel=panel) for panel in (None, MACHINE, "A cluster"))
 
-Name = Annotated[str | None, typer.Argument(help="A name that --list shows, or a recipe, FILE.toml.")]
-List = Annotated[bool, option("--list", help="Show the experiments, and stop.")]
-Fast = Annotated[bool, option("--fast", help="A small version of the same shape, for a laptop.")]
-Defaults = Annotated[bool, option("--defaults", help="Default settings for every method, without grids.")]
-Only = Annotated[list[str] | None, option(help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be repeated.")]
+Name = Annotated[str | None, typer.Argument(help="Experiment, as in --list, or a recipe of your own, FILE.toml.")]
+List = Annotated[bool, option("--list", help="List the experiments and exit.")]
+Fast = Annotated[bool, option("--fast", help="Run the small version, for a laptop.")]
+Defaults = Annotated[bool, option("--defaults", help="Run every method with its default settings, without grids.")]
+Only = Annotated[
+    list[str] | None, option(help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be given several times.")
+]
 Seeds = Annotated[int | None, option(min=1, max=10_000, help="Number of seeds. Default: the recipe's.")]
-Output = Annotated[str, option(metavar="FOLDER", help="Place of the results: a folder, or storage such as s3://...")]
-Dry = Annotated[bool, option("--dry-run", help="Say how many runs there are and how long they take, and stop.")]
+Output = Annotated[str, option(metavar="FOLDER", help="Folder of the results, or an address such as s3://...")]
+Dry = Annotated[bool, option("--dry-run", help="Print the number of runs and how long they take, and exit.")]
 Workers = Annotated[
     int | None,
-    machine(min=0, max=1024, help="Runs at once. Default: one a GPU or core; with submitit, what SLURM allows."),
+    machine(
+        min=0,
+        max=1024,
+        help="Number of runs at once. Default: one for each GPU or core; with submitit, as many as SLURM allows.",
+    ),
 ]
-Threads = Annotated[int | None, machine(min=1, max=1024, help="Threads of each run. Default: cores / workers.")]
-Device = Annotated[str, machine(help="auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
-Precision = Annotated[str | None, machine(help="fp32, tf32 or bf16, unless the recipe says it. Default: bf16 on GPUs.")]
-Retries = Annotated[int, machine(min=0, max=1000, help="How often a run is tried again after its worker died.")]
-Chosen = Annotated[str, cluster("--executor", help="local, ray or submitit (SLURM).")]
-Address = Annotated[str | None, cluster(help="Address of a Ray cluster, such as auto. Default: one is started here.")]
-Gpus = Annotated[float | None, cluster(min=0, help="GPUs of each run; with Ray, 0.25 lets four runs share one.")]
-Cpus = Annotated[float | None, cluster(min=0, help="Cores of each run. Default: 1.")]
+Threads = Annotated[
+    int | None, machine(min=1, max=1024, help="Number of threads of each run. Default: cores / workers.")
+]
+Device = Annotated[str, machine(help="Device: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
+Precision = Annotated[
+    str | None,
+    machine(help="Precision of runs whose recipe sets none: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32."),
+]
+Retries = Annotated[int, machine(min=0, max=1000, help="Number of times a run is tried again after its worker died.")]
+Chosen = Annotated[str, cluster("--executor", help="Executor of the runs: local, ray or submitit (SLURM).")]
+Address = Annotated[
+    str | None, cluster(help="Address of a Ray cluster, such as auto. Default: start a cluster on this machine.")
+]
+Gpus = Annotated[
+    float | None, cluster(min=0, help="Number of GPUs of each run; with Ray, 0.25 lets four runs share a GPU.")
+]
+Cpus = Annotated[float | None, cluster(min=0, help="Number of cores of each run. Default: 1.")]
 Slurm = Annotated[
     list[str] | None,
-    cluster(metavar="NAME=VALUE", help="Option of sbatch, such as partition=gpu or time=600. May be repeated."),
+    cluster(
+        metavar="NAME=VALUE", help="Option of sbatch, such as partition=gpu or time=600. May be given several times."
+    ),
 ]
 
 
@@ -64,7 +81,9 @@ def experiment(
     cpus_per_run: Cpus = None,
     slurm: Slurm = None,
 ) -> None:
-    """Run an experiment of the paper, or one of your own. Finished runs are not repeated.
+    """Run an experiment of the paper, or one of your own.
+
+    Finished runs are not repeated: the same command continues where it was interrupted.
 
     Example: trm experiment cmnist --fast --only ERM --only TRM --output results
     """
@@ -83,7 +102,7 @@ def experiment(
         _print_recipes()
         return
     if name is None:
-        raise InputError("NAME is missing: write trm experiment NAME, with a name that --list shows")
+        raise InputError("NAME is missing: write trm experiment NAME with one of the names in trm experiment --list")
     recipe = load_recipe(name, fast, defaults)
     carrier = make_executor(
         executor, device=device, workers=workers, threads=threads, retries=retries, address=address,
@@ -136,4 +155,4 @@ def _print_recipes() -> None:
         for name, recipe, runs, fast in list_recipes()
     ]
     paper = ["In the paper"] if wide else []
-    print_values(Table("", ["Experiment", "What it shows", *paper, "Runs", "--fast"], rows))
+    print_values(Table("", ["Experiment", "Title", *paper, "Runs", "Runs with --fast"], rows))

@@ -16,22 +16,25 @@ from .options import Json
 
 def report(
     results: Annotated[
-        str, typer.Argument(metavar="RESULTS", help="The --output of trm experiment: a folder, or s3://...")
+        str,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Results, as named by trm experiment --output: a folder, or an address such as s3://...",
+        ),
     ],
     experiments: Annotated[
-        list[str] | None, typer.Argument(metavar="EXPERIMENT", help="Names of experiments. Default: all.")
+        list[str] | None, typer.Argument(metavar="EXPERIMENT", help="Experiments to report on. Default: all.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the report goes. Default: into RESULTS."),
+        typer.Option(metavar="FOLDER", help="Folder of the report. Default: RESULTS."),
     ] = None,
     as_json: Json = None,
 ) -> None:
-    """Write tables and figures of experiments, with the paper's numbers beside ours, and one page of all of them.
+    """Write tables and figures of experiments, with the paper's numbers beside ours, and a page of all of them.
 
-    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, the page as report.html.
-
-    If only some experiments are named, the page is report-NAME.html. Experiments that cannot be read are left out.
+    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, and the page as report.html, or as
+    report-NAME.html if experiments are named. Experiments that cannot be read are left out.
 
     Example: trm report results cmnist pacs-resnet18
     """
@@ -52,7 +55,7 @@ def report(
 
 @contextmanager
 def _local(results: str, output: Path | None) -> Iterator[Path]:
-    """The folder of results; for an address, a temporary copy of what a report reads."""
+    """Yield the folder of results; of an address, a temporary copy of the files that a report reads."""
     from ..errors import InputError
 
     if "://" not in results or results.startswith("file://"):
@@ -62,7 +65,9 @@ def _local(results: str, output: Path | None) -> Iterator[Path]:
     from ..reports.report import READ
 
     if output is None:
-        raise InputError(f"{results} is an address, where no report can be written: add --output FOLDER")
+        raise InputError(
+            f"--output must name a folder for the report, since {results} is an address: add --output FOLDER"
+        )
     with tempfile.TemporaryDirectory() as copy:
         Store(results).copy(READ, Path(copy))
         try:

@@ -1,7 +1,14 @@
 """Tables, figures and pages, from plain values and from records alone.
 
-A report consists of `elements`; `terminal` prints and `render` writes them, and `charts` draws their figures.
-`demo_page` summarises runs over seeds; `report` reports on the results of experiments.
+elements            what a report consists of: `Table`, `Curves`, `Text`, `Page`, ...
+terminal            prints elements, and progress
+render              writes elements as HTML, Markdown, LaTeX and CSV; `charts` and `pictures` draw the figures
+experiment          the results of an experiment, as read from its folder
+tables              scores over seeds, and paired differences between methods
+comparison_views    views that compare methods: table, lines, curves
+record_views        views of records as they are: rows, xy, pictures
+report              the report on a folder of results
+demo_page           the page of `trm demo`
 """
 
 from .elements import (

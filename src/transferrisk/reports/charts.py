@@ -1,4 +1,4 @@
-"""Curves and bars, drawn by matplotlib: as SVG that follows the theme of a page, and as files for print."""
+"""Curves, bars and forest plots by matplotlib: as SVG that follows the theme of a page, and as files for print."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, FigureBase
 
-WIDTH = 460.0  # of one drawing, in units of its SVG, which are pixels where it is shown in its own size
+WIDTH = 460.0  # of one drawing, in units of its SVG, which are pixels at its natural size
 FONT, LINE = 12.0, 17.0
-HUGE = 1e200  # a value beyond it is left out: drawing would overflow
-FEW = 8  # different x that are ticks themselves
-LONG = 20  # letters of a name for which there is no room beside a drawing
+HUGE = 1e200  # larger values are left out, since drawing would overflow
+FEW = 8  # largest number of different x that become the ticks
+LONG = 20  # letters from which names stand below a drawing, not beside it
 INK, SOFT, GRID, PAPER = "#000000", "#55606c", "#d0d7de", "#ffffff"
 EXTRA = {
     "#d1662b": "#d36e36", "#2f8f5b": "#449a6b", "#b0952c": "#b0952c", "#0f766e": "#4b9892", "#be185d": "#d56996",
     "#6d4c41": "#a08b84", "#5e8c00": "#6e981a", "#9333ea": "#ae66ef", "#b45309": "#c3753a", "#1e6fb8": "#5b97cf",
     "#7a5195": "#a283b7",
 }  # fmt: skip
-"""Colours of names that are not methods, on a light page -> on a dark one."""
+"""Colours of names that are not methods: on a light page -> on a dark page."""
 DARK = (
     {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650", PAPER: "#14171b"}
     | EXTRA
     | {light: dark for _, light, dark in METHODS.values()}
 )
-_MOST_LINES = 8.0  # height of the values of many environments in a forest plot
-_POOLED = METHODS["trm"][1]  # colour of what is pooled in a forest plot
+_MOST_LINES = 8.0  # largest height of the values of many environments in a forest plot, in lines of text
+_POOLED = METHODS["trm"][1]  # colour of pooled values in a forest plot
 KEYS = {name: key for key, (name, _, _) in METHODS.items()} | {key: key for key in METHODS}
 ORDER = ("trm", "erm", "irm", "vrex", "groupdro", "mldg", "fish", "reweight", "trm-direct", "oracle")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)), (0, (9, 3)))
@@ -67,7 +67,7 @@ class Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for each name: a method's own, whichever are beside it, else the next that no method has."""
+    """Return a look for each name: a method always has its own, other names take the next that no method has."""
     found: dict[str, Look] = {}
     others = len(ORDER)
     for name in dict.fromkeys(names):
@@ -81,7 +81,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def page_svg(section: Curves | Bars | Forest, styles: Mapping[str, Look]) -> str:
-    """The drawing for a page: an <svg> element whose colours follow the theme; "" where there is nothing to draw."""
+    """Return a drawing as an <svg> element whose colours follow the theme of a page, "" if it would be empty."""
     draw: Callable[[Figure], str]
     match section:
         case Curves():
@@ -106,7 +106,7 @@ def page_svg(section: Curves | Bars | Forest, styles: Mapping[str, Look]) -> str
 def figure_files(
     panels: Sequence[Curves], title: str, words: Sequence[str], styles: Mapping[str, Look]
 ) -> dict[str, bytes]:
-    """Panels beside each other, two in a row, with the title over them and the words under them; suffix -> file."""
+    """Return suffix -> file of a figure of panels, two in a row, with a title above and sentences below."""
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
 
@@ -123,7 +123,7 @@ def figure_files(
 def sheet_files(
     width: float, height: float, title: str, words: Sequence[str], draw: Callable[[Figure], None]
 ) -> dict[str, bytes]:
-    """A figure that `draw` fills, with the title over it and the words under it, as SVG and PNG."""
+    """Return suffix -> file, as SVG and PNG, of a figure that `draw` fills, with a title above and sentences below."""
     above = textwrap.wrap(one_line(title), int(width / 9)) or [""]
     below: list[str] = []
     for paragraph in words:
@@ -153,7 +153,7 @@ def _saved(figure: Figure, kind: str, background: str = "white") -> bytes:
 
 
 def _themed(svg: str, said: str) -> str:
-    """The <svg> element of a file, with fewer decimals, and with pairs of colours, for light and dark pages."""
+    """Return the <svg> element of a file with fewer decimals and with pairs of colours for light and dark pages."""
     body = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     pieces = re.split(r"(<[^>]*>)", re.sub(r"\n\s*", "\n", body))  # text, tag, text, tag, ..., text
     for place in range(1, len(pieces), 2):
@@ -169,13 +169,13 @@ def _themed(svg: str, said: str) -> str:
 
 
 def _shortened(text: str, most: int) -> str:
-    """The text in at most so many cells of a terminal: wide characters take two."""
+    """Return the text, cut to a width in which wide characters count twice."""
     text = one_line(text)
     return text if cell_len(text) <= most else chop_cells(text, most - 1)[0].rstrip() + "…"
 
 
 def _drawable(values: Sequence[float] | NDArray[np.float64], log: bool = False) -> NDArray[np.float64]:
-    """The values with nan for those that cannot be drawn."""
+    """Return the values, with nan in place of those that cannot be drawn."""
     found = np.asarray(values, float)
     return np.where((np.abs(found) < HUGE) & ((found > 0) | (not log)), found, np.nan)
 
@@ -186,7 +186,7 @@ def _curves_height(curves: Curves) -> float:
 
 
 def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look]) -> str:
-    """Draw the curves, and return in words what they show."""
+    """Draw the curves, and return a description in words."""
     axes = figure.subplots()
     ends, handles, said, places = {}, {}, [], []
     for name, (given_x, given_y) in curves.series.items():
@@ -225,7 +225,7 @@ def _draw_curves(figure: FigureBase, curves: Curves, styles: Mapping[str, Look])
 
 
 def _decorate(axes: Axes, curves: Curves, x: NDArray[np.float64]) -> None:
-    """Scales, ticks and names of the axes; `x` are the places of all points, each once."""
+    """Set scales, ticks and labels of the axes; `x` are the places of all points, each once."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axes.set_xscale("log" if curves.x_log else "linear")
@@ -258,14 +258,14 @@ def _decorate(axes: Axes, curves: Curves, x: NDArray[np.float64]) -> None:
 
 
 def _short_number(value: float) -> str:
-    """A tick of its own: 16, 0.125, 1.517, 3e-07."""
+    """Return the text of a tick, such as 16, 0.125, 1.517 or 3e-07."""
     is_usual = value == 0 or 1e-3 <= abs(value) < 1e6
     text = np.format_float_positional(value, 3, trim="-") if is_usual else f"{value:.3g}"
     return text.replace("-", MINUS, 1)
 
 
 def _power(value: float, _: int) -> str:
-    """A number of a logarithmic axis: 0.01, 20, 10⁻⁷."""
+    """Return the text of a tick on a logarithmic axis, such as 0.01, 20 or 10⁻⁷."""
     if 1e-4 < value < 1e5:
         return f"{value:g}"
     digits, exponent = f"{value:.0e}".split("e")
@@ -274,7 +274,7 @@ def _power(value: float, _: int) -> str:
 
 
 def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> str:
-    """Draw the bars, and return in words what they show."""
+    """Draw the bars, and return a description in words."""
     from matplotlib.ticker import PercentFormatter
 
     axes = figure.subplots()
@@ -308,19 +308,19 @@ def _draw_bars(figure: FigureBase, bars: Bars, styles: Mapping[str, Look]) -> st
 
 
 def _head(axes: Axes, place: float, text: str) -> None:
-    """A heading at this height, on a ground of its own so that no line of the grid runs through it."""
+    """Draw a heading at this height, on a background that hides the lines of the grid."""
     heading = axes.text(0, place, _shortened(text, 50), transform=axes.get_yaxis_transform())
     heading.set(fontweight="bold", va="center", in_layout=False)
     heading.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.5})
 
 
 def _forest_lines(points: Mapping[str, Any]) -> float:
-    """Height of the values of environments, in lines of text."""
+    """Return the height of the values of environments, in lines of text."""
     return float(len(points)) if len(points) <= MOST_NAMED else min(max(2.0, 0.2 * len(points)), _MOST_LINES)
 
 
 def _draw_forest(figure: FigureBase, forest: Forest) -> str:
-    """Draw the forest plot, and return in words what it shows. Intervals far beyond all values end at the edge."""
+    """Draw the forest plot, and return a description in words. Intervals far beyond all values end at the edge."""
     axes = figure.subplots()
     place, said = 0.0, []
     names: dict[float, str] = {}

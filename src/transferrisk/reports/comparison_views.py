@@ -1,9 +1,10 @@
-"""Views that compare methods: table, lines, curves; a rule selects the evaluation of a run and the point of a grid."""
+"""Views that compare methods: table, lines and curves. A rule selects evaluations of runs and points of grids."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,22 +35,22 @@ from .tables import (
 )  # fmt: skip
 
 BASELINE, AVERAGE = "erm", "average"
-SELECTED = "selected."  # before columns of values, which may have the names of axes
-BAND = "The band is one standard deviation over seeds to either side."
+SELECTED = "selected."  # prefix of columns of values, since an axis may have the name of a value
+BAND = "In the figure, the band is one standard deviation over seeds to either side."
 Scale = Literal["linear", "log"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class View(Settings):
-    """A view: presents results as a recipe's [show] asks.
+    """Base of views, which present results as a recipe's [show] asks.
 
-    title    over it, where the recipe's is not enough
-    caption  under it: what its terms mean
-    panels   axes, or for rows and xy columns; every combination of their values has a table or a drawing of its own
+    title    heading beside the recipe's title
+    caption  sentences that explain the view's terms
+    panels   axes (columns for kinds rows and xy) of which every combination of values has its own table or drawing
     """
 
     selects: ClassVar[bool] = True
-    """True where a rule selects among evaluations."""
+    """Whether a rule selects among evaluations."""
     title: str = ""
     caption: str = ""
     panels: tuple[str, ...] = ()
@@ -64,29 +65,29 @@ class View(Settings):
 
     @property
     def axis(self) -> str:
-        """The axis that is not a panel, "" where there is none."""
+        """Axis that is not a panel, "" if there is none."""
         return ""
 
     def check(self, experiment: Experiment) -> None:
-        """Raise InputError where the plan of an experiment has nothing that this view could show."""
+        """Raise InputError if this view has nothing to show of the experiment's plan."""
         if experiment.methods == [""]:
-            raise InputError("there are no methods to compare: use kind rows or xy")
+            raise InputError("kind must be rows or xy, since the recipe has no methods to compare")
         for name in filter(None, [*self.panels, self.axis]):
             if name not in experiment.axes:
-                raise InputError(f"there is no axis {name!r}{choices(name, experiment.axes)}")
+                raise InputError(f"unknown axis {name!r}{choices(name, experiment.axes)}")
 
     def part(self, experiment: Experiment, rule: str) -> Part:
-        """The tables and drawings of an experiment under a rule."""
+        """Return the tables and drawings of an experiment under a rule."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableView(View):
-    """Methods against the values of an axis, or against several values of the result.
+    """Table of methods against the values of an axis, or against several values of a training.
 
-    columns  an axis; without one, the values are the columns
-    average  a column more, the mean of the others
-    value    of `tables.VALUES`
+    columns  axis of the columns; "" makes the values the columns
+    average  whether to add a column with the mean of the others
+    value    names of values, keys of `results.VALUES`
     """
 
     columns: str = ""
@@ -106,15 +107,17 @@ class TableView(View):
         for panel, value in itertools.product(_panels(experiment, self), self.value):
             grids.append(results.grid(panel, value, self.columns, self.average, several))
         by = f" by {column_label(self.columns)}"
-        where = ", in the column's test environment" if self.columns == "test_env" else by
+        where = " in the column's test environment" if self.columns == "test_env" else by
         return results.part(self, grids, notes=[] if several else [f"{_words(self.value[0])}{where}."])
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinesView(View):
-    """A value against an axis, a line for each method.
+    """A value against an axis, with a line for each method.
 
-    x  an axis; `scale` is its own, `y_scale` that of the value
+    x        axis
+    scale    scale of the axis
+    y_scale  scale of the value
     """
 
     x: str
@@ -138,7 +141,7 @@ class LinesView(View):
         return results.part(self, grids, drawn, notes)
 
     def _curves(self, grid: Grid, at: Sequence[Any], value: str) -> Curves:
-        """Numbers stand where they are on the axis, words at 1, 2, ..."""
+        """Return a drawing of the grid, in which words of the axis stand at 1, 2, ..."""
         ticks: dict[float, str] = {}
         for place, x in enumerate(at, 1):
             ticks[float(x if isinstance(x, int | float) else place)] = axis_value(self.x, x)
@@ -156,7 +159,7 @@ class LinesView(View):
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesView(View):
-    """Values against the step of training: the mean over seeds at every evaluation, a line for each method."""
+    """Values against the step of training: the mean over seeds at every evaluation, with a line for each method."""
 
     x: Literal["step", "epoch"] = "step"
     values: tuple[str, ...] = ("accuracy",)
@@ -174,21 +177,21 @@ class CurvesView(View):
                 title = ", ".join(filter(None, [axis_words(panel), VALUES[value].label]))
                 drawn.append(
                     Curves(
-                        title, lines, self.x, VALUES[value].label, note="Mean over seeds.",
+                        title, lines, self.x, VALUES[value].label, note="Lines are means over seeds.",
                         x_log=self.scale == "log", y_log=self.y_scale == "log",
                     )
                 )  # fmt: skip
-        note = "The lines show every evaluation; the table, the one that is selected."
+        note = "The figure shows every evaluation, the table those that are selected."
         return results.part(self, grids, drawn, [note])
 
 
 def _words(value: str) -> str:
-    """The label of a value in a sentence: "Accuracy in %"."""
+    """Return the label of a value as a sentence begins with it, such as "Accuracy in %"."""
     return VALUES[value].label.replace(", %", " in %").capitalize()
 
 
 def _panels(experiment: Experiment, view: View) -> Iterator[dict[str, Any]]:
-    """Every combination of the panels' axes; an axis of several values that the view does not name is a panel too."""
+    """Yield every combination of values of the panels, which include all axes of several values but the view's own."""
     names = dict.fromkeys([*view.panels, *(axis for axis, values in experiment.axes.items() if len(values) > 1)])
     names.pop(view.axis, None)
     for values in itertools.product(*map(experiment.axes.__getitem__, names)):
@@ -200,7 +203,7 @@ def bands(
     deviations: Mapping[str, Sequence[float]],
     most: float = math.inf,
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """One deviation to either side, up to the largest possible value, of the lines that have any."""
+    """Return bounds one deviation to either side of each line that has deviations, limited by the largest value."""
     found = {}
     for name, own in deviations.items():
         y, deviation = np.asarray(series[name][1], float), np.asarray(own, float)
@@ -213,10 +216,12 @@ def bands(
 class Chosen:
     """A method on one combination of the axes, at the point of its grid that was chosen.
 
-    planned  how many seeds there should be
-    done     a line for each seed that has run: seed, run, and its values in the units that are printed
-    points   how many the grid has; `incomplete` of them lack seeds
-    edges    settings of the point whose value is the least or the largest of the grid, as "lr=0.8"
+    point       point of the grid, "" without a grid
+    planned     number of seeds that are planned
+    done        a line for each finished seed: seed, run, and its values in the units that are printed
+    points      number of points of the grid
+    incomplete  number of points that lack seeds
+    edges       settings whose chosen value is the smallest or the largest of the grid, such as "lr=0.8"
     """
 
     point: str
@@ -227,7 +232,7 @@ class Chosen:
     edges: tuple[str, ...] = ()
 
     def by_seed(self, value: str) -> dict[Any, float]:
-        """The numbers of the seeds that have one."""
+        """Return seed -> value, for the seeds that have one."""
         numbers = self.done.set_index("seed")[f"{SELECTED}{value}"].astype(float)
         found: dict[Any, float] = numbers[np.isfinite(numbers)].to_dict()
         return found
@@ -235,7 +240,7 @@ class Chosen:
 
 @dataclass(frozen=True, eq=False)
 class MethodResults:
-    """The results of an experiment under one rule: what was chosen, by values of the axes and method."""
+    """Results of an experiment under one rule: what was chosen, by the values of the axes and the method."""
 
     experiment: Experiment
     rule: str
@@ -243,6 +248,7 @@ class MethodResults:
 
     @classmethod
     def of(cls, experiment: Experiment, rule: str, values: Sequence[str]) -> MethodResults:
+        """Select evaluations and choose points of grids by a rule."""
         selected = values_at_selected(experiment.records, rule, values).set_index(RUN_COLUMN).add_prefix(SELECTED)
         places = experiment.places.merge(selected, "left", left_on=RUN_COLUMN, right_index=True)
         keys = [*experiment.axes, "method"]
@@ -254,20 +260,23 @@ class MethodResults:
         return cls(experiment, rule, {key: _choose(own, by_seed) for key, own in groups})
 
     def at(self, panel: Mapping[str, Any], method: str) -> Chosen | None:
+        """Return what was chosen for a method at these values of the axes, None if the plan does not have it there."""
         combination = [panel.get(axis, values[0]) for axis, values in self.experiment.axes.items()]
         return self.chosen.get((*combination, method))
 
     def grid(self, panel: Mapping[str, Any], value: str, axis: str, average: bool, named: bool) -> Grid:
-        """One value, methods against the values of an axis; `named`: the title says which value it is."""
+        """Return methods against the values of an axis, for one value; with `named` the title says which."""
         keys, columns, places = [], [], []
         for x in self.experiment.axes[axis]:
             keys.append(axis_text(x))
             columns.append(axis_value(axis, x))
             places.append((value, {**panel, axis: x}))
         more = [AVERAGE] if average else []
-        return self._grid(panel, places, [*keys, *more], [*columns, *more], value if named else "")
+        grid = self._grid(panel, places, [*keys, *more], [*columns, *more], value if named else "")
+        return replace(grid, across=column_label(axis))
 
     def grid_of_values(self, panel: Mapping[str, Any], values: Sequence[str]) -> Grid:
+        """Return methods against several values."""
         columns = [VALUES[value].label for value in values]
         return self._grid(panel, [(value, panel) for value in values], values, columns, "")
 
@@ -279,7 +288,7 @@ class MethodResults:
         columns: Sequence[str],
         value: str,
     ) -> Grid:
-        """Methods against places, and where there is a key more, the average over them."""
+        """Return methods against places; an additional key stands for the average over them."""
         lines, apart = {}, set()
         for method in self.experiment.methods:
             scores = [self._score(at, method, name) for name, at in places]
@@ -301,7 +310,7 @@ class MethodResults:
 
     @cached_property
     def baseline(self) -> str | None:
-        """The method that others are compared with: the first that is called ERM, else the first that is."""
+        """Method that others are compared with: the first that is called ERM, else the first whose algorithm is ERM."""
         first = None
         for method in self.experiment.methods:
             if method.lower() == BASELINE:
@@ -311,7 +320,7 @@ class MethodResults:
         return first
 
     def _score(self, at: Mapping[str, Any], method: str, value: str) -> Score:
-        """The score at these values of the axes; a method that the plan does not have there is missing."""
+        """Return the score at these values of the axes, an empty one if the plan does not have the method there."""
         found = self.at(at, method)
         if found is None:
             return Score({}, 0, 0, VALUES[value].digits)
@@ -320,7 +329,7 @@ class MethodResults:
     def _published(
         self, method: str, key: str, keys: Sequence[str], panel: Mapping[str, Any], value: str
     ) -> Published | None:
-        """The paper's number; its average counts only where all columns that it is over are ours too."""
+        """Return the paper's number; an average only if all columns that it is taken over are ours too."""
         table = self.experiment.recipe.published
         title = ", ".join(map(axis_text, panel.values()))
         if key == AVERAGE:
@@ -334,11 +343,11 @@ class MethodResults:
         return find_published(table, self.rule, method, tries)
 
     def _points(self, panel: Mapping[str, Any]) -> list[str]:
-        """Which point of its grid each method has: "TRM, best of 4 points: a=1 at photo, sketch; a=2 at cartoon." """
+        """Return a sentence on each method's point: "TRM, best of 4 points: a=1 at photo, sketch; a=2 at cartoon." """
         axes = self.experiment.axes
         here: dict[str, dict[str, list[str]]] = {}  # method -> point -> where
         edges: dict[str, dict[str, None]] = {}
-        points, incomplete = dict.fromkeys(self.experiment.methods, 0), dict.fromkeys(self.experiment.methods, 0)
+        points, incomplete = Counter[str](), Counter[str]()
         for (*combination, method), found in self.chosen.items():
             at = dict(zip(axes, combination, strict=True))
             if found.points > 1 and len(found.done) and panel.items() <= at.items():
@@ -353,7 +362,7 @@ class MethodResults:
         for method in filter(here.__contains__, self.experiment.methods):
             lacking = f", up to {incomplete[method]} of which lack seeds" if incomplete[method] else ""
             given_up = sum({**panel, "method": method}.items() <= place.items() for place in self.experiment.pruned)
-            lacking += f", besides {given_up} whose training was given up" if given_up else ""
+            lacking += f", and {given_up} more whose training was given up" if given_up else ""
             chosen = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
             which = "; ".join(chosen) if len(chosen) > 1 else next(iter(here[method]))
             edge = f" At the edge of its grid: {', '.join(edges[method])}." if edges[method] else ""
@@ -361,13 +370,14 @@ class MethodResults:
         return notes
 
     def _is_listed(self, method: str, setting: str) -> bool:
-        """Whether "lr=0.1" is of a list, which has an edge; numbers that are drawn from a distribution have none."""
+        """Return True if a setting such as "lr=0.1" comes from a list; a distribution has no edge to remark on."""
         grid = self.experiment.recipe.methods.get(method, {}).get("grid")
         return not (isinstance(grid, Mapping) and isinstance(grid.get(setting.partition("=")[0]), Mapping))
 
     def mean_line(
         self, panel: Mapping[str, Any], method: str, by_run: Mapping[str, Sequence[tuple[float, float]]]
     ) -> tuple[list[float], list[float]]:
+        """Return the mean over a method's runs at each x."""
         found = self.at(panel, method)
         points: dict[float, list[float]] = {}
         for run in found.done[RUN_COLUMN] if found else ():
@@ -377,6 +387,7 @@ class MethodResults:
         return at, [math.fsum(points[x]) / len(points[x]) for x in at]
 
     def part(self, view: View, grids: Sequence[Grid], drawn: Sequence[Curves] = (), notes: Sequence[str] = ()) -> Part:
+        """Return the content of a view with these tables, drawings and notes."""
         runs: list[str] = []
         for found in self.chosen.values():
             runs += list(found.done[RUN_COLUMN])
@@ -389,7 +400,7 @@ class MethodResults:
 
 
 def _average(scores: Sequence[Score]) -> Score:
-    """Seed by seed, over the seeds that all scores have."""
+    """Return the mean of scores seed by seed, over the seeds that all of them have."""
     seeds = [seed for seed in scores[0].values if all(seed in score.values for score in scores)]
     values = {seed: math.fsum(score.values[seed] for score in scores) / len(scores) for seed in seeds}
     done = min(score.done for score in scores)
@@ -397,16 +408,16 @@ def _average(scores: Sequence[Score]) -> Score:
 
 
 def _validated_elsewhere(places: pd.DataFrame, held_out: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The places with the mean accuracy of the runs that held data out, nan where one of these is missing."""
+    """Return the places with the mean accuracy of runs that held an environment out, nan if one of them is missing."""
     validation = f"{SELECTED}validation"
     means = held_out.groupby(list(keys), dropna=False)[validation].agg(lambda own: own.mean(skipna=False))
     return places.drop(columns=validation).merge(means.reset_index(), "left", on=list(keys))
 
 
 def _choose(places: pd.DataFrame, by_seed: bool = False) -> Chosen:
-    """Among the places of one method on one combination, those of the point that validation prefers.
+    """Choose the point that validation prefers, from the places of one method on one combination of the axes.
 
-    With `by_seed`, each seed has points of its own, and the choice is made among these.
+    With `by_seed`, each seed has its own points, and the choice is made among these.
     """
     if by_seed:
         each = {seed: _choose(own) for seed, own in places.groupby("seed", sort=False)}
@@ -430,7 +441,7 @@ def _choose(places: pd.DataFrame, by_seed: bool = False) -> Chosen:
 
 
 def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
-    """Settings of a point, as "lr=0.8", whose number is the least or the largest of several among all points."""
+    """Return the settings of a point, such as "lr=0.8", whose number is the smallest or largest among all points."""
     values: dict[str, set[float]] = {}
     for other in points:
         for setting in other.split():
@@ -447,7 +458,7 @@ def _edges(point: str, points: Iterable[str]) -> tuple[str, ...]:
 
 
 def _over_training(records: pd.DataFrame, value: str, x: str) -> dict[str, list[tuple[float, float]]]:
-    """Run -> (x, value) of each of its evaluations."""
+    """Return run -> (x, value) of each of its evaluations."""
     if not {"step", "part", x} <= set(records):
         return {}
     numbers = value_by_evaluation(records, value).dropna().reset_index(name="value")

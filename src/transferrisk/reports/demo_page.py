@@ -1,4 +1,4 @@
-"""A comparison of algorithms over seeds in words, as a table and as a page, from records alone."""
+"""The demo's comparison of algorithms over seeds: in a sentence, as a table and as a page, from records alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .tables import Summary
 
 WORST_PAIRS = 10
 Run = tuple[Mapping[str, Any], Sequence[Record]]
-"""A description with `algorithm` and `seed`, and the records of all evaluations."""
+"""Description of a run with `algorithm` and `seed`, and the records of its evaluations."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Row:
     """One algorithm over its seeds, at the selected evaluation of each run."""
 
     algorithm: str
-    seeds: tuple[int, ...]  # of the runs, as in `values` of the summaries
+    seeds: tuple[int, ...]  # of the runs, in the order of the summaries' values
     test: Summary  # accuracy, mean over test environments
     train: dict[str, Summary]  # accuracy by training environment
     transfer_risk: Summary
     transfer: Mapping[str, Mapping[str, float]]  # fitted on -> tested on -> loss, mean over seeds
-    seconds: Summary  # of training, whole runs
+    seconds: Summary  # of whole trainings
 
     @property
     def name(self) -> str:
@@ -52,9 +52,9 @@ class Row:
 
 
 def summarise(runs: Sequence[Run], rule: str = "training_domain") -> list[Row]:
-    """One row for each algorithm, in the order of the runs."""
+    """Return a row for each algorithm, in the order of the runs."""
     if not runs:
-        raise InputError("there are no records to report on: run an experiment first")
+        raise InputError("runs must hold at least one run, got none: run trm demo first")
     by_algorithm: dict[str, list[Run]] = {}
     for about, records in runs:
         by_algorithm.setdefault(about["algorithm"], []).append((about, records))
@@ -83,6 +83,7 @@ def _row(algorithm: str, runs: Sequence[Run], rule: str) -> Row:
 
 
 def comparison_table(rows: Sequence[Row], rule: str = "training_domain") -> Table:
+    """Return accuracies, transfer risk and seconds of each algorithm as a table."""
     columns = ["Algorithm", "Test accuracy,\u00a0%", "Transfer risk", "Seconds"]
     columns[2:2] = [f"Train,\u00a0%: {name}" for name in rows[0].train]
     lines: list[list[Entry]] = []
@@ -94,15 +95,15 @@ def comparison_table(rows: Sequence[Row], rule: str = "training_domain") -> Tabl
 
 
 def caption(rows: Sequence[Row]) -> str:
-    """A description of the numbers of a table."""
+    """Return a description of the numbers in the table."""
     fewest, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
     if most == 1:
-        return "One seed, so nothing says how much is chance"
+        return "One seed, which does not show how much is chance"
     return f"Mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} seeds"
 
 
 def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> str:
-    """One or two sentences that say what the table means."""
+    """Return one or two sentences on the result."""
     by_name = {row.algorithm: row for row in rows}
     if ours not in by_name or baseline not in by_name:
         best = max(rows, key=lambda row: row.test.mean)
@@ -124,7 +125,7 @@ def verdict(rows: Sequence[Row], ours: str = "trm", baseline: str = "erm") -> st
 
 
 def _by_seed(ours: Row, theirs: Row) -> list[tuple[float, float]]:
-    """Test accuracies of both, on each seed that both have; the mean where there are several runs of one."""
+    """Return the test accuracies of both algorithms on each seed that both have, averaged over runs of a seed."""
 
     def accuracy(row: Row, seed: int) -> float:
         return statistics.mean(value for s, value in zip(row.seeds, row.test.values, strict=True) if s == seed)
@@ -134,12 +135,12 @@ def _by_seed(ours: Row, theirs: Row) -> list[tuple[float, float]]:
 
 
 def _gain(accuracies: Sequence[tuple[float, float]]) -> str:
-    """The difference of two accuracies, and whether to believe it.
+    """Return the difference of two accuracies in words, with a remark on chance.
 
     Seeds are compared pair by pair; a mean difference below its own standard error is called chance.
     """
     if not accuracies:
-        return "no seed is common to both, so nothing says how much is chance"
+        return "the two share no seed, which does not show how much is chance"
     pairs = [100 * (x - y) for x, y in accuracies]
     seeds, gain = len(pairs), statistics.mean(pairs)
     over = f"over {seeds} seeds" if seeds > 1 else "on the one seed"
@@ -155,7 +156,7 @@ def _gain(accuracies: Sequence[tuple[float, float]]) -> str:
 
 
 def _compared(ours: float, theirs: float) -> str:
-    """Compare two losses in words, such as "2.5 times less"; losses are not negative."""
+    """Return a comparison of two losses >= 0 in words, such as "2.5 times less"."""
     if f"{ours:.3f}" == f"{theirs:.3f}":
         return "as much"
     more, (small, large) = ours > theirs, sorted((ours, theirs))
@@ -171,7 +172,7 @@ def comparison_page(
     command: str,
     rule: str = "training_domain",
 ) -> Page:
-    """The page of these runs; `pictures` are sample images by environment, as for `elements.Pictures`."""
+    """Return the page of these runs; `pictures` are sample images by environment, as in `elements.Pictures`."""
     rows = summarise(runs, rule)
     sections: list[Section] = [comparison_table(rows, rule), _bars(rows), *_training_curves(runs), *_matrices(rows)]
     if pictures:
@@ -196,7 +197,7 @@ def _bars(rows: Sequence[Row]) -> Bars:
 
 
 def _training_curves(runs: Sequence[Run]) -> Iterator[Curves]:
-    """Accuracy against epoch, mean over seeds, where a run was evaluated more than once."""
+    """Yield accuracy against epoch, mean over seeds, if runs were evaluated more than once."""
     note = "Mean over seeds." if len({about["seed"] for about, _ in runs}) > 1 else ""
     for title, part in (
         ("While training: accuracy in the unseen environment", "test"),
@@ -218,7 +219,7 @@ def _training_curves(runs: Sequence[Run]) -> Iterator[Curves]:
 
 
 def _matrices(rows: Sequence[Row]) -> list[Section]:
-    """A heat map for each algorithm, on one scale, and the pairs with the largest losses."""
+    """Return a heat map for each algorithm, on one scale, and the pairs with the largest losses."""
     rows = [row for row in rows if row.transfer]
     if not rows:
         return []
@@ -243,7 +244,7 @@ def _matrices(rows: Sequence[Row]) -> list[Section]:
 
 
 def worst_pairs(rows: Sequence[Row], most: int = WORST_PAIRS) -> Table:
-    """The largest entries off the diagonals, each beside the loss of the environment's own predictor there."""
+    """Return the largest entries off the diagonals, each beside the loss of the tested environment's own predictor."""
     pairs = [
         (loss, row.name, fitted, tested, row.transfer[tested][tested])
         for row in rows

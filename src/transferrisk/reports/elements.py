@@ -1,8 +1,7 @@
-"""The values that a report consists of, printed and drawn by one renderer for each format.
+"""Elements of reports: tables, figures, texts and pages as plain values, which one renderer for each format takes.
 
-`terminal` and `render` (HTML, Markdown, LaTeX, CSV) take these values; `charts` draws the figures among them. Names of
-environments, algorithms and files are shown as they are, whatever they hold. A value that is nan is absent: a dash
-takes its place.
+`terminal` prints them, `render` writes HTML, Markdown, LaTeX and CSV, and `charts` draws the figures. Names of
+environments, algorithms and files are shown as they are, whatever they contain. A dash is printed for nan.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 
-MOST_NAMED = 8  # environments of a forest plot that are named
+MOST_NAMED = 8  # largest number of environments whose names a forest plot shows
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 METHODS = {
@@ -34,18 +33,20 @@ METHODS = {
     "trm-direct": ("TRM without GM", "#7d9bf0", "#7d9bf0"),
     "oracle": ("Oracle", "#3c3c3c", "#8a8a8a"),
 }
-"""Algorithm -> its name, and its colour on a light and on a dark page; the oracle is ERM on data without the shift."""
+"""Algorithm -> its name, and its colours on a light and on a dark page. The oracle is ERM on data without the shift."""
 
 Unit = Literal["loss", "percent"]
-"""percent: shares 0..1, printed as percent with one decimal. loss: printed as they are, with three decimals."""
+"""percent: shares in [0, 1], printed in percent with one decimal. loss: numbers, printed with three decimals."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table that is printed in its own words, such as "70.0 ± 1.2", and sorted by its value.
+    """A cell of a table with its own text, such as "70.0 ± 1.2", which is sorted by its value.
 
-    value  None: the cell is text; nan: there is no number
-    below  further lines about it, name -> text, such as {"paper": "58.0 ± 1.5"}; the name may be ""
+    text   text that is printed
+    value  number by which a column is sorted; None for text, nan for a number that is missing
+    below  further lines, name -> text, such as {"paper": "58.0 ± 1.5"}; the name may be ""
+    bold   whether the text is bold
     """
 
     text: str
@@ -60,10 +61,13 @@ Entry = Cell | str | float | int | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that can be sorted by each column; floats have `digits` decimals, the emphasised rows are bold.
+    """A table; a page can sort it by each column.
 
-    fold  where there are more than twice as many rows, only so many at the top and at the bottom are shown: on a page
-          until the others are asked for, on a terminal for good. Other formats have all. None: all are shown
+    digits      number of decimals of floats
+    emphasised  rows that are bold
+    note        sentences below the table
+    fold        number of rows shown at the top and at the bottom of a long table, on a terminal, and on a page until a
+                reader asks for all. Other formats show all rows, as does None
     """
 
     title: str
@@ -77,7 +81,7 @@ class Table:
 
     @property
     def folded(self) -> range:
-        """The rows that are not shown at first; a single one would save nothing."""
+        """Rows that are not shown at first: none, or at least two."""
         count, shown = len(self.rows), len(self.rows) if self.fold is None else self.fold
         return range(shown, count - shown) if count > 2 * shown + 1 else range(0)
 
@@ -89,7 +93,7 @@ class Table:
                 )
 
     def cells(self) -> tuple[list[list[Cell]], list[bool]]:
-        """The entries as cells, and whether each column holds numbers alone, and is aligned to the right."""
+        """Return the entries as cells, and for each column whether it holds only numbers, which are aligned right."""
         rows: list[list[Cell]] = []
         numbers, texts = [False] * len(self.columns), [False] * len(self.columns)
         for row in self.rows:
@@ -114,7 +118,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """Paragraphs; where `folded`, a page shows only the title until it is clicked."""
+    """Paragraphs; if `folded`, a page shows only the title until it is clicked."""
 
     title: str
     lines: Sequence[str]
@@ -123,14 +127,15 @@ class Text:
 
 @dataclass(frozen=True, eq=False)
 class Heatmap:
-    """A matrix with its values printed, the worse the stronger the shade.
+    """A matrix with printed values and shades, which are stronger for worse values.
 
-    values     (r, c), nan: no value
-    low, high  (r, c), the bounds of an interval around each value, shown when a cell is pointed at
-    own        a dashed frame where row and column have the same name
-    scale      the values of the weakest and the strongest shade, for maps to be compared; by default the smallest and
-               the largest here
-    corner     what rows and columns are, as "fitted on ↓ tested on →"
+    values       (r, c), nan if there is no value
+    low, high    (r, c), bounds of an interval around each value, which a page shows for the cell under the pointer
+    own          whether a cell whose row and column have the same name has a dashed frame
+    high_is_bad  whether a higher value is worse
+    scale        values of the weakest and the strongest shade, so that maps can be compared. Default: the smallest and
+                 the largest value
+    corner       what rows and columns are, such as "fitted on ↓ tested on →"
     """
 
     title: str
@@ -161,7 +166,7 @@ class Heatmap:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar, with an interval where both bounds are given; `text` is printed in place of the value."""
+    """A bar, with an interval if both bounds are given; `text` is printed in place of the value."""
 
     name: str
     value: float
@@ -172,7 +177,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from zero. A group is an environment and its bars are algorithms; "" is one without a name."""
+    """Horizontal bars from zero. A group is an environment, its bars are algorithms; a group "" has no heading."""
 
     title: str
     groups: Mapping[str, Sequence[Bar]]
@@ -183,7 +188,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Mark:
-    """A thin line across a drawing at this height, or down through it at this x."""
+    """A thin line through a drawing: across it at y, or down at x."""
 
     text: str
     y: float | None = None
@@ -192,13 +197,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines, name -> (x, y); a line has a gap where it is not finite.
+    """Lines, name -> (x, y), with a gap at every value that is not finite.
 
-    span          the axis of y covers at least this much, so that small differences look small
+    x, y          labels of the axes
+    span          smallest range that the axis of y covers, so that small differences look small
     bands         name -> (low, high) at the points of that line
-    x_log, y_log  a logarithmic axis, on which values that are not above zero are absent
-    x_ticks       x -> text, in place of round numbers
-    joined        whether points are joined to lines
+    marks         thin lines, such as the accuracy of chance
+    x_log, y_log  whether an axis is logarithmic; values <= 0 are then left out
+    x_ticks       x -> text of a tick. Default: round numbers
+    joined        whether points are joined by lines
     """
 
     title: str
@@ -225,7 +232,7 @@ class Curves:
 
     @property
     def has_points(self) -> bool:
-        """True where there is a point that can be drawn."""
+        """True if there is a point that can be drawn."""
         for _, values in self.series.values():
             y = np.asarray(values, float)
             if (np.isfinite(y) & ((y > 0) | (not self.y_log))).any():
@@ -235,10 +242,12 @@ class Curves:
 
 @dataclass(frozen=True)
 class Spread:
-    """A number of several environments, name -> (value, low, high), and of all of them.
+    """A number of several environments, with the pooled value.
 
-    mean, half  the pooled value, with an interval that reaches this far either side
-    predicted   where the value of a new environment lies; nan: not known
+    points     name -> (value, low, high)
+    mean       pooled value
+    half       half the width of its interval
+    predicted  interval for the value of a new environment, nan if it is not known
     """
 
     points: Mapping[str, tuple[float, float, float]]
@@ -249,10 +258,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Forest:
-    """A forest plot: for each name the values of environments with their intervals, a diamond for the pooled one.
+    """A forest plot: for each name the values of environments with intervals, and a diamond for the pooled value.
 
-    A thin line through the diamond is the prediction interval. Beyond `MOST_NAMED` environments, their values stand
-    close together, in order, without names.
+    The thin line through the diamond is the prediction interval. The values of more than `MOST_NAMED` environments
+    stand close together, in order, without names.
     """
 
     title: str
@@ -262,7 +271,7 @@ class Forest:
     note: str = ""
 
     def as_table(self) -> Table:
-        """The values as a table: those of few environments, of many the lowest and the highest."""
+        """Return the values as a table; of more than six environments it has the lowest and the highest value."""
         environments = list(dict.fromkeys(name for spread in self.spreads.values() for name in spread.points))
         few = len(environments) <= 6
         rows: list[list[Entry]] = []
@@ -278,7 +287,7 @@ class Forest:
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Sample images by name of the environment, each (classes, per class, h, w, 3)."""
+    """Sample images: name of an environment -> images (classes, per class, h, w, 3)."""
 
     title: str
     images: Mapping[str, NDArray[np.uint8]]
@@ -289,7 +298,7 @@ Figure = Curves | Bars | Heatmap | Forest | Pictures
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Sections under one heading, side by side where they are narrow."""
+    """Sections under one heading, side by side if they are narrow."""
 
     title: str
     sections: Sequence[Section]
@@ -298,7 +307,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Chapter:
-    """Sections under one heading, one below the other, after the lines."""
+    """Sections under one heading, one below the other, after paragraphs."""
 
     title: str
     sections: Sequence[Section]
@@ -310,9 +319,12 @@ Section = Table | Text | Figure | Group | Chapter
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """Sentences, sections, and how to produce the page again; a setting that is a sequence is shown as a list.
+    """A page.
 
-    before  commands that come before `command` -> how they were run, as far as records tell
+    lead      sentences at the top
+    settings  name -> text, or a list of texts, of what decides the results
+    command   command that writes the page
+    before    commands that come before it -> how they were run, as far as records tell
     """
 
     title: str
@@ -324,12 +336,12 @@ class Page:
 
 
 def method_name(algorithm: str) -> str:
-    """The name of an algorithm in tables and figures."""
+    """Return the name of an algorithm in tables and figures."""
     return METHODS[algorithm][0] if algorithm in METHODS else algorithm
 
 
 def number(value: float | None, digits: int) -> str:
-    """Text with this many decimals, a power of ten where that would be a dozen digits, a dash for None and nan."""
+    """Return a number as text: with this many decimals, as a power of ten from 1e6 on, a dash for None and nan."""
     if value is None or math.isnan(value):
         return NOTHING
     if math.isinf(value):
@@ -339,7 +351,7 @@ def number(value: float | None, digits: int) -> str:
 
 
 def in_unit(value: float | None, unit: Unit, sign: bool = True) -> str:
-    """A share as percent, anything else with three decimals; `sign`: with the sign of percent."""
+    """Return a share in percent (with `sign` followed by %), or a loss with three decimals, as text."""
     if unit == "loss" or value is None:
         return number(value, 3)
     text = number(100 * value, 1)
@@ -347,11 +359,12 @@ def in_unit(value: float | None, unit: Unit, sign: bool = True) -> str:
 
 
 def interval(low: float, high: float, unit: Unit, sign: bool = True) -> str:
+    """Return an interval as text, such as "1.2 to 3.4 %"."""
     return f"{in_unit(low, unit, sign=False)} to {in_unit(high, unit, sign)}"
 
 
 def percent(share: float | None) -> Cell:
-    """A share as a cell of a column of percent; None is an empty cell."""
+    """Return a share as a cell of a column in percent; None gives an empty cell."""
     if share is None:
         return Cell("")
     return Cell(number(100 * share, 1), 100 * float(share))

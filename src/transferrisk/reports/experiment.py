@@ -1,4 +1,4 @@
-"""The results of an experiment: its recipe, the runs that were planned, and the records of those that are done."""
+"""Results of an experiment: its recipe, the runs that were planned, and the records of those that are finished."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .tables import axis_text
 
 AGAIN = "run trm experiment again, which rewrites it"
 NOT_AXES = (RUN_COLUMN, "method", "point", "seed", "hold_out")
-NAMED = 3  # commits that are named; the rest is counted
+NAMED = 3  # largest number of commits that are named; the rest is counted
 Table = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Recipe(Settings):
-    """The keys of a recipe that a report reads."""
+    """Keys of a recipe that a report reads."""
 
     select: tuple[str, ...]
     title: str = ""
@@ -64,12 +64,13 @@ class Recipe(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """
-    name     of its folder
-    planned  a line for each place of the experiment: the place's columns, such as method, seed and the values of the
-             axes, and the name of the run that fills it under `run`
-    records  of the finished runs, each run once: its name under `run`, then the columns of its records
-    runs     the folder of all runs
+    """Results of an experiment.
+
+    name     name of its folder
+    planned  a line for each place of the experiment: columns such as method, seed and the axes, and the name of the run
+             that fills it under `run`
+    records  records of the finished runs, each run once, with its name under `run`
+    runs     folder of all runs
     pruned   columns of the places whose runs a search has given up
     """
 
@@ -82,11 +83,12 @@ class Experiment:
 
     @property
     def title(self) -> str:
+        """Title of the recipe, or its name, with a remark on a small version."""
         return (self.recipe.title or self.name) + (" (small version)" if "--fast" in self.recipe.given else "")
 
     @cached_property
     def axes(self) -> dict[str, list[Any]]:
-        """Name of each setting that the experiment varies -> its values, in the order of the plan."""
+        """Settings that the experiment varies: name -> values, in the order of the plan."""
         found = {}
         for name in self.planned.columns.difference(NOT_AXES, sort=False):
             found[name] = self.planned[name].dropna().unique().tolist()
@@ -94,43 +96,44 @@ class Experiment:
 
     @cached_property
     def places(self) -> pd.DataFrame:
-        """The plan with the columns method, point, seed and hold_out in any case, empty where it has none."""
+        """The plan, with empty columns for those of method, point, seed and hold_out that it lacks."""
         empty = {"method": "", "point": "", "seed": None, "hold_out": ""}
         defaults = pd.DataFrame(empty, self.planned.index, dtype=object)
         return self.planned.combine_first(defaults)
 
     @property
     def methods(self) -> list[str]:
+        """Names of the methods, [""] if the experiment has none."""
         return list(self.places["method"].unique())
 
     @cached_property
     def finished(self) -> pd.DataFrame:
-        """The places whose runs have records."""
+        """Places whose runs have records."""
         return self.places[self.places[RUN_COLUMN].isin(self.records[RUN_COLUMN])]
 
     @cached_property
     def missing(self) -> list[str]:
-        """Names of the planned runs that have no records."""
+        """Names of planned runs that have no records."""
         return list(self.planned.drop(self.finished.index)[RUN_COLUMN].unique())
 
     @cached_property
     def failed(self) -> dict[str, str]:
-        """Run -> why its last attempt failed, among those that are missing."""
+        """Missing runs whose last attempt failed: run -> reason."""
         return {run: why for run in self.missing if (why := _failure(self.runs / run))}
 
     @cached_property
     def origins(self) -> pd.DataFrame:
-        """Origin of each run, by run: precision, hardware, threads, version and commit, "" where it does not say."""
+        """Origin of each run: precision, hardware, threads, version and commit, "" if the run does not record it."""
         firsts = self.records.drop_duplicates(RUN_COLUMN).set_index(RUN_COLUMN)
         return firsts.reindex(columns=pd.Index(ORIGIN).drop("date")).map(_digits)
 
     def about(self) -> list[str]:
-        """Where in the paper it is, on what data and machines it ran, and what is missing, a sentence each."""
-        where = f"{self.name}." + (f" In the paper: {self.recipe.paper}." if self.recipe.paper else "")
+        """Return sentences on its recipe and place in the paper, its data, its machines, and its missing runs."""
+        where = f"Experiment: {self.name}." + (f" In the paper: {self.recipe.paper}." if self.recipe.paper else "")
         return [where, *filter(None, [self.data(), origin_words(self.origins), self.missing_words()])]
 
     def data(self) -> str:
-        """ "Data: 10c-digits, cnn:16.": those of the finished runs, or of all where none is finished."""
+        """Return a sentence such as "Data: 10c-digits, cnn:16.", on finished runs, or on all if none is finished."""
         found: dict[str, dict[str, None]] = {}
         places = self.places if self.finished.empty else self.finished
         for place in places.drop(columns=[RUN_COLUMN, "seed"]).drop_duplicates().to_dict("records"):
@@ -144,18 +147,18 @@ class Experiment:
         return " ".join([f"{start}: {'; '.join(texts)}." for start, texts in found.items()])
 
     def missing_words(self) -> str:
-        """A sentence on how many runs are missing, and how many of them failed, with the first reason."""
+        """Return a sentence on how many runs are missing and how many of them failed, with the first reason."""
         if not self.missing:
             return ""
-        first = f"Missing: {len(self.missing)} of {self.planned[RUN_COLUMN].nunique()} runs"
+        first = f"{len(self.missing)} of {self.planned[RUN_COLUMN].nunique()} runs are missing"
         if not self.failed:
             return f"{first}."
         why = textwrap.shorten(next(iter(self.failed.values())), 300, placeholder=" ...").rstrip(".")
         count = len(self.failed)
-        return f"{first}, of which {count} failed{', the first' if count > 1 else ''}: {why}."
+        return f"{first}, {count} of which failed{', the first' if count > 1 else ''}: {why}."
 
     def command(self, root: str) -> str:
-        """`trm experiment` with the options that ask for what is done, or for all where nothing is."""
+        """Return the `trm experiment` command that asks for the finished runs, or for all if none is finished."""
         words = ["trm", "experiment", *(self.recipe.given or [self.name])]
         for column in (*self.axes, "method") if len(self.finished) else ():
             there = list(map(axis_text, self.finished[column].dropna().unique()))
@@ -171,9 +174,9 @@ class Experiment:
         return shlex.join([*words, "--output", root])
 
     def _seed_count(self) -> int:
-        """Number of seeds that covers all finished runs; 0 where it is the recipe's, or no number does.
+        """Return the --seeds that covers all finished runs; 0 if that is the recipe's number, or if no number does.
 
-        The recipe's own seeds come first, then those after them; others are of another form of the recipe.
+        The recipe's own seeds come first, then those after the largest; other seeds come from another recipe.
         """
         own, count = self.recipe.seeds, 0
         for seed in self.finished["seed"].unique():
@@ -183,21 +186,21 @@ class Experiment:
         return 0 if isinstance(own, list) and count == len(own) else count
 
     def circumstances(self) -> str:
-        """ "Seeds 0 to 2. Run on NVIDIA H200 (bf16) at commit 1a2b3c4. Done 2026-01-30 to 2026-02-01." """
+        """Return "Seeds 0 to 2. Run on NVIDIA H200 (bf16) at commit 1a2b3c4. Finished 2026-01-30 to 2026-02-01." """
         if self.finished.empty:
-            return "No run is done."
+            return "No run is finished."
         seeds = sorted(set(self.finished["seed"].dropna()))
         listed = ", ".join(map(str, seeds))
         if len(seeds) > 1 and seeds == list(range(seeds[0], seeds[-1] + 1)):
             listed = f"{seeds[0]} to {seeds[-1]}"
         which = f"Seed{'s' if len(seeds) > 1 else ''} {listed}." if seeds else ""
         days = sorted(set(self.records["date"].dropna().str[:10])) if "date" in self.records else []
-        when = f"Done {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
+        when = f"Finished {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
         return " ".join(filter(None, [which, origin_words(self.origins), when]))
 
 
 def origin_words(origins: pd.DataFrame) -> str:
-    """ "Run on NVIDIA H200 (bf16) at commit 1a2b3c4." """
+    """Return a sentence such as "Run on NVIDIA H200 (bf16) at commit 1a2b3c4." """
     words = []
     for precision, hardware in _kinds(origins):
         words.append(f"on {hardware or 'unknown hardware'}" + (f" ({precision})" if precision else ""))
@@ -209,20 +212,20 @@ def origin_words(origins: pd.DataFrame) -> str:
             found.append(f"{before} {name}{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}")
             break
     unknown = int((origins == "").all(axis=1).sum())
-    without = f"; {unknown} of {len(origins)} runs do not say" if unknown else ""
+    without = f"; {unknown} of {len(origins)} runs do not record it" if unknown else ""
     return f"Run {' '.join(found)}{without}." if found else ""
 
 
 def mixed_words(origins: pd.DataFrame, runs: Iterable[str], differences: str) -> str:
-    """A warning that these runs were done in several ways, "" where all are alike; `differences`: the doubtful ones."""
+    """Return a warning that runs were done in several ways, so `differences` are doubtful; "" if all are alike."""
     kinds = [" on ".join(filter(None, kind)) for kind in _kinds(origins[origins.index.isin(runs)])]
     if len(kinds) < 2:
         return ""
-    return f"Mixes {', '.join(kinds[:-1])} and {kinds[-1]}: {differences} may be the machine's."
+    return f"Runs mix {', '.join(kinds[:-1])} and {kinds[-1]}: {differences} may come from the machines."
 
 
 def _kinds(origins: pd.DataFrame) -> list[tuple[str, str]]:
-    """Pairs of precision with threads and of hardware, on which numbers may depend, as far as records name them."""
+    """Return the pairs of precision (with threads) and hardware that records name; numbers may depend on them."""
     found: dict[tuple[str, str], None] = {}
     for precision, threads, hardware in origins[["precision", "threads", "hardware"]].drop_duplicates().to_numpy():
         each = f"{threads} thread{'s' if threads != '1' else ''} a run" if threads else ""
@@ -232,15 +235,15 @@ def _kinds(origins: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _digits(value: Any) -> str:
-    """Text as it is, a whole number as its digits, which pandas may have as a float; "" for anything else."""
+    """Return text as it is, a number (which pandas may have as a float) without decimals, "" for anything else."""
     is_whole = isinstance(value, int | float) and math.isfinite(value)
     return value if isinstance(value, str) else f"{value:.0f}" if is_whole else ""
 
 
 def experiment_folders(root: Path, names: Sequence[str] = ()) -> list[Path]:
-    """The folders of the experiments in a folder of results, all or these."""
+    """Return the folders of experiments in a folder of results: all, or those of these names."""
     if not root.is_dir():
-        raise InputError(f"{readable(root)} must be a folder of results, as trm experiment --output names it")
+        raise InputError(f"RESULTS must be a folder, the --output of trm experiment, got {readable(root)}")
     if (root / RECIPE).is_file():
         raise InputError(
             f"{readable(root)} is one experiment: name the folder that holds it, trm report {readable(root.parent)} "
@@ -256,6 +259,7 @@ def experiment_folders(root: Path, names: Sequence[str] = ()) -> list[Path]:
 
 
 def load_experiment(folder: Path) -> Experiment:
+    """Read the results of an experiment from its folder."""
     path = folder / RECIPE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -272,7 +276,7 @@ def load_experiment(folder: Path) -> Experiment:
 
 
 def planned_runs(found: Any, where: str, remedy: str) -> tuple[Recipe, pd.DataFrame]:
-    """The recipe and the planned places from the content of a recipe file, which messages call `where`."""
+    """Return the recipe and the planned places from the content of a recipe file; errors name it as `where`."""
     recipe, cells = (found.get("recipe"), found.get("cells")) if isinstance(found, Mapping) else (None, None)
     try:
         cells = convert("cells", cells, tuple[tuple[str, Mapping[str, Any]], ...])
@@ -290,12 +294,12 @@ def planned_runs(found: Any, where: str, remedy: str) -> tuple[Recipe, pd.DataFr
 
 
 def no_records() -> pd.DataFrame:
-    """The records of an experiment of which nothing is done."""
+    """Return the records of an experiment without finished runs."""
     return pd.DataFrame({RUN_COLUMN: pd.Series(dtype=object)})
 
 
 def _records(path: Path, planned: pd.DataFrame) -> pd.DataFrame:
-    """Records of the planned runs; a run that fills several places is in the file once for each, and is taken once."""
+    """Return the records of planned runs. The file repeats a run for each place that it fills; it is taken once."""
     if not path.exists():
         return no_records()
     table = read_table(path)
@@ -310,7 +314,7 @@ def _records(path: Path, planned: pd.DataFrame) -> pd.DataFrame:
 
 
 def _failure(run: Path) -> str:
-    """Why a run failed, "" where it did not, or is done since."""
+    """Return why a run failed, "" if it did not fail or is finished since."""
     if not (run / FAILED).is_file() or (run / DONE).exists():
         return ""
     try:

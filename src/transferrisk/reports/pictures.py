@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 10
 MOST_ENVIRONMENTS = 24
-GAP = 0.06  # between pictures, of a picture's height
+GAP = 0.06  # between pictures, as a share of a picture's height
 CELL = 0.8  # inches
 BLOCK = 300.0  # width of an environment's pictures on a sheet
 SCATTER = (METHODS["trm"][1], "#d1662b", "#2f8f5b", "#8e5ea2", "#b0952c", "#2f7ea8", "#a23b52", "#5b6770", "#7d9bf0",
@@ -29,7 +29,7 @@ SCATTER = (METHODS["trm"][1], "#d1662b", "#2f8f5b", "#8e5ea2", "#b0952c", "#2f7e
 
 
 def mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(C, k, h, w, 3) to one picture with k rows and C columns."""
+    """Return images (C, k, h, w, 3) as one picture with k rows and C columns."""
     C, k, h, w, _ = images.shape
     gap = max(1, round(GAP * h))
     canvas = np.full((C, k, h + gap, w + gap, 3), 255, np.uint8)
@@ -38,7 +38,7 @@ def mosaic(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def picture_uri(images: NDArray[np.uint8]) -> str:
-    """(C, k, h, w, 3) as the data URI of a PNG, each pixel as large as it was; pages scale it."""
+    """Return images (C, k, h, w, 3) as the data URI of a PNG that is not scaled; pages scale it."""
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
@@ -49,7 +49,7 @@ def picture_uri(images: NDArray[np.uint8]) -> str:
 def picture_files(
     pictures: Mapping[str, Mapping[str, NDArray[np.uint8]]], title: str, words: Sequence[str]
 ) -> dict[str, bytes]:
-    """A row for each run, its environments beside each other; suffix -> file."""
+    """Return suffix -> file of a figure with a row for each run, its environments side by side."""
     columns = max(map(len, pictures.values()))
     shapes = [mosaic(images).shape for own in pictures.values() for images in own.values()]
     height = max(BLOCK * shape[0] / shape[1] for shape in shapes) + 3 * LINE
@@ -70,9 +70,10 @@ def picture_files(
 def picture_grid(
     pictures: Mapping[str, NDArray[np.uint8]], class_names: Sequence[str], environments: int | None = None
 ) -> bytes:
-    """name -> (C, k, h, w, 3) as a PNG: a block for each environment, a column for each of the first ten classes.
+    """Return a PNG with a block for each environment and a column for each of the first ten classes.
 
-    `environments` is how many there are, where these are not all.
+    pictures      name of an environment -> images (C, k, h, w, 3)
+    environments  number of all environments, if these are not all
     """
     from matplotlib.figure import Figure
 
@@ -106,7 +107,7 @@ def _draw_classes(axes: Axes, name: str, images: NDArray[np.uint8], class_names:
 def scatter_grid(
     points: Mapping[str, NDArray[np.float64]], class_names: Sequence[str], environments: int | None = None
 ) -> bytes:
-    """name -> (m, 3) of two coordinates and a label, as a PNG: a panel for each environment, axes shared."""
+    """Return a PNG with a panel for each environment, whose points (m, 3) are two coordinates and a label."""
     from matplotlib.figure import Figure
 
     columns = min(len(points), 4)
@@ -140,7 +141,7 @@ def scatter_grid(
 
 
 def left_out_words(classes: int, all_classes: int, environments: int, all_environments: int | None) -> str:
-    """Which classes and environments a picture leaves out; "" where it shows all."""
+    """Return which classes and environments a picture leaves out, "" if it shows all."""
     counts = ((classes, all_classes, "classes"), (environments, all_environments or environments, "environments"))
     return ", ".join(f"the first {shown} of {there} {what}" for shown, there, what in counts if shown < there)
 

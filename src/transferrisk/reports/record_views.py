@@ -1,4 +1,4 @@
-"""Views that take records as they are: rows, xy and pictures. Nothing is selected."""
+"""Views that show records as they are, without a selection: rows, xy and pictures."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from .tables import Grid, Part, Published, Score, axis_text, axis_words, column_
 
 @dataclass(frozen=True, kw_only=True)
 class RowView(View):
-    """A view of records.
+    """Base of views of records.
 
-    where  column -> the value or values of the records that count
+    where  column -> value or values; only records that have them are shown
     """
 
     selects: ClassVar[bool] = False
     where: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, experiment: Experiment) -> None:
-        """Accept every plan, since columns are known only when there are records."""
+        """Accept every plan, since columns are known only from records."""
 
     def found(self, experiment: Experiment, used: Iterable[str]) -> pd.DataFrame:
-        """Records with the columns of their places, one copy for each place; an unknown column is an error."""
+        """Return records with the columns of their places, a copy for each place; an unknown column is an error."""
         planned = experiment.planned if "seed" in experiment.planned else experiment.planned.assign(seed=None)
         if planned.empty or experiment.records.empty:
             return pd.DataFrame(columns=list(dict.fromkeys([RUN_COLUMN, "seed", *self.where, *used])))
@@ -52,17 +52,18 @@ class RowView(View):
         return found
 
     def rest(self, experiment: Experiment, found: pd.DataFrame) -> dict[str, Any]:
-        """Arguments of `Part` that all of these views share: the caption and the warning about machines."""
+        """Return the arguments of `Part` that these views share: the caption and the warning about machines."""
         mixed = mixed_words(experiment.origins, found[RUN_COLUMN].unique(), "differences between rows")
         return {"notes": [*filter(None, [self.caption])], "mixed": mixed}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsView(RowView):
-    """One line for each record, or for each group of records with the same name: mean ± deviation over seeds.
+    """Table with a line for each record, or for each group of records with the same name: mean ± deviation over seeds.
 
-    row     columns that name a line
+    row     columns whose values name a line
     values  columns of numbers
+    digits  number of decimals; a column of whole numbers has none
     """
 
     row: tuple[str, ...]
@@ -76,7 +77,7 @@ class RowsView(RowView):
                 raise InputError(f"{name} must name at least one column, got none")
 
     def part(self, experiment: Experiment, rule: str) -> Part:
-        """The paper's numbers may be under any of the recipe's rules."""
+        """Return the tables. The paper's numbers may stand under any of the recipe's rules."""
         found = self.found(experiment, (*self.row, *self.values, *self.panels))
         planned = experiment.places["seed"].nunique(dropna=False)
         grids = list(self._grids(experiment, found, planned))
@@ -100,7 +101,7 @@ class RowsView(RowView):
             yield self._grid(panel, _without_decimals(lines))
 
     def _line_name(self, names: Mapping[str, Any]) -> str:
-        """The name of a line: several numbers each with the name of its column, one alone as it is."""
+        """Return the name of a line: several numbers after the names of their columns, a single one as it is."""
         if len(names) > 1:
             return axis_words(names)
         (name,) = map(axis_text, names.values())
@@ -111,7 +112,7 @@ class RowsView(RowView):
         return Grid(axis_words(panel), corner, self.values, [*map(column_label, self.values)], lines)
 
     def _only_published(self, experiment: Experiment, planned: int) -> dict[str, list[Score]]:
-        """The lines that the paper has, each missing."""
+        """Return the lines that the paper has, with scores that are missing."""
         keys = dict.fromkeys(key for table in experiment.recipe.published.values() for key in table)
         return {
             method_name(key): [
@@ -123,12 +124,12 @@ class RowsView(RowView):
 
 @dataclass(frozen=True, kw_only=True)
 class XyView(RowView):
-    """A column against another: the mean at each x over records that are alike, with the deviation as a band.
+    """A column against another: the mean at each x over records of a series, with the deviation as a band.
 
-    y          columns, each a line of its own where there are several
-    series     columns that tell the lines apart
+    y          columns, with a line for each
+    series     columns whose values tell the lines apart
     reference  columns drawn as one line for all series, the mean at each x
-    marks      thin lines at a height or an x, { y = 0.5, text = "chance" }
+    marks      thin lines at a y or an x, such as { y = 0.5, text = "chance" }
     draw       lines or points
     """
 
@@ -173,18 +174,18 @@ class XyView(RowView):
 
 
 def _mark(given: Any) -> Mark:
-    """A mark from a table of a recipe."""
+    """Return a mark from a table of a recipe."""
     if isinstance(given, Mark):
         return given
     if not isinstance(given, Mapping) or set(given) - {"x", "y", "text"} or len(set(given) & {"x", "y"}) != 1:
-        raise InputError(f'marks must be tables such as {{ y = 0.5, text = "chance" }}, or x for y, got {given!r}')
+        raise InputError(f'marks must be tables such as {{ y = 0.5, text = "chance" }} or {{ x = 3 }}, got {given!r}')
     at = {key: convert(f"marks: {key}", given[key], float) for key in ("x", "y") if key in given}
     return Mark(str(given.get("text", "")), **at)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PicturesView(RowView):
-    """Samples of the environments of every planned run; runs without pictures are named."""
+    """Samples of the environments of every planned run; a note names runs without pictures."""
 
     def part(self, experiment: Experiment, rule: str) -> Part:
         shown: dict[str, dict[str, NDArray[np.uint8]]] = {}
@@ -207,7 +208,7 @@ class PicturesView(RowView):
 
 
 def _split(records: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-    """The records by the values of these columns, in the order in which they come."""
+    """Yield records by the values of these columns, in the order of their first records."""
     if not by:
         yield {}, records
         return
@@ -216,7 +217,7 @@ def _split(records: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[dict[str,
 
 
 def _without_decimals(lines: Mapping[str, Sequence[Score]]) -> dict[str, list[Score]]:
-    """The same lines, in which columns of whole numbers have no decimals; seeds that differ have a deviation."""
+    """Return the lines without decimals in columns of whole numbers, unless seeds differ and so have a deviation."""
 
     def is_whole(score: Score) -> bool:
         paper = (score.published.mean, score.published.deviation) if score.published else ()
@@ -237,7 +238,7 @@ def _by_seed(records: pd.DataFrame, value: str) -> dict[Any, float]:
 
 
 def _line(records: pd.DataFrame, x: str, y: str) -> tuple[tuple[list[float], list[float]], list[float]]:
-    """(x, mean of y) in the order of x, and the deviations of y, nan where there is one value."""
+    """Return x with the mean of y at each, in order of x, and the deviations of y, nan for a single value."""
     groups = records[y].groupby(records[x])
     mean = groups.mean()
     return (mean.index.tolist(), mean.tolist()), groups.std().tolist()
@@ -251,14 +252,18 @@ def _published(experiment: Experiment, line: str, value: str, panel: Mapping[str
 
 
 def _archive(path: Path) -> dict[str, NDArray[np.uint8]]:
-    """The pictures of a run; {} where the file does not exist, an error where it is damaged."""
+    """Return the pictures of a run, {} if the file does not exist."""
     if not path.exists():
         return {}
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
     except Exception as error:  # zipfile, zlib and numpy each have their own
-        raise InputError(f"{readable(path)} cannot be read ({error}): remove its folder and run it again") from None
+        raise InputError(
+            f"{readable(path)} cannot be read ({error}): remove its folder and run the experiment again"
+        ) from None
     if any(images.ndim != 5 or images.shape[-1] != 3 or images.dtype != np.uint8 for images in found.values()):
-        raise InputError(f"{readable(path)} must hold pictures by class: remove its folder and run it again")
+        raise InputError(
+            f"{readable(path)} must hold pictures by class: remove its folder and run the experiment again"
+        )
     return found

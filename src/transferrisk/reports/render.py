@@ -1,8 +1,8 @@
-"""Values as text: HTML pages, Markdown, LaTeX for booktabs, and CSV.
+"""Elements of reports as HTML pages, Markdown, LaTeX (for booktabs) and CSV.
 
-A page is one HTML file that requests nothing and is complete without its script. In Markdown and LaTeX, the lines below
-the cells of a row become rows of their own, such as the paper's numbers under ours; lines without a name are put in
-parentheses after the cell.
+A page is one HTML file that loads nothing else and is complete without its script. In Markdown and LaTeX, named lines
+below the cells of a row become rows, such as the paper's numbers under ours; lines without a name follow the cell in
+parentheses.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .elements import (
 )
 from .pictures import picture_uri
 
-LEVELS = 13  # shades of a heat map in the style sheet; odd, so that the middle has one of its own
-SUB = "\0"  # begins a row below another
+LEVELS = 13  # shades of a heat map in the style sheet; odd, so that there is a middle one
+SUB = "\0"  # marks a row below another
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -55,15 +55,15 @@ _LATEX = str.maketrans({
 
 
 def write_page(path: Path, page: Page) -> None:
-    """Write the page; an existing file is replaced when the new one is complete."""
+    """Write the page; an existing file is replaced once the new one is complete."""
     write_atomically(path, render_page(page))
 
 
 def render_page(page: Page) -> str:
-    """The page as HTML. Bytes of a name that are not text are shown as \\xNN, or \\udcNN where Python has them so."""
+    """Return the page as HTML. Bytes of names that are not text are shown as escapes, such as \\xNN or \\udcNN."""
     script = _FILES["page.js"]
     names: list[list[str]] = []
-    shared: list[str] = []  # by sections that are not chapters, so that a name looks the same in all of them
+    shared: list[str] = []  # names in sections other than chapters, where a name looks the same in all sections
     for section in page.sections:
         names.append(list(_series(section)))
         shared += [] if isinstance(section, Chapter) else names[-1]
@@ -82,7 +82,7 @@ def render_page(page: Page) -> str:
 
 
 def _series(section: Section) -> Iterator[str]:
-    """Names that have a colour, in order, with repetitions."""
+    """Yield the names that have a colour, in order, with repetitions."""
     if isinstance(section, Group | Chapter):
         for inner in section.sections:
             yield from _series(inner)
@@ -96,7 +96,7 @@ def _series(section: Section) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class HeatCell:
-    """`level` 0..LEVELS-1 is its shade, None where there is no value; `title` has all about it."""
+    """A cell of a heat map; `level` 0..LEVELS-1 is its shade, None without a value; `title` describes it in full."""
 
     text: str
     level: int | None
@@ -106,6 +106,7 @@ class HeatCell:
 
 
 def heat_cells(section: Heatmap) -> list[list[HeatCell]]:
+    """Return the cells of a heat map, row by row."""
     low, high = _scale(section)
     rows = []
     for r, row in enumerate(section.rows):
@@ -127,7 +128,7 @@ def heat_cells(section: Heatmap) -> list[list[HeatCell]]:
 
 
 def heat_key(section: Heatmap) -> tuple[str, str, str]:
-    """The values of the weakest and the strongest shade, and which is worse; empty where all shades are the same."""
+    """Return the values of the weakest and the strongest shade and which is worse; empty if all shades are the same."""
     low, high = _scale(section)
     if not low < high:
         return ("", "", "")
@@ -138,7 +139,7 @@ def heat_key(section: Heatmap) -> tuple[str, str, str]:
 
 
 def shared_key(group: Group) -> tuple[str, str, str]:
-    """The key of several heat maps that have the same one, and no intervals; it need not be printed at each."""
+    """Return the key that several heat maps without intervals share, so that it is printed once, or an empty one."""
     keys = set()
     for section in group.sections:
         keys.add(heat_key(section) if isinstance(section, Heatmap) and section.low is None else None)
@@ -147,7 +148,7 @@ def shared_key(group: Group) -> tuple[str, str, str]:
 
 
 def _scale(section: Heatmap) -> tuple[float, float]:
-    """The values of the weakest and the strongest shade."""
+    """Return the values of the weakest and the strongest shade."""
     if section.scale is not None:
         return section.scale
     values = np.asarray(section.values, float)
@@ -167,27 +168,27 @@ _TEMPLATES.globals.update(
 
 
 def latex_text(text: str) -> str:
-    """Text in which no character means anything to LaTeX.
+    """Return the text with the special characters of LaTeX escaped.
 
-    Braces go before a bracket or a star, which the end of the line above would take as its argument.
+    Braces precede a bracket or a star, which the end of the line above would take as its argument.
     """
     escaped = one_line(text).translate(_LATEX)
     return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped
 
 
 def markdown_text(text: str) -> str:
-    """A paragraph in which no character means anything to Markdown or HTML."""
+    """Return a paragraph with the special characters of Markdown and HTML escaped."""
     return re.sub(r"^(\d+(?=[.)](?: |$))|(?=[-+#=]))", r"\1\\", markdown_cell(text))  # a list, a heading or a rule
 
 
 def markdown_cell(text: str) -> str:
-    """The same within a line."""
+    """Return text within a line with the special characters of Markdown and HTML escaped."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
 
 
 def csv_text(value: Any) -> Any:
-    """The value, "" for nan; text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """Return the value, "" for nan; text that a spreadsheet would take for a formula gets an apostrophe in front."""
     if not isinstance(value, str):
         return "" if isinstance(value, float) and math.isnan(value) else value
     value = one_line(value)
@@ -195,7 +196,7 @@ def csv_text(value: Any) -> Any:
 
 
 def markdown(value: Section, level: int = 1) -> str:
-    """The section as Markdown under a heading of this level; figures are left out."""
+    """Return the section as Markdown under a heading of this level, without figures."""
     paragraphs: list[str] = []
     lines: Sequence[str] = ()
     match value:
@@ -220,7 +221,7 @@ def markdown(value: Section, level: int = 1) -> str:
 
 
 def latex(table: Table, caption: str, label: str, notes: str = "") -> str:
-    r"""A table environment, which needs \usepackage{booktabs}; `notes` are printed under it."""
+    r"""Return a table environment, which needs \usepackage{booktabs}, with `notes` under the table."""
     cells, numeric = table.cells()
     lines: list[str] = []
     rows = list(_stacked(cells, latex_text, r"\textbf{{{}}}"))
@@ -250,7 +251,7 @@ def latex(table: Table, caption: str, label: str, notes: str = "") -> str:
 
 
 def _stacked(cells: Sequence[Sequence[Cell]], text: Callable[[str], str], bold: str) -> Iterator[list[str]]:
-    """Each row, then a row for each name among the lines below its cells; `text` escapes, `bold` is a format."""
+    """Yield each row, then a row for each name among the lines below its cells; `text` escapes, `bold` is a format."""
     for row in cells:
         line: list[str] = []
         below: dict[str, list[str]] = {}
@@ -268,6 +269,7 @@ def _stacked(cells: Sequence[Sequence[Cell]], text: Callable[[str], str], bold: 
 
 
 def csv_table(columns: Sequence[str], lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the lines as CSV with these columns."""
     sink = io.StringIO(newline="")
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(columns)

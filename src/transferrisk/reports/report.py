@@ -1,4 +1,4 @@
-"""The report of a folder of results: tables and figures beside the records, and one page for all."""
+"""Report on a folder of results: tables and figures beside the records, and one page of all experiments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, choices
+from ..errors import InputError, choices, counted
 from ..files import prepare_folder, readable, write_atomically
 from ..results.records import FAILED, PICTURES, RECIPE, RUN_COLUMN, RUNS, TABLE
 from ..results.selection import RULE_WORDS
@@ -25,7 +25,7 @@ from .tables import Part
 
 PAGE = "report.html"
 READ = (f"*/{RECIPE}", f"*/{TABLE}", f"{RUNS}/*/{FAILED}", f"{RUNS}/*/{PICTURES}")
-"""Files that a report reads in a folder of results."""
+"""Patterns of the files that a report reads in a folder of results."""
 VIEWS: dict[str, type[View]] = {
     "table": TableView,
     "lines": LinesView,
@@ -34,20 +34,20 @@ VIEWS: dict[str, type[View]] = {
     "xy": XyView,
     "pictures": PicturesView,
 }
-"""The kinds of [show] in a recipe."""
+"""Kind of a [show] in a recipe -> its view."""
 NUMBERS = (
     "experiment", "selection", "panel", "line", "column", "mean", "std", "seeds", "planned_seeds", "paper_mean",
     "paper_std", "difference", "against_erm", "against_erm_low", "against_erm_high", "shared_seeds", "point",
     "rival", "against_rival", "against_rival_low", "against_rival_high",
 )  # fmt: skip
 POINTS = ("experiment", "selection", "panel", "series", "x", "y", "low", "high")
-"""Columns of the CSV files."""
+"""Columns of the CSV file of a drawing's points; `NUMBERS` are those of a table's scores."""
 
 
 def read_views(show: Mapping[str, Any], owner: str) -> dict[str, View]:
-    """The views of a recipe by name, "" where there is one only; a table of accuracies where the recipe has none.
+    """Return the views of a recipe by name; a single view is called "". Without [show] it is a table of accuracies.
 
-    One view is [show] itself, with its `kind`; several are tables in it, [show.NAME].
+    A single view is [show] itself, with its `kind`; several views are tables [show.NAME].
     """
     if not show:
         return {"": TableView()}
@@ -56,7 +56,7 @@ def read_views(show: Mapping[str, Any], owner: str) -> dict[str, View]:
     stems: dict[str, str] = {}
     for name in show:
         if (other := stems.setdefault(file_stem(name).lower(), name)) != name:
-            raise InputError(f"{owner}, [show]: {other!r} and {name!r} would be files of one name: rename one")
+            raise InputError(f"{owner}, [show]: {other!r} and {name!r} give files of the same name: rename one")
     return {name: _read_view(inner, f"{owner}, [show.{name}]") for name, inner in show.items()}
 
 
@@ -74,12 +74,12 @@ def _read_view(table: Mapping[str, Any], owner: str) -> View:
 
 
 def file_stem(*names: str) -> str:
-    """A name for files: characters that it may not have become _."""
+    """Return a name for files, with _ in place of characters that they may not have."""
     return re.sub(r"[^\w-]", "_", "-".join(filter(None, names))) or "results"
 
 
 def parts_of(experiment: Experiment) -> dict[str, Part]:
-    """The stem of its files -> what each view gives, under every rule that applies to it."""
+    """Return the content of each view under every rule that applies to it, by the stem of its files."""
     found = {}
     for name, view in checked_views(experiment).items():
         for rule in experiment.recipe.select if view.selects else ("",):
@@ -91,7 +91,7 @@ def parts_of(experiment: Experiment) -> dict[str, Part]:
 
 
 def checked_views(experiment: Experiment) -> dict[str, View]:
-    """The views of the experiment's recipe, each of which has something to show of it."""
+    """Return the views of the experiment's recipe, after checking that each has something to show."""
     views = read_views(experiment.recipe.show, f"recipe {experiment.name}")
     for view in views.values():
         try:
@@ -103,10 +103,11 @@ def checked_views(experiment: Experiment) -> dict[str, View]:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """
-    found     the experiments, each with its parts by the stem of their files
-    files     that were written, the page first
-    left_out  reason for each experiment that could not be read
+    """A report that was written.
+
+    found     experiments, each with its parts by the stem of their files
+    files     files that were written, the page first
+    left_out  a reason for each experiment that could not be read
     """
 
     found: Sequence[tuple[Experiment, Mapping[str, Part]]]
@@ -114,11 +115,11 @@ class Report:
     left_out: Sequence[str] = ()
 
     def chapters(self) -> list[Chapter]:
-        """The values that are printed, an experiment each."""
+        """Return a chapter for each experiment."""
         return list(itertools.starmap(_chapter, self.found))
 
     def to_json(self) -> dict[str, Any]:
-        """Every number of every table, and how its runs were done, by experiment."""
+        """Return every number of every table, and the origins of runs, by experiment."""
         return {
             "page": str(self.files[0]),
             "experiments": {
@@ -141,11 +142,13 @@ def write_report(
     command: str = "",
     where: str = "",
 ) -> Report:
-    """Report on these experiments, or all; nothing is written before all of them have been read.
+    """Write a report on all experiments, or on those of these names, after all of them have been read.
 
-    An experiment that cannot be read is an error where it was named, and where there is no other; else it is left out.
+    An experiment that cannot be read is left out; it is an error if it was named, or if there is no other.
 
-    where  what the page calls the folder of results
+    output   folder of the report. Default: `root`
+    command  command to show on the page
+    where    name of the folder of results on the page. Default: its path
     """
     output = root if output is None else output
     found: list[tuple[Experiment, Mapping[str, Part]]] = []
@@ -161,8 +164,8 @@ def write_report(
     if not found:
         several = f"none of {len(left_out)} experiments can be read: " if len(left_out) > 1 else ""
         raise InputError(several + left_out[0])
-    elsewhere = not names or output.resolve() != root.resolve()
-    page = PAGE if elsewhere else f"report-{'-'.join(names)[:100]}.html"  # the page of all experiments stays
+    is_whole = not names or output.resolve() != root.resolve()  # else the page of all experiments must stay
+    page = PAGE if is_whole else f"report-{'-'.join(names)[:100]}.html"
     prepare_folder(output, page)
     written = [output / page]
     for experiment, parts in found:
@@ -177,7 +180,7 @@ def write_report(
 def check_recipe(
     name: str, where: str, recipe: Mapping[str, Any], cells: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> None:
-    """Raise the errors that a report on such results would raise, such as a view of an axis that does not exist."""
+    """Raise the errors that a report on such results would raise, such as an unknown axis of a view."""
     found = {"recipe": recipe, "cells": cells}
     checked_views(Experiment(name, *planned_runs(found, f"recipe {where}", "correct it"), no_records(), Path()))
 
@@ -189,11 +192,9 @@ def _page(report: Report, command: str, root: str) -> Page:
         missing += len(experiment.missing)
         failed += len(experiment.failed)
         before[experiment.command(root)] = experiment.circumstances()
-    lead = (
-        f"{len(report.found)} {'experiment' if len(report.found) == 1 else 'experiments'}, {planned} runs, of which "
-        f"{f'{missing} are missing' if missing else 'none is missing'}"
-        f"{f' and {failed} of these failed' if failed else ''}."
-    )
+    state = f"{missing} of which are missing" if missing else "all of which are finished"
+    state += f" ({failed} of these failed)" if failed else ""
+    lead = f"{counted(len(report.found), 'experiment')} with {counted(planned, 'run')}, {state}."
     return Page("Results of the experiments", (lead, *report.left_out), report.chapters(), {}, command, before)
 
 
@@ -211,7 +212,7 @@ def _part_chapter(part: Part) -> Chapter:
         differences = filter(None, [grid.against_table(), grid.runner_up_table()])
         sections += [replace(one, note=" ".join(filter(None, [one.note, part.mixed]))) for one in differences]
         if grid.notes:
-            sections.append(Text("Points of the grids that were chosen", grid.notes, folded=True))
+            sections.append(Text("Points chosen from the grids", grid.notes, folded=True))
     for name, environments in part.pictures.items():
         sections.append(Pictures(name, environments))
     return Chapter(title[:1].upper() + title[1:], sections, part.words)
@@ -222,7 +223,7 @@ def _curve_notes(part: Part) -> str:
 
 
 def _files(experiment: Experiment, parts: Mapping[str, Part]) -> Iterator[tuple[str, str | bytes]]:
-    """Name and content of each file beside the records."""
+    """Yield name and content of each file beside the records."""
     names: list[str] = []
     for part in parts.values():
         for curves in part.drawn:
@@ -247,7 +248,7 @@ def _files(experiment: Experiment, parts: Mapping[str, Part]) -> Iterator[tuple[
 
 
 def _latex(experiment: Experiment, stem: str, part: Part) -> str:
-    r"""A table environment for each grid; needs \usepackage{booktabs}."""
+    r"""Return a table environment for each grid; they need \usepackage{booktabs}."""
     origins = origin_words(experiment.origins)
     out = [r"% \usepackage{booktabs}", *([f"% {latex_text(origins)}"] if origins else [])]
     for place, grid in enumerate(part.tables):
@@ -263,13 +264,13 @@ def _latex(experiment: Experiment, stem: str, part: Part) -> str:
 
 
 def _numbers(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
-    """Every number of the tables as a line of its own; nan where there is none."""
+    """Return a line for each score of the tables, nan if it is missing."""
     about = {"experiment": experiment.name, "selection": part.rule or "none"}
     return [about | line for grid in part.grids for line in grid.numbers()]
 
 
 def _points(experiment: Experiment, part: Part) -> list[dict[str, Any]]:
-    """The points of the drawings, for those that have no table."""
+    """Return a line for each point of the drawings."""
     found = []
     for curves in part.drawn:
         for name, (xs, ys) in curves.series.items():

@@ -1,6 +1,7 @@
-"""The tables of experiments: mean and deviation over seeds, the paper's numbers, differences between methods by seed.
+"""Tables of experiments: mean and deviation over seeds, the paper's numbers, and paired differences between methods.
 
-Differences are to ERM, and from the best method to the runner-up. One whose interval contains 0 is marked.
+Differences are taken seed by seed, to ERM and from the best method to the runner-up. A difference whose interval
+contains 0 is marked.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from ..results.selection import selection_words
 from .elements import NOTHING, Cell, Curves, Entry, Table, number
 
 CONFIDENCE = 0.95
-UNSEPARATED = "?"  # after a difference whose interval contains 0
+UNSEPARATED = "?"  # printed after a difference whose interval contains 0
 MISSING, NO_VALUE = "missing", "no value"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample standard deviation over seeds (0 for a single one, and not printed); nan where one is absent."""
+    """Mean and sample standard deviation over seeds; nan if a value is nan.
+
+    The deviation of a single value is 0, and is not printed.
+    """
 
     mean: float
     std: float
@@ -39,7 +43,7 @@ class Summary:
         return cls(statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0, tuple(values))
 
     def cell(self, factor: float, digits: int) -> Cell:
-        """The mean and deviation times a factor: 100 for percent."""
+        """Return the mean and deviation, multiplied by a factor such as 100 for percent, as a cell."""
         if math.isnan(self.mean):
             return Cell(NOTHING, math.nan)
         spread = f" ± {factor * self.std:.{digits}f}" if len(self.values) > 1 else ""
@@ -60,21 +64,21 @@ LABELS = {
     "loss_of_j_on_i": "loss of j's in i",
 }
 SHARES = frozenset({"bias", "first_bias"})
-"""Axes whose values are printed as percent."""
+"""Axes whose values are printed in percent."""
 
 
 def axis_text(value: Any) -> str:
-    """A value of an axis, as `published` and options name it."""
+    """Return the text by which `published` and options name a value of an axis."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def axis_value(name: str, value: Any) -> str:
-    """A value of this axis as it is printed under the name of the axis."""
+    """Return the text of a value where the axis is named already, such as on its ticks."""
     return f"{100 * value:g} %" if name in SHARES and isinstance(value, int | float) else axis_text(value)
 
 
 def axis_words(values: Mapping[str, Any]) -> str:
-    """Values of axes where nothing else names them: a number with the name of its axis, a word alone."""
+    """Return the text of values of several axes: a number after the name of its axis, a word alone."""
     words = []
     for name, value in values.items():
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
@@ -83,20 +87,20 @@ def axis_words(values: Mapping[str, Any]) -> str:
 
 
 def column_label(name: str) -> str:
-    """The name of a column on an axis or over a table."""
+    """Return the label of a column, for an axis or the head of a table."""
     return LABELS.get(name, name.replace("_", " "))
 
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's number; a deviation that it does not give is nan."""
+    """A number of the paper; the deviation is nan if the paper gives none."""
 
     mean: float
     deviation: float = math.nan
 
 
 def find_published(table: Mapping[str, Any], rule: str, line: str, keys: Sequence[str]) -> Published | None:
-    """The paper's number under the first of these keys that it has."""
+    """Return the paper's number under the first key that it has, None if it has none of them."""
     of_line = table.get(rule, {}).get(line, {})
     for key in keys:
         if key in of_line:
@@ -108,7 +112,7 @@ def find_published(table: Mapping[str, Any], rule: str, line: str, keys: Sequenc
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean difference over the seeds that both have, and its t interval, nan for a single seed."""
+    """Mean difference over the seeds that both methods have, and its t interval (nan for a single seed)."""
 
     mean: float
     low: float
@@ -130,11 +134,11 @@ class Paired:
 
     @property
     def is_unseparated(self) -> bool:
-        """Whether the interval contains 0; not where there is none."""
+        """True if there is an interval and it contains 0."""
         return self.low <= 0 <= self.high
 
     def cell(self, digits: int) -> Cell:
-        """The difference, and below it the interval."""
+        """Return the difference as a cell, with the interval below it."""
         below = {}
         if not math.isnan(self.low):
             below[""] = f"{number(self.low, digits)} to {number(self.high, digits)}"
@@ -144,12 +148,14 @@ class Paired:
 
 @dataclass(frozen=True)
 class Score:
-    """One place of a table, in the units that are printed.
+    """One entry of a table, in the units that are printed.
 
-    values   by seed, of the seeds that have one
-    planned  how many seeds there should be
-    done     how many have run
-    point    of the grid, where one was chosen
+    values     seed -> value, for the seeds that have one
+    planned    number of seeds that are planned
+    done       number of seeds whose runs are done
+    published  the paper's number
+    against    difference to ERM
+    point      point of the grid that was chosen, "" without a grid
     """
 
     values: Mapping[Any, float]
@@ -162,16 +168,16 @@ class Score:
 
     @cached_property
     def summary(self) -> Summary:
-        """nan where no seed has a value."""
+        """Mean and deviation; nan if no seed has a value."""
         return Summary.of(list(self.values.values()))
 
     @property
     def difference(self) -> float:
-        """Ours less the paper's, nan where one is absent."""
+        """Our mean minus the paper's; nan if one of them is absent."""
         return self.summary.mean - self.published.mean if self.published and self.values else math.nan
 
     def cell(self, lacking: str = "", bold: bool = False) -> Cell:
-        """Ours, and below it how many seeds are lacking, the paper's number and the difference."""
+        """Return our number as a cell; below it stand a remark on seeds, the paper's number and the difference."""
         if not self.values:
             text = NO_VALUE if self.done else MISSING
         else:
@@ -196,15 +202,17 @@ def _spread(mean: float, deviation: float, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Methods, or whatever its lines are, against columns.
+    """A table of scores: lines, such as methods, against columns.
 
-    title   of its panel, "" where there is one only
-    corner  what the lines are
-    keys    of the columns, as `published` and the CSV name them
-    columns as they are printed
-    less    whether less is better, of each column; without any, no line is better than another
-    apart   lines that do not compete with the others, such as an oracle's
-    notes   on the points of grids that were chosen
+    title    title of the panel, "" if there is one panel only
+    corner   what the lines are, such as "Method"
+    keys     names of the columns in `published` and in CSV files
+    columns  names of the columns as they are printed
+    lines    name of a line -> its scores, one for each column
+    less     for each column, whether less is better; () if no line is better than another
+    apart    lines that do not compete with the others, such as an oracle
+    notes    sentences on the points of grids that were chosen
+    across   what the columns are, such as "bias degree"
     """
 
     title: str
@@ -215,29 +223,34 @@ class Grid:
     less: Sequence[bool] = ()
     apart: frozenset[str] = frozenset()
     notes: Sequence[str] = ()
+    across: str = ""
 
     @cached_property
     def scores(self) -> list[Score]:
         return [score for scores in self.lines.values() for score in scores]
 
+    def competitors(self, column: int) -> dict[str, float]:
+        """Return line -> mean for the lines that compete in a column, {} if no line is better than another."""
+        found = {}
+        for name, scores in self.lines.items() if column < len(self.less) else ():
+            if name not in self.apart and not math.isnan(scores[column].summary.mean):
+                found[name] = scores[column].summary.mean
+        return found
+
     @cached_property
     def best(self) -> set[tuple[str, int]]:
-        """Line and column of the best mean of each column, all that are printed alike; none where there is only one."""
+        """Line and column of each column's best mean, with ties as printed; a column of one competitor has no best."""
         found: set[tuple[str, int]] = set()
         for column, less in enumerate(self.less):
-            means = {}
-            for name, line in self.lines.items():
-                if name not in self.apart and line[column].values:
-                    means[name] = round(line[column].summary.mean, line[column].digits)
-            top = min(means.values()) if less and means else max(means.values(), default=0.0)
-            for name, mean in means.items():
-                if mean == top and len(means) > 1:
-                    found.add((name, column))
+            means = {name: round(m, self.lines[name][column].digits) for name, m in self.competitors(column).items()}
+            if len(means) > 1:
+                top = (min if less else max)(means.values())
+                found.update((name, column) for name, mean in means.items() if mean == top)
         return found
 
     @cached_property
     def absent(self) -> list[str]:
-        """Lines without a number, neither ours nor the paper's, of which none of the runs is done."""
+        """Names of lines that have neither a number, ours or the paper's, nor a finished run."""
         return [name for name, own in self.lines.items() if not any(s.values or s.published or s.done for s in own)]
 
     @property
@@ -246,14 +259,14 @@ class Grid:
 
     @cached_property
     def seeds(self) -> list[int]:
-        """Numbers of seeds of the scores that have any, in increasing order.
+        """Numbers of seeds of all scores that have a value, in increasing order.
 
-        The caption names the largest, so that only scores with fewer say so.
+        The caption names the largest; a score with fewer seeds says so in its own cell.
         """
         return sorted(filter(None, [len(score.values) for score in self.scores]))
 
     def table(self) -> Table:
-        """Our numbers with the paper's below them."""
+        """Return our numbers as a table, with the paper's below them."""
         rows: list[list[Entry]] = []
         for name, scores in self.lines.items():
             if name not in self.absent:
@@ -266,7 +279,7 @@ class Grid:
         return Table(self.title, [self.corner, *self.columns], rows, note=self.caption())
 
     def against_table(self) -> Table | None:
-        """Differences to ERM; None where there are none."""
+        """Return the differences to ERM as a table, None if there are none."""
         rows: list[list[Entry]] = []
         for name, scores in self.lines.items():
             cells = [score.against.cell(score.digits) if score.against else None for score in scores]
@@ -279,67 +292,57 @@ class Grid:
         return Table(title, [self.corner, *self.columns], rows, note=note)
 
     def rival(self, line: str, column: int) -> tuple[str, Paired] | None:
-        """The best of the other lines in a column, and this line less that one, over the seeds that both have."""
-        others = [
-            (other.summary.mean, name)
-            for name, scores in self.lines.items()
-            if name not in (line, *self.apart) and not math.isnan((other := scores[column]).summary.mean)
-        ]
-        if column >= len(self.less) or line in self.apart or not others:
+        """Return the best of the other lines in a column and the paired difference to it, None if there is no other."""
+        others = self.competitors(column)
+        others.pop(line, None)
+        if line in self.apart or not others:
             return None
-        _, name = (min if self.less[column] else max)(others, key=lambda other: other[0])
+        name = (min if self.less[column] else max)(others, key=others.__getitem__)
         paired = Paired.of(self.lines[line][column].values, self.lines[name][column].values)
         return None if paired is None else (name, paired)
 
     def runner_up_table(self) -> Table | None:
-        """The best line of each column against the second best; None where there are not three lines to compare."""
+        """Return a table of each column's best line against its second best, None if fewer than three lines compete."""
         rows: list[list[Entry]] = []
         found = []
         for column, label in enumerate(self.columns):
-            means = {
-                name: scores[column].summary.mean
-                for name, scores in self.lines.items()
-                if name not in self.apart and not math.isnan(scores[column].summary.mean)
-            }
-            if column >= len(self.less) or len(means) < 3:  # two are compared with each other as it is
+            means = self.competitors(column)
+            if len(means) < 3:  # two are compared with each other anyway
                 continue
             best = (min if self.less[column] else max)(means, key=means.__getitem__)
-            rival = self.rival(best, column)
-            if rival is not None:
-                name, paired = rival
-                found.append(paired)
-                rows.append([label, best, name, paired.cell(self.lines[best][column].digits)])
+            if rival := self.rival(best, column):
+                found.append(rival[1])
+                rows.append([label, best, rival[0], rival[1].cell(self.lines[best][column].digits)])
         if not rows:
             return None
         title = f"{self.title}, the best against the runner-up" if self.title else "The best against the runner-up"
-        return Table(
-            title, ["", "Best", "Runner-up", "Difference"], rows, note=_difference_caption("Difference", found)
-        )
+        columns = [self.across[:1].upper() + self.across[1:], "Best", "Runner-up", "Difference"]
+        return Table(title, columns, rows, note=_difference_caption("Difference", found))
 
     def caption(self) -> str:
-        """A description of the numbers: over how many seeds, which are bold, what is missing."""
+        """Return sentences on the numbers: how many seeds, what is bold, what is missing."""
         planned, paper = 0, False
         for score in self.scores:
             planned, paper = max(planned, score.planned), paper or score.published is not None
         most = self.seeds[-1] if self.seeds else 0
         some = f" of {planned}" if most < planned else ""
         if not most:
-            first = "No run is done."
+            first = "No run is finished."
         elif planned == 1:
             first = "One seed."
         elif most == 1:
-            first = f"One{some} seeds so far, so nothing says how much is chance."
+            first = f"One{some} seeds so far, which does not show how much is chance."
         else:
             fewest = f"{self.seeds[0]} to " if self.seeds[0] < most else ""
             first = f"Mean ± standard deviation over {fewest}{most}{some} seeds."
         apart = "".join([f", {name} apart" for name in self.lines if name in self.apart])
         bold = f"Bold: the best mean of each column{apart}." if self.best else ""
-        under = "Under ours the paper's number, and ours less the paper's." if paper else ""
+        under = "Below each number: the paper's, and the difference, ours minus the paper's." if paper else ""
         missing = f"Missing: {', '.join(self.absent)}." if self.absent and not self.is_empty else ""
         return " ".join(filter(None, [first, bold, under, missing]))
 
     def numbers(self) -> list[dict[str, Any]]:
-        """Every number as a line of its own, for CSV and JSON."""
+        """Return a line for each score, for CSV and JSON."""
         found = []
         for line, scores in self.lines.items():
             for column, (key, score) in enumerate(zip(self.keys, scores, strict=True)):
@@ -366,28 +369,28 @@ class Grid:
 def _difference_caption(what: str, differences: Sequence[Paired]) -> str:
     seeds = {paired.seeds for paired in differences}
     if seeds == {1}:
-        return f"{what} on the same seed. One seed: no interval."
+        return f"{what} on the same seed. One seed gives no interval."
     first = f"{what} on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
     unseparated = any(paired.is_unseparated for paired in differences)
     few = [
-        f"{UNSEPARATED}: the interval contains 0, so the two are not separated." if unseparated else "",
-        "Where they share one seed: no interval." if 1 in seeds else "",
-        "An interval of two seeds is very wide, and says little." if 2 in seeds else "",
+        f"{UNSEPARATED} marks an interval that contains 0: the two are not separated." if unseparated else "",
+        "A difference on one shared seed has no interval." if 1 in seeds else "",
+        "An interval of two seeds is very wide and says little." if 2 in seeds else "",
     ]
     return " ".join([first, *filter(None, few)])
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The content of one view of an experiment under one rule.
+    """The content of one view of an experiment under one selection rule.
 
-    rule      "" where nothing is selected
+    rule      selection rule, "" if nothing is selected
     grids     tables, one for each panel
     curves    drawings, one for each panel
-    pictures  name of a run -> environment -> (C, k, h, w, 3)
-    notes     sentences that belong to it, such as the caption of the view
-    mixed     a warning that its runs were done in several ways, "" where they are alike
-    choices   whether a point of a grid was chosen too
+    pictures  name of a run -> environment -> images (C, k, h, w, 3)
+    notes     sentences such as the caption of the view
+    mixed     warning that the runs were done in several ways, "" if they are alike
+    choices   whether points of grids were chosen too
     """
 
     title: str
@@ -401,11 +404,12 @@ class Part:
 
     @cached_property
     def tables(self) -> list[Grid]:
-        """The grids that have a number; the others are for programs that count what is missing."""
+        """Grids that have a number. The others are kept for CSV files, which count what is missing."""
         return [grid for grid in self.grids if not grid.is_empty]
 
     @cached_property
     def drawn(self) -> list[Curves]:
+        """Drawings that have a point."""
         return [curves for curves in self.curves if curves.has_points]
 
     @property
@@ -414,12 +418,12 @@ class Part:
 
     @property
     def words(self) -> list[str]:
-        """All sentences that belong to it."""
+        """All sentences on this part: selection, notes, and what is missing or mixed."""
         return list(filter(None, [self.selection, *self.notes, self.nothing_yet, self.mixed]))
 
     @property
     def nothing_yet(self) -> str:
-        """ "Nothing to show yet: combined.", of the panels that are left out; "" where there are none."""
+        """Sentence that names empty panels, such as "Nothing to show yet: combined."; "" if there are none."""
         empty = []
         for grid in self.grids:
             empty += [grid.title] if grid.is_empty else []

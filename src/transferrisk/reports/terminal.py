@@ -1,6 +1,7 @@
-"""Values and progress on a terminal. Heat maps and forest plots are printed as tables, other figures left out.
+"""Elements of reports and progress on a terminal.
 
-Values go to standard output; progress to stderr, so that the output can be piped: bars on a terminal, lines in a file.
+Elements go to standard output: heat maps and forest plots as tables, other figures not at all. Progress goes to stderr,
+so that the output can be piped: bars on a terminal, lines in a file.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from rich.text import Text as Words
 from ..errors import one_line
 from .elements import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit
 
-_LONG = 16  # letters of a column of text up to which it does not give way
+_LONG = 16  # width in letters below which a column of text is not made narrower
 
 
 def width() -> int:
-    """Letters that fit beside each other."""
+    """Return the width of the terminal in letters."""
     return Console().width
 
 
 def print_values(*values: Section | str, stderr: bool = False) -> None:
-    """Print values one after the other; a string is a paragraph."""
-    console = Console(stderr=stderr)  # made anew, since it takes the terminal's width when it is made
+    """Print elements one after the other; a string is a paragraph."""
+    console = Console(stderr=stderr)  # created here, since it reads the width of the terminal once
     for place, value in enumerate(values):
         lines: list[tuple[str, str]] = []  # and their styles
         inner: Sequence[Section] = ()
@@ -81,16 +82,16 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
 
 
 def print_line(text: str, stderr: bool = False) -> None:
-    """Print a line that is not wrapped, since it holds a path or a command to be copied."""
+    """Print a line without wrapping it, since it holds a path or a command to be copied."""
     Console(stderr=stderr).print(Words(one_line(text)), soft_wrap=True)
 
 
 def _column_widths(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[bool], available: int
 ) -> list[int | None]:
-    """Widths in which no word of a heading, no number and no short name is broken; None where rich is to decide.
+    """Return widths in which no word of a heading, no number and no short name is broken, None if rich must decide.
 
-    The widest column gives way first.
+    The widest column is made narrower first.
     """
     wanted, least = [], []
     for place, (name, is_number) in enumerate(zip(map(one_line, columns), numeric, strict=True)):
@@ -109,7 +110,7 @@ def _column_widths(
 
 
 def _rich_table(value: Table, starred: bool, available: int) -> table.Table:
-    """`starred`: bold cells get a star, since bold cannot be seen in a file."""
+    """Return the table as rich prints it; with `starred` bold cells get a star, since a file does not show bold."""
     rows, numeric = value.cells()
     printed = table.Table(
         title=Words(one_line(value.title), style="bold") if value.title else None,
@@ -139,16 +140,16 @@ def _rich_table(value: Table, starred: bool, available: int) -> table.Table:
 
 
 OnProgress = Callable[[str, int, int], None]
-"""(what, done, total), in bytes or in things."""
+"""(what, done, total), in bytes or in items."""
 
 
 SECONDS = 10.0  # between two lines of progress
-STILL = 60.0  # and where nothing has changed
+STILL = 60.0  # between two lines if nothing has changed
 
 
 @contextmanager
 def task_progress(quiet: bool = False, in_bytes: bool = False) -> Iterator[OnProgress]:
-    """A bar for the task at work where stderr is a terminal, which goes when all is done; elsewhere a line at times."""
+    """Show the progress of a task: a bar that disappears at its end on a terminal, else a line now and then."""
     where = Console(stderr=True)
     if not quiet and not where.is_terminal:
         with _progress_lines(in_bytes) as tell:
@@ -172,9 +173,9 @@ def task_progress(quiet: bool = False, in_bytes: bool = False) -> Iterator[OnPro
 
 @contextmanager
 def _progress_lines(in_bytes: bool) -> Iterator[OnProgress]:
-    """Lines for a log: none in the first seconds, so that short work stays silent, and few where work stands still.
+    """Print lines for a log: none in the first seconds, so that short work stays silent, and few if nothing changes.
 
-    A thread prints them, since the work may take minutes from one call to the next.
+    A thread prints them, since minutes may pass from one call to the next.
     """
     began, file, ended = time.monotonic(), sys.stderr, Event()
     current = ("", 0, 0)
@@ -205,7 +206,7 @@ def _progress_lines(in_bytes: bool) -> Iterator[OnProgress]:
 
 
 class RunBars:
-    """A bar for all runs and one for each at work, with a clock of its own; without a terminal, a line for each end."""
+    """A bar for all runs and one for each run at work; without a terminal, a line at the end of each run."""
 
     def __init__(self, bars: Progress, where: Console, title: str, total: int, done: int) -> None:
         self._bars, self._where, self.total, self.done = bars, where, total, done
@@ -213,14 +214,14 @@ class RunBars:
         self._working: dict[str, TaskID] = {}
 
     def step(self, run: str, done: int, total: int) -> None:
-        """Show that so many steps of a run are done."""
+        """Show how many steps of a run are done."""
         run = one_line(run)
         if run not in self._working:
             self._working[run] = self._bars.add_task(run, total=total)
         self._bars.update(self._working[run], completed=done, total=total)
 
     def end(self, run: str, line: str = "", finished: bool = True, said: bool = False) -> None:
-        """Remove the bar of a run; where there are no bars, or with `said`, print a line about its end."""
+        """Remove the bar of a run; without bars, or with `said`, print a line about its end."""
         run, line = one_line(run), one_line(line)
         if run in self._working:
             self._bars.remove_task(self._working.pop(run))
@@ -234,7 +235,7 @@ class RunBars:
 
 @contextmanager
 def run_progress(title: str, total: int, done: int = 0, quiet: bool = False) -> Iterator[RunBars]:
-    """Bars for `total` runs, of which `done` were finished before."""
+    """Show bars for `total` runs, `done` of which were finished before."""
     where = Console(stderr=True, quiet=quiet)
     columns = (
         TextColumn("{task.description:<18}", markup=False),

@@ -1,14 +1,15 @@
-"""Which evaluation of a run counts, and which settings: functions of the records, applied afterwards.
+"""Selection of the evaluation of a run that counts, and of settings: functions of the records, applied afterwards.
 
-Within a run, the evaluation of the highest accuracy on the rule's validation data, averaged over environments, the
-later one when they tie; or the last one. Among the points of a grid, the one whose runs do best on that data. The
-values of a training, such as its accuracy, are those of the evaluation that counts.
+A rule selects within a run the evaluation with the highest accuracy on validation data, averaged over environments (the
+later one if they tie), or the last one. Among the points of a grid it selects the one whose runs do best on that data.
+The values of a training, such as its accuracy, are those of the evaluation that is selected.
 
-    rule                           the evaluation                the point of a grid
-    training_domain, test_domain   best on this validation data  likewise
-    last                           the last                      training_domain, there
-    test_domain_last               the last                      test_domain, there: DomainBed's oracle
-    leave_one_environment_out      training_domain               best on average in training environments that runs
+    rule                           evaluation                    point of a grid
+    training_domain, test_domain   best on this validation data  best on this validation data
+    last                           last                          best on training_domain at the last evaluation
+    test_domain_last               last                          best on test_domain at the last evaluation, which is
+                                                                 DomainBed's oracle
+    leave_one_environment_out      best on training_domain       best on average in training environments that runs
                                                                  with the same settings were trained without
 """
 
@@ -30,21 +31,24 @@ Rule = Literal["training_domain", "test_domain", "last", "test_domain_last", "le
 RULES: tuple[str, ...] = get_args(Rule)
 HELD_OUT = "leave_one_environment_out"
 _EVALUATION = {"test_domain_last": "last", HELD_OUT: "training_domain"}
-"""The rules by which these select the evaluation."""
+"""Rule -> the rule by which it selects the evaluation, if that is another."""
 _POINT = {"last": "training_domain", "test_domain_last": "test_domain", HELD_OUT: "test"}
-"""The parts of the data by which these compare the points of a grid; leave-one-out in runs that hold data out."""
+"""Rule -> the part of the data by which it compares the points of a grid, if that is not its own name."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a training, and how it follows from the records of an evaluation.
+    """A value of a training, computed from the records of an evaluation.
 
-    part     of the data, whose records it is taken from
-    over     how its environments are joined; samples: the mean, weighted by how many samples each has
-    factor   to what is printed: 100 for percent
-    span     an axis covers at least this much
-    most     the largest possible value
-    columns  of the records, which are added; () is the value's own name
+    label           name on axes and in tables
+    part            part of the data whose records are used
+    over            how environments are combined; "samples" is the mean weighted by their numbers of samples
+    factor          factor from the records to what is printed, such as 100 for percent
+    digits          number of decimals
+    span            smallest range that an axis covers
+    most            largest possible value
+    columns         columns of the records that are added up; () stands for the value's own name
+    less_is_better  whether a smaller value is better
     """
 
     label: str
@@ -76,11 +80,11 @@ def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -
     Parameters
     ----------
     records
-        Of one evaluation.
+        Records of one evaluation.
     part
         "train", "training_domain", "test_domain" or "test".
     column
-        What to average.
+        Column to average.
 
     Returns
     -------
@@ -103,17 +107,16 @@ def mean_score(records: Iterable[Record], part: str, column: str = "accuracy") -
 
 
 def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
-    """Return the step of the evaluation that counts, for each run.
+    """Return the step of each run's evaluation that counts.
 
-    `table` has the columns run, step, part and accuracy: a data frame, or lists by name. Runs without an accuracy on
-    the rule's validation data are left out.
+    Runs without an accuracy on the rule's validation data are left out.
 
     Parameters
     ----------
     table
-        With the columns run, step, part and accuracy: a data frame, or lists by name.
+        Table with the columns run, step, part and accuracy: a data frame, or lists by name.
     rule
-        "training_domain", "test_domain" or "last".
+        Selection rule, such as "training_domain", "test_domain" or "last".
 
     Returns
     -------
@@ -148,19 +151,19 @@ def selected_steps(table: Mapping[str, Any], rule: str) -> dict[Any, int]:
 
 
 def select(records: Sequence[Record], rule: str) -> list[Record]:
-    """Select the records of the one evaluation of a run that counts; none where nothing was recorded to select it by.
+    """Select the records of the evaluation of a run that counts.
 
     Parameters
     ----------
     records
-        Of a run.
+        Records of a run.
     rule
-        "training_domain", "test_domain" or "last".
+        Selection rule, such as "training_domain", "test_domain" or "last".
 
     Returns
     -------
     list[Record]
-        The records of one evaluation.
+        Records of one evaluation; empty if the run has no records on the rule's validation data.
 
     Examples
     --------
@@ -177,24 +180,22 @@ def select(records: Sequence[Record], rule: str) -> list[Record]:
 
 
 def values_at_selected(table: pd.DataFrame, rule: str, values: Sequence[str]) -> pd.DataFrame:
-    """Return a line for each run of a table of records, at the evaluation that counts.
-
-    Its columns are `run`, `done` (True), `validation` (the accuracy by which points of a grid are compared), and the
-    values, in the units that are printed; nan where a run has none.
+    """Return the values of each run in a table of records, at the evaluation that counts.
 
     Parameters
     ----------
     table
-        Of records.
+        Table of records.
     rule
-        "training_domain", "test_domain" or "last".
+        Selection rule, such as "training_domain", "test_domain" or "last".
     values
-        Names of the values.
+        Names of values, keys of `VALUES`.
 
     Returns
     -------
     pd.DataFrame
-        One line a run.
+        One line for each run, with the columns `run`, `done` (True), `validation` (the accuracy by which points of a
+        grid are compared) and the values in the units that are printed; nan if a run has none.
 
     Examples
     --------
@@ -218,19 +219,19 @@ def values_at_selected(table: pd.DataFrame, rule: str, values: Sequence[str]) ->
 
 
 def value_by_evaluation(table: pd.DataFrame, name: str) -> pd.Series:
-    """Return a value at every evaluation, by run and step, in the units that are printed.
+    """Return a value at every evaluation, in the units that are printed.
 
     Parameters
     ----------
     table
-        Of records.
+        Table of records.
     name
-        Of the value, one of `VALUES`.
+        Name of the value, a key of `VALUES`.
 
     Returns
     -------
     pd.Series
-        The values.
+        Values, indexed by run and step.
 
     Examples
     --------
@@ -245,7 +246,7 @@ def value_by_evaluation(table: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _by_evaluation(table: pd.DataFrame, columns: Sequence[str], part: str, over: str) -> pd.Series:
-    """The sum of the columns, by run and step, over the environments of a part; nan where one has no value."""
+    """Return the sum of the columns by run and step, combined over the environments of a part; nan if one is nan."""
     import pandas as pd
 
     there = table[table["part"] == part]
@@ -260,25 +261,25 @@ def _by_evaluation(table: pd.DataFrame, columns: Sequence[str], part: str, over:
 
 
 def validation_part(rule: str) -> str:
-    """The part of the data by which a rule compares the points of a grid."""
+    """Return the part of the data by which a rule compares the points of a grid."""
     return _POINT.get(rule, rule)
 
 
 def best_point(scores: Mapping[str, Sequence[float]]) -> str:
     """Choose the point of a grid that counts, by the validation accuracies of its finished runs.
 
-    Points with the most accuracies come first, so that a lucky seed does not win against a mean over several; among
-    these the highest mean wins, then the most finished runs, then the first.
+    Only points with the largest number of accuracies compete, so that a lucky seed does not win against a mean over
+    several. The highest mean wins, then the largest number of finished runs, then the first point.
 
     Parameters
     ----------
     scores
-        Point -> accuracies, nan where a run has none.
+        Point -> accuracies, nan for a run that has none.
 
     Returns
     -------
     str
-        The point.
+        Point that is chosen.
 
     Examples
     --------
@@ -304,18 +305,17 @@ RULE_WORDS = {
 
 
 def selection_words(rule: str, choices: bool = False) -> str:
-    """A sentence about how models were selected; `choices`: a point of a grid was chosen too."""
+    """Return sentences on how models were selected; `choices` is true if points of grids were chosen too."""
     which = "test environment" if rule.startswith("test_domain") else "training environments"
-    where = f"the highest accuracy on held-out data of the {which}"
-    among = ", among the points with the most seeds" if choices else ""
+    best = f"the highest accuracy on held-out data of the {which}"
     if rule in ("last", "test_domain_last"):
-        grid = f", and the point of a grid of {where} there{among}" if choices else ""
-        return f"Selected: the last evaluation of each run{grid}."
-    if rule == "leave_one_environment_out":
-        point = (
-            "the highest mean accuracy in training environments that runs with the same settings were trained without"
-        )
-        grid = f", and the point of a grid of {point}{among}" if choices else ""
-        return f"Selected: the evaluation of {where}{grid}."
-    grid = ", and the point of a grid," if choices else ""
-    return f"Selected {RULE_WORDS[rule]}: the evaluation{grid} of {where}{among}."
+        words, point = "Selected: the last evaluation of each run.", best.replace("accuracy", "mean accuracy")
+    elif rule == HELD_OUT:
+        words = f"Selected: the evaluation of each run with {best}."
+        point = "the highest mean accuracy in training environments that its runs were trained without"
+    else:
+        words = f"Selected {RULE_WORDS[rule]}: the evaluation of each run with {best}."
+        point = "the highest mean of that accuracy"
+    return (
+        f"{words} From each grid: the point with {point}, among the points with the most seeds." if choices else words
+    )

@@ -1,9 +1,9 @@
 "use strict";
-// The page is whole without this: it adds a switch of theme, sorting, folding of long tables, and arrow keys in heat maps.
+// The page is complete without this script, which adds a theme button, sorting, folding of long tables, and arrow keys in heat maps.
 (() => {
   const root = document.documentElement, KEY = "transferrisk-theme";
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  // Storage may be refused, for files and in private windows; then the choice lasts as long as the page.
+  // Storage may be refused, for files and in private windows; the choice then lasts as long as the page.
   const remembered = () => { try { return localStorage.getItem(KEY); } catch { return null; } };
   const remember = (theme) => { try { localStorage.setItem(KEY, theme); } catch { /* see above */ } };
   const stored = remembered();
@@ -23,7 +23,7 @@
     button.hidden = false;
   }
 
-  // Numbers as numbers and before text, text as people sort it, what is missing last in either direction.
+  // Numbers come before text and are compared as numbers, text as people sort it; missing values come last in either direction.
   function compare(a, b, sign) {
     const missing = a.hasAttribute("data-missing") - b.hasAttribute("data-missing");
     if (missing) return missing;
@@ -52,7 +52,7 @@
     });
   }
 
-  // Long tables show their first and last rows, however they are sorted, until all are asked for.
+  // Long tables show their first and last rows in the current order until a reader asks for all.
   function fold(table) {
     const rows = [...table.tBodies[0].rows], shown = Number(table.dataset.fold);
     rows.forEach((row, place) => {
@@ -63,7 +63,7 @@
     const count = table.tBodies[0].rows.length, button = document.createElement("button");
     button.type = "button";
     button.className = "unfold";
-    button.textContent = `Show all ${count} rows; here are the first and the last ${table.dataset.fold}`;
+    button.textContent = `Show all ${count} rows, not only the first and last ${table.dataset.fold}`;
     button.addEventListener("click", () => {
       delete table.dataset.fold;
       fold(table);
@@ -73,7 +73,7 @@
     fold(table);
   }
 
-  // One stop of the tabulator for a heat map; the arrows move inside it.
+  // A heat map is one tab stop; the arrow keys move inside it.
   const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   function walkable(table) {
     const cells = [...table.querySelectorAll("td[tabindex]")];
@@ -95,7 +95,7 @@
     });
   }
 
-  // Only what can be scrolled is a stop of the tabulator and has the line that says so.
+  // Only regions that can be scrolled are tab stops and have the line that says so.
   function scrolling() {
     document.querySelectorAll(".scroll").forEach((region) => {
       const wide = region.scrollWidth > region.clientWidth + 1;
