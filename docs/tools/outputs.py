@@ -55,13 +55,13 @@ class Shell:
         return done.stdout
 
     def output(self, commands: str) -> str:
-        """What the lines of a block print, one after another."""
+        """What the commands of a block print, with an empty line between them."""
         lines = [line for line in commands.replace("\\\n", " ").splitlines() if line.strip()]
         for line in lines:
             if line not in self.outputs:
                 print("==>", line, file=sys.stderr, flush=True)
                 self.outputs[line] = self.run(line)
-        return "".join(self.outputs[line] for line in lines)
+        return "\n\n".join(self.outputs[line].strip("\n") for line in lines)
 
 
 def refreshed(page: str, shell: Shell, check: bool = False) -> str:
