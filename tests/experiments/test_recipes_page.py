@@ -14,20 +14,26 @@ from transferrisk.results.selection import VALUES
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
 
 
-def block(language):
-    (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    return found
+RECIPE, SEARCH = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_recipe_is_one(tmp_path, monkeypatch):
+def test_the_recipe_makes_a_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / "resnet18.safetensors").write_bytes(b"weights")
-    (tmp_path / "mine.toml").write_text(block("toml"))
+    (tmp_path / "mine.toml").write_text(RECIPE)
     plan = make_plan(load_recipe("mine.toml"))
     assert {cell.columns["seed"] for cell in plan.cells} == {0, 1, 2, 3}
     assert "TRM, ridge 1e-2" in plan.recipe.methods
     assert load_recipe("mine.toml", fast=True).settings["size"] == 32
+
+
+def test_the_search_makes_a_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(f'extends = "cmnist"\n{SEARCH}')
+    recipe = load_recipe("mine.toml", fast=True)
+    assert recipe.search.kind == "optuna"
+    assert make_plan(recipe).cells
 
 
 def test_every_key_is_explained():
