@@ -79,13 +79,15 @@ class Predicted:
         found: list[Table | str] = []
         seen = self.decision.seen
         if seen:
-            where = "environments it was not trained on" if self.decision.held == "environments" else "held-out rows"
+            where = (
+                "in environments it was not trained on" if self.decision.held == "environments" else "on held-out rows"
+            )
             of_each = map(attrgetter("accuracy", "log_loss"), seen.values())
             accuracies, losses = np.array(list(of_each)).T
             found.append(
-                f"{counted(self.rows, 'row')} predicted. In {where}, the model had an accuracy of "
-                f"{100 * accuracies.mean():.1f} % on average, {100 * accuracies.min():.1f} % at worst "
-                f"({[*seen][accuracies.argmin()]}), and a log loss of {losses.mean():.3f}."
+                f"{counted(self.rows, 'row')} predicted. When the model was fitted, it was tested {where}: it had an "
+                f"accuracy of {100 * accuracies.mean():.1f} % on average, {100 * accuracies.min():.1f} % at worst "
+                f"({[*seen][accuracies.argmin()]}), and a mean log loss of {losses.mean():.3f}."
             )
         if self.figures:
             found.append(figures_table(self.figures))
@@ -209,18 +211,18 @@ class Scores:
 
 
 def guesses(found: Mapping[str, Figures]) -> list[str]:
-    """Return lines on environments with several classes that are predicted no better than by the most frequent one."""
+    """Return lines on environments in which predictions are no better than their own most frequent class."""
     worse, rest = list[str](), list[str]()
     for name, one in found.items():
         if one.accuracy <= one.majority and one.entropy > 0:
             (rest if one.log_loss < one.entropy else worse).append(
-                f"{name} (accuracy {100 * one.accuracy:.1f} %, most frequent class {100 * one.majority:.1f} %)"
+                f"{name} (accuracy {100 * one.accuracy:.1f} %, most frequent class there {100 * one.majority:.1f} %)"
             )
     lines = [f"No better than guessing at {listed(worse)}."] if worse else []
     if rest:
         lines.append(
-            f"No more accurate than always saying the most frequent class at {listed(rest)}, though its probabilities "
-            "say more than a guess."
+            f"No more accurate than always saying the environment's own most frequent class at {listed(rest)}, though "
+            "its probabilities say more than a guess."
         )
     return lines
 
