@@ -261,7 +261,7 @@ def test_a_pretrained_backbone_is_frozen_on_a_cpu_and_a_line_says_so(trm, tmp_pa
     [
         (
             ("fit", "visits.csv", *NAMED, "--output", "m"),
-            "transferrisk.fitting.fitted.read_source",
+            "transferrisk.fitting.source.read_source",
             "use fewer --workers, a sm",
         ),
         (

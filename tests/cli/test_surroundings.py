@@ -16,8 +16,9 @@ COMMAND = [sys.executable, "-m", "transferrisk"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """The folder of a model with classes and environments that steer a terminal, and its rows."""
-    from transferrisk.fitting import save_fit
-    from transferrisk.fitting.fitted import Plan, fit_source, read_source
+    from transferrisk.fitting import Plan, save_fit
+    from transferrisk.fitting.fitted import fit_source
+    from transferrisk.fitting.source import read_source
 
     folder = tmp_path_factory.mktemp("escapes")
     x = np.random.default_rng(0).normal(size=60)

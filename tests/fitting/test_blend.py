@@ -23,9 +23,10 @@ from transferrisk.fitting.blending import blend_held_out, mixture_weights, pick_
 from transferrisk.fitting.compare import choose, compare
 from transferrisk.fitting.decisions import Calibration
 from transferrisk.fitting.export import export_onnx
-from transferrisk.fitting.fitted import fit_source, read_source
+from transferrisk.fitting.fitted import fit_source
 from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.report import fit_page, fit_sections, model_card, summarise_fit
+from transferrisk.fitting.source import read_source
 from transferrisk.models.saved import WEIGHTS, encode_tensors, read_tensors
 from transferrisk.sklearn import LinearClassifier
 

@@ -22,8 +22,9 @@ from transferrisk.fitting import Comparison, Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder, settings_by_algorithm
 from transferrisk.fitting.compare import choose, compare, most_frequent, summarise
 from transferrisk.fitting.decisions import decide_held_out, fit_calibrations
-from transferrisk.fitting.fitted import fit_source, read_source
+from transferrisk.fitting.fitted import fit_source
 from transferrisk.fitting.report import fit_page, model_card, wilson
+from transferrisk.fitting.source import read_source
 from transferrisk.fitting.verdict import verdict
 from transferrisk.sklearn import (
     LeaveOneEnvironmentOut,

@@ -19,8 +19,10 @@ from transferrisk.errors import InputError, WeightsWarning
 from transferrisk.extras import require
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.export import export_onnx
-from transferrisk.fitting.fitted import fit_source, read_source, settle
+from transferrisk.fitting.fitted import fit_source
+from transferrisk.fitting.plan import settle
 from transferrisk.fitting.predict import predict_file
+from transferrisk.fitting.source import read_source
 from transferrisk.models import build_model, features_of
 
 needs_lite = pytest.mark.skipif(
@@ -95,7 +97,7 @@ def test_the_comparison_is_that_of_the_features_in_a_file(pictures, plan, tmp_pa
 
 def test_each_image_is_read_once_and_progress_told(pictures, plan, monkeypatch):
     monkeypatch.setattr("transferrisk.models.classifier.CHUNK", 10)
-    monkeypatch.setattr("transferrisk.fitting.fitted.inputs_digest", lambda data: "")  # it looks at some once more
+    monkeypatch.setattr("transferrisk.fitting.assembly.inputs_digest", lambda data: "")  # it looks at some once more
     source = read_source(str(pictures), Options(size=8))
     met = []
 
@@ -161,7 +163,7 @@ def test_what_is_frozen_when_nothing_is_said(pictures, weights, monkeypatch):
     assert not frozen(backbone=CNN, weights=weights, device="cpu", frozen=False)
     assert frozen(backbone="resnet18", device="cpu")
     assert not frozen(backbone="resnet18", weights="none", device="cpu")
-    monkeypatch.setattr("transferrisk.fitting.fitted.device_of", lambda name: torch.device("cuda"))
+    monkeypatch.setattr("transferrisk.fitting.plan.device_of", lambda name: torch.device("cuda"))
     assert not frozen(backbone=CNN, weights=weights)
     assert frozen(backbone=CNN, weights=weights, frozen=True)
 
@@ -204,7 +206,7 @@ def test_where_the_usual_weights_cannot_be_fetched_those_that_are_installed_are_
     monkeypatch.setattr(require("huggingface_hub.constants"), "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(require("huggingface_hub.constants"), "HF_HUB_CACHE", str(pictures / "no cache"))
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    with pytest.warns(WeightsWarning, match="weights of resnet18 cannot be fetched: tf_efficientnet_lite0 is taken"):
+    with pytest.warns(WeightsWarning, match="resnet18 cannot be fetched.* tf_efficientnet_lite0"):
         plan = settle(source, Plan(device="cpu"))
     assert (plan.backbone, plan.frozen) == ("tf_efficientnet_lite0", True)
     assert settle(source, plan) == plan

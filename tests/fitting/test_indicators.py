@@ -17,8 +17,8 @@ from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.errors import DataWarning
 from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.candidates import TableEncoder
-from transferrisk.fitting.fitted import read_source
 from transferrisk.fitting.predict import predict_file
+from transferrisk.fitting.source import read_source
 from transferrisk.sklearn import LeaveOneEnvironmentOut
 
 SITES = np.repeat([f"site {i}" for i in range(5)], 120)

@@ -16,9 +16,9 @@ from rows import ASKED, table
 from transferrisk.data import Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
-from transferrisk.fitting.fitted import read_source
 from transferrisk.fitting.pictures import image_parts
 from transferrisk.fitting.predict import predict_file
+from transferrisk.fitting.source import read_source
 
 COLUMNS = ["probability_no", "probability_yes"]
 PLAN = Plan(compared=False, algorithm="erm", epochs=1, device="cpu")

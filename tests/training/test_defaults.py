@@ -12,7 +12,8 @@ from transferrisk.data import EnvironmentSet, Splits
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan
 from transferrisk.fitting.candidates import make_candidates
-from transferrisk.fitting.fitted import Source, settle
+from transferrisk.fitting.plan import settle
+from transferrisk.fitting.source import Source
 from transferrisk.sklearn import TransferRiskClassifier
 from transferrisk.training import TrainConfig, TrainSpec
 from transferrisk.training.defaults import (

@@ -133,9 +133,11 @@ def fit(
     Example: trm fit visits.csv --label outcome --environment hospital --output model
     """
     from ..data import Options
-    from ..fitting.fitted import Plan, fit_source, read_source, settle
+    from ..fitting.fitted import fit_source
     from ..fitting.folder import check_output, kept_beside, save_fit
+    from ..fitting.plan import Plan, settle
     from ..fitting.report import columns_table, fit_sections, frozen_note, summarise_fit
+    from ..fitting.source import read_source
     from ..reports.terminal import print_line, print_values, task_progress, width
 
     options = Options(

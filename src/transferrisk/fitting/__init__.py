@@ -1,8 +1,9 @@
 """From your data to a model: compared in held-out environments, saved with all it needs, used on new rows."""
 
 from .compare import Comparison
-from .fitted import Fitted, Plan, fit
+from .fitted import Fitted, fit
 from .folder import save_fit
 from .model import Model, load_model
+from .plan import Plan
 
 __all__ = ["Comparison", "Fitted", "Model", "Plan", "fit", "load_model", "save_fit"]

@@ -21,8 +21,8 @@ from ..models import backbone_at_hand, build_model, features_of, is_registered
 from ..training.defaults import default_backbone
 from ..training.feed import content_digests, inputs_digest
 from ..training.finetune import few_samples
-from .fitted import read_source
 from .model import Model, load_model
+from .source import read_source
 
 _KINDS = {"table": "a table", "vectors": "vectors", "images": "images"}
 _UNSEEN = ("training_domain", "test")  # splits that are not trained on

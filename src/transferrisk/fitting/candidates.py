@@ -51,7 +51,8 @@ from .model import class_probabilities
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .fitted import Plan, Source
+    from .plan import Plan
+    from .source import Source
 
 Integers = NDArray[np.integer[Any]]
 RECENT = 6  # schemas, and encoded rows to train and to test on, that are kept: those of a fold, in two forms

@@ -26,10 +26,12 @@ from .blending import told_members
 from .candidates import BASELINES, named
 from .compare import Curve, numbered_in_time
 from .decisions import decide_held_out
-from .fitted import Fitted, Plan, Source
+from .fitted import Fitted
 from .metrics import METRICS, confusion
 from .model import CARD, COMPARISON, REPORT
+from .plan import Plan
 from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
+from .source import Source
 from .verdict import decision_notes, how_compared, others_of, verdict
 
 Z = 1.96  # of a 95 % interval

@@ -1,0 +1,126 @@
+"""The data of a fit: a table, embeddings or images, read with a check of how many rows each environment has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..auditing.predictors import settle_indicators
+from ..data import EnvironmentSet, Options, Splits, load_data
+from ..data.catalogue import set_name
+from ..data.checks import ask_about_columns, review_vectors
+from ..data.environments import concatenate
+from ..data.infer import Declared
+from ..data.schema import Schema
+from ..data.sets.embeddings import find_columns
+from ..data.sets.tables import read_table
+from ..data.splits import retyped
+from ..errors import DataWarning, InputError, counted, listed, warn
+from ..files import existing_file
+from .candidates import stable_schema
+from .model import Kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST = 10  # rows of an environment that can be trained or tested on
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples to fit a model to, and the names of what they were read from.
+
+    name         name of the data set, as in `trm data list`
+    samples      inputs, labels and environments; inputs are images, vectors, or the encoded rows of a table
+    label        name of the label; `environment` is that of the environment
+    columns      for a file of vectors, the columns or the array that hold them
+    frame        for a table, its columns; None: there is no table
+    schema       for a table, the encoding of all its rows
+    declared     for a table, the kinds of columns that the user declared
+    """
+
+    name: str
+    kind: Kind
+    samples: EnvironmentSet
+    label: str
+    environment: str
+    columns: tuple[str, ...] = ()
+    frame: pd.DataFrame | None = None
+    schema: Schema | None = None
+    declared: Declared | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows of each environment."""
+        return dict(zip(self.samples.environment_names, self.samples.group_counts().sum(1).tolist(), strict=True))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.samples.inputs[:1].shape[1:])
+
+    def without_unstable(self) -> Source:
+        """Return the table without the columns whose effect on the label differs between its environments."""
+        if self.schema is None or self.frame is None:
+            raise InputError(f"drop_unstable (--drop-unstable) is for tables, got {self.name}: leave it out")
+        samples = self.samples
+        schema = stable_schema(self.schema, samples.inputs[:], samples.labels.numpy(), samples.environments.numpy())
+        return replace(self, schema=schema, samples=replace(samples, inputs=schema.encode(self.frame).features))
+
+
+def read_source(given: str, options: Options, drop_small: bool = False) -> Source:
+    """Read the data of a path or a name; environments with few rows are refused, or left out with `drop_small`."""
+    name = set_name(given, options)
+    base, _, argument = name.partition(":")
+    if base == "table":
+        table = read_table(argument, options)
+        names, counts = table.environment_names, np.bincount(table.environments, minlength=len(table.environment_names))
+        small = _small_environments(dict(zip(names, counts.tolist(), strict=True)), name, drop_small)
+        if small:  # before anything is inferred from the rows
+            kept = ~np.isin(table.environments, [names.index(one) for one in small])
+            table = table.select(torch.from_numpy(np.flatnonzero(kept)))
+        schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
+        samples = table.encode(schema)
+        if small:
+            samples = samples.only([one for one in names if one not in small])
+        ask_about_columns(table)
+        review_vectors(samples, table.file, table.positions)
+        return Source(name, "table", samples, table.label, table.environment, (), table.frame, schema, table.declared)
+    data = load_data(name, options)
+    if isinstance(data, Splits):
+        warn(f"{name}: its training environments are used; its test environment is not", DataWarning)
+        data = concatenate([data.train, retyped(data.training_domain, EnvironmentSet)])
+    kind: Kind = "images" if data.inputs[:1].dim() == 4 else "vectors"
+    columns: tuple[str, ...] = ()
+    label, environment = options.label or "label", options.environment or "environment"
+    if base == "npz":
+        columns = (options.features or "features",)
+        label, environment = options.label or "labels", options.environment or "environments"
+    elif base == "parquet":
+        found = find_columns(existing_file(argument), options)
+        columns, label, environment = found.features, found.label, found.environment
+    source = Source(name, kind, data, label, environment, columns)
+    small = _small_environments(source.sizes, name, drop_small)
+    if small:
+        source = replace(source, samples=data.only([one for one in data.environment_names if one not in small]))
+    return source
+
+
+def _small_environments(sizes: Mapping[str, int], name: str, drop_small: bool) -> list[str]:
+    """Return the environments with few rows, which are left out; without `drop_small` they are refused."""
+    small = [environment for environment, size in sizes.items() if size < FEWEST]
+    if not small:
+        return []
+    told = listed(f"{environment!r} ({counted(sizes[environment], 'row')})" for environment in small)
+    line = f"{name}: environments must have {FEWEST} rows or more, got {told}"
+    if not drop_small:
+        raise InputError(f"{line}: merge them with others, or go on without them with drop_small (--drop-small)")
+    left = len(sizes) - len(small)
+    if left < 2:
+        raise InputError(f"{line}; without them {left} would be left, and two are needed: merge some")
+    warn(f"{line}; they are left out", DataWarning)
+    return small
