@@ -9,7 +9,7 @@ import torch
 from audited import RIDGE
 
 from transferrisk import audit
-from transferrisk.auditing.run import draw_means, estimate_chosen, largest_deviations
+from transferrisk.auditing.run import draw_means, estimate, largest_deviations
 
 
 def middle(draws, confidence):
@@ -59,7 +59,7 @@ def test_the_interval_of_the_largest_of_many_holds_its_truth():
         means = draw_means(values, 200, (0, i))
         best = int(means[0].argmax())
         usual.append(middle(means[:, best], 0.9)[0] > 0)
-        chosen.append(estimate_chosen(means[:, best], largest_deviations(means), 0.9).low > 0)
+        chosen.append(estimate(means[:, best], 0.9, largest_deviations(means)).low > 0)
     assert np.mean(usual) > 0.5
     assert np.mean(chosen) < 0.1 + 3 * math.sqrt(0.9 * 0.1 / 100)
 

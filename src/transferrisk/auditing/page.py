@@ -87,17 +87,11 @@ def by_need(audit: Audit) -> list[int]:
     return order
 
 
-def _shown(audit: Audit) -> list[int]:
-    """Return the environments of maps and bars: all, or those at both ends of the order by need."""
-    if len(audit.environments) <= 2 * _ENDS:
-        return list(range(len(audit.environments)))
-    order = [e for e in by_need(audit) if audit.judged[e]]
-    return order if len(order) <= 2 * _ENDS else order[:_ENDS] + order[-_ENDS:]
-
-
 def _charts(audit: Audit) -> list[Section]:
-    """Return the heat maps of the transfer matrices, and bars of the accuracies."""
-    shown, count = _shown(audit), len(audit.environments)
+    """Return the heat maps of the transfer matrices, and bars of the accuracies, both of the worst and best of many."""
+    count = len(audit.environments)
+    shown = list(range(count)) if count <= 2 * _ENDS else list(filter(audit.judged.__getitem__, by_need(audit)))
+    shown = shown if len(shown) <= 2 * _ENDS else shown[:_ENDS] + shown[-_ENDS:]
     which = f" Shown are {len(shown)} of {count} environments, worst first; --json and to_frame() have all."
     remark = which if len(shown) < count else ""
     remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
@@ -146,7 +140,7 @@ def _tables(audit: Audit) -> list[Section]:
     worst = Table("Worst pairs", columns, pairs, digits=3, note=note)
 
     count, rows = len(audit.environments), []
-    for e in by_need(audit) if len(_shown(audit)) < count else range(count):
+    for e in by_need(audit) if count > 2 * _ENDS else range(count):
         name, counts, ridge = audit.environments[e], audit.counts[e], audit.ridges[e]
         share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else "-"
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
@@ -202,8 +196,9 @@ def verdict_of(audit: Audit) -> list[str]:
             f"In a new environment, expect {100 * right.mean:.1f} % right ({100 * audit.settings['confidence']:g} % "
             f"interval: {low:.1f} to {high:.1f} %); guessing gets {100 * most.mean():.1f} % on average. Expect a "
             f"cross-entropy of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}). These figures come from "
-            f"{right.k} environments, each left out of training once."
+            f"{right.k} environments, each left out of training once"
         )
+        expectation += "." if high - low < 100 else ", which are too few for a useful interval."
     return [
         f"Will a model transfer? {answer}. In {(~guessed).sum()} of {len(judged)} environments, a model trained on all "
         "others is better than guessing, which always predicts the environment's own most frequent class. In "

@@ -146,8 +146,8 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
     best, ridge, others = choose_ridge(samples, used, _COLUMNS_WAY_OUT)
     least, home_ridge, start = np.inf, GRID[0], None
     for candidate in GRID:
-        start = _fit_homes(samples, homes, candidate, start)
-        if (risk := _risk(samples, homes, start)) < least:
+        risk, start = _home_risk(samples, homes, candidate, start)
+        if risk < least:
             least, home_ridge, home = risk, candidate, start
     full, losses, risks = held_out_losses(samples, used, others), [], []
     for indices in columns:
@@ -156,7 +156,7 @@ def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int,
         fewer = replace(samples, rows=blank, moments={})
         away = fit(loss_on(fewer, used, ridge), others, _TOLERANCE, way_out=_COLUMNS_WAY_OUT).value
         losses.append(_pooled_change(full, held_out_losses(fewer, used, away)))
-        risks.append(_risk(fewer, homes, _fit_homes(fewer, homes, home_ridge, home)) - least)
+        risks.append(_home_risk(fewer, homes, home_ridge, home)[0] - least)
     return Refitted(best, least, ridge, losses, risks)
 
 
@@ -169,25 +169,23 @@ def _pooled_change(before: Sequence[Floats], after: Sequence[Floats]) -> Pooled:
     return pool(means, errors, evenly=True)
 
 
-def _fit_homes(samples: Samples, homes: Codes, ridge: float, start: Tensor | None) -> Tensor:
-    """Fit a predictor on each of these environments alone, (H, C, D), one after the other to use only its rows."""
-    found, single = [], np.eye(len(samples.environments), dtype=bool)
+def _home_risk(samples: Samples, homes: Codes, ridge: float, start: Tensor | None) -> tuple[float, Tensor]:
+    """Fit a predictor on each home Q alone; return its largest loss in an environment P != Q, averaged over Q, and all.
+
+    The predictors (H, C, D) are fitted one after the other, so that each uses only its rows.
+    """
+    E, fitted = len(samples.environments), []
     for place, e in enumerate(homes):
+        loss = loss_on(samples, np.arange(E)[None] == e, ridge)
         before = None if start is None else start[place : place + 1]
-        loss = loss_on(samples, single[e : e + 1], ridge)
-        found.append(fit(loss, before, _TOLERANCE, way_out=_COLUMNS_WAY_OUT).value)
-    return torch.cat(found)
-
-
-def _risk(samples: Samples, homes: Codes, predictors: Tensor) -> float:
-    """Return the mean over these Q of the largest mean loss of Q's predictor in an environment P != Q."""
-    matrix = np.empty((len(homes), len(samples.environments)))
-    for p in range(len(samples.environments)):
+        fitted.append(fit(loss, before, _TOLERANCE, way_out=_COLUMNS_WAY_OUT).value)
+    predictors, matrix = torch.cat(fitted), np.empty((len(homes), E))
+    for p in range(E):
         here = samples.span(p)
         targets = one_hot(samples.labels[here], len(samples.classes), predictors.dtype)
         matrix[:, p] = row_losses(logits_of(predictors, samples.rows[here]), targets).mean(1).double().numpy()
     matrix[np.arange(len(homes)), homes] = -np.inf
-    return float(matrix.max(1).mean())
+    return float(matrix.max(1).mean()), predictors
 
 
 def settle_indicators(

@@ -144,23 +144,22 @@ def audit(
         tested = np.stack(means, -1)
         loss, right, rest = tested[:, :E], tested[:, E : 2 * E], tested[:, 2 * E :]
         lost = np.diagonal(right, axis1=1, axis2=2) - rest[:, 3]
-        unseen = np.where(judged, lost, np.nan), largest_deviations(lost[:, judged])  # compared: intervals hold at once
         worst, by_accuracy = judge.worst_pairs(loss, right, own, shared)
         shifts = shifts_in(samples, left_out, seed=seed) if np.isfinite(left_out).all() else ()
         tell("auditing", E + 3, E + 3)
     return Audit(
         environments=samples.environments,
         classes=samples.classes,
-        loss=judge.estimate(loss),
-        accuracy=judge.estimate(right),
-        pooled_loss=judge.estimate(rest[:, 0]),
-        pooled_accuracy=judge.estimate(rest[:, 2]),
-        left_out_loss=judge.estimate(rest[:, 1]),
-        left_out_accuracy=judge.estimate(rest[:, 3]),
-        unseen=estimate_chosen(*unseen, confidence),
+        loss=estimate(loss, confidence),
+        accuracy=estimate(right, confidence),
+        pooled_loss=estimate(rest[:, 0], confidence),
+        pooled_accuracy=estimate(rest[:, 2], confidence),
+        left_out_loss=estimate(rest[:, 1], confidence),
+        left_out_accuracy=estimate(rest[:, 3], confidence),
+        unseen=estimate(np.where(judged, lost, np.nan), confidence, largest_deviations(lost[:, judged])),
         transfer_risk=judge.risk(loss, worst=True),
         mean_transfer_risk=judge.risk(loss, worst=False),
-        irm=judge.estimate(rest[:, 4] ** 2),
+        irm=estimate(rest[:, 4] ** 2, confidence),
         worst=worst,
         worst_by_accuracy=by_accuracy,
         shifts=shifts,
@@ -296,11 +295,6 @@ class _Judge:
     seed: int
     confidence: float
 
-    def estimate(self, draws: Floats) -> Estimate:
-        """Return a value and the middle share of its draws."""
-        tail = (1 - self.confidence) / 2
-        return Estimate(draws[0], *np.quantile(draws[1:], [tail, 1 - tail], axis=0))
-
     def risk(self, loss: Floats, worst: bool) -> Estimate:
         """Return the mean over judged Q of the largest M[Q, P] over judged P != Q, or of their mean.
 
@@ -312,8 +306,8 @@ class _Judge:
         matrix, others = loss[:, those[:, None], those], ~np.eye(len(those), dtype=bool)
         if worst:
             largest = np.where(others, matrix[0], -np.inf).argmax(1)
-            return self.estimate(matrix[:, np.arange(len(those)), largest].mean(1))
-        return self.estimate(matrix[:, others].mean(1))
+            return estimate(matrix[:, np.arange(len(those)), largest].mean(1), self.confidence)
+        return estimate(matrix[:, others].mean(1), self.confidence)
 
     def worst_pairs(
         self, loss: Floats, right: Floats, own: Tensor, ridge: float
@@ -330,8 +324,8 @@ class _Judge:
             q, p = divmod(int(np.where(both, by[0], -np.inf).argmax()), len(both))
             if (q, p) in pairs:
                 continue
-            excess = estimate_chosen(lost[:, q, p], by_loss, self.confidence)
-            points = estimate_chosen(missed[:, q, p], by_accuracy, self.confidence)
+            excess = estimate(lost[:, q, p], self.confidence, by_loss)
+            points = estimate(missed[:, q, p], self.confidence, by_accuracy)
             helper, closed = None, None
             nearest = np.argsort(loss[0, :, p], kind="stable")
             others = nearest[self.judged[nearest] & (nearest != q) & (nearest != p)][:_HELPERS]
@@ -346,7 +340,7 @@ class _Judge:
                 best = int(brought[0].argmax())
                 # The helper is chosen among several, at a pair chosen among many: its interval allows for both.
                 deviations = np.maximum(by_accuracy, largest_deviations(brought))
-                helper, closed = int(others[best]), estimate_chosen(brought[:, best], deviations, self.confidence)
+                helper, closed = int(others[best]), estimate(brought[:, best], self.confidence, deviations)
             pairs[q, p] = WorstPair(q, p, excess, points, helper, closed)
         found = list(pairs.values())
         return found[0], found[-1]
@@ -388,12 +382,15 @@ def largest_deviations(draws: Floats) -> Floats:
     return found
 
 
-def estimate_chosen(draws: Floats, deviations: Floats, confidence: float) -> Estimate:
-    """Return value +- c s, for values of which one is named because it came out largest or smallest.
+def estimate(draws: Floats, confidence: float, deviations: Floats | None = None) -> Estimate:
+    """Return a value and its interval by draws (1 + B, ...): the middle share of them, or value +- c s.
 
-    s is the standard deviation of a value's draws, and c the quantile of the largest `deviations` (B,) among all
-    candidates, so that the intervals of all candidates hold at once, and that of the named one too (Westfall and
-    Young's max-t).
+    The latter is for a value that is named because it came out largest or smallest: s is the standard deviation of its
+    draws, and c the quantile of the largest `deviations` (B,) among all candidates, so that the intervals of all
+    candidates hold at once, and that of the named one too (Westfall and Young's max-t).
     """
+    if deviations is None:
+        tail = (1 - confidence) / 2
+        return Estimate(draws[0], *np.quantile(draws[1:], [tail, 1 - tail], axis=0))
     half = np.quantile(deviations, confidence) * draws[1:].std(0)
     return Estimate(draws[0], draws[0] - half, draws[0] + half)

@@ -142,11 +142,32 @@ def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0
     for e in range(len(samples.environments)):
         for k in range(samples.folds):
             place[samples.span(e, k)], half[samples.span(e, k)] = e, k % 2
-    found = []
+    labels, sizes = samples.labels.numpy(), np.bincount(place)
+    nan, found = float("nan"), []
     with torch.no_grad(), threads_set(1):  # the problems are many and small
-        labels, seen = samples.labels.numpy(), _classifier_features(samples.rows[:, :-1], rows)
+        seen = _classifier_features(samples.rows[:, :-1], rows)
         for e, name in enumerate(samples.environments):
-            found.append(_shift_of(name, place == e, place, half, loss, labels, seen, rows, seed))
+            target, size = place == e, int(sizes[e])
+            if size < _FEW:
+                found.append(Shift(name, size, float(loss[target].mean()), nan, nan, nan, nan, nan, nan, nan))
+                continue
+            source = np.where(target, 0.0, 1 / np.maximum(sizes, 1)[place])  # each other environment counts the same
+            (own, own_error), (usual, usual_error) = _mean(loss, target / size), _mean(loss, source)
+            excess, chance = own - usual, float(np.hypot(own_error, usual_error))
+            here = np.bincount(labels, weights=target / size)  # shares of the classes
+            elsewhere = np.bincount(labels, weights=source / source.sum())
+            ratio = np.divide(here, elsewhere, out=np.zeros(len(here)), where=elsewhere > 0)
+            both = []
+            for weights in filter(np.any, (source, source * ratio[labels])):
+                by_labels = _mean(loss, weights)[0] - usual
+                pi = _membership(target, weights, half, seen, rows, seed)
+                after, before = _mean(loss, np.where(target, 1 - pi, 0)), _mean(loss, weights * pi)
+                relation, error = after[0] - before[0], float(np.hypot(after[1], before[1]))
+                shared = float(4 * np.average(pi * (1 - pi), weights=weights / weights.sum() + target / size))
+                parts = excess - by_labels - relation, by_labels, relation
+                both.append(Shift(name, size, own, excess, chance, *parts, error, shared))
+            smallest = np.abs(list(map(attrgetter("relation"), both))).argmin()
+            found.append(both[smallest])
     return tuple(found)
 
 
@@ -219,43 +240,6 @@ def _classifier_features(features: Tensor, rows: int) -> Tensor:
     squares = features[:, continuous].clamp(-5, 5).square()
     squares = (squares - squares.mean(0)) / squares.std(0).clamp(min=1e-6)
     return torch.cat([features.clamp(-10, 10), squares, torch.ones_like(features[:, :1])], 1)
-
-
-def _shift_of(
-    name: Any,
-    target: NDArray[np.bool_],
-    place: NDArray[np.int64],
-    half: NDArray[np.int64],
-    loss: Floats,
-    labels: NDArray[np.int64],
-    seen: Tensor,
-    rows: int,
-    seed: int,
-) -> Shift:
-    nan, size = float("nan"), int(target.sum())
-    if size < _FEW:
-        return Shift(name, size, float(loss[target].mean()), nan, nan, nan, nan, nan, nan, nan)
-    sizes = np.bincount(place)
-    source = np.where(target, 0.0, 1 / np.maximum(sizes, 1)[place])  # each other environment counts the same
-    (own, own_error), (usual, usual_error) = _mean(loss, target / size), _mean(loss, source)
-    excess, chance = own - usual, float(np.hypot(own_error, usual_error))
-    here = np.bincount(labels, weights=target / size)  # shares of the classes
-    elsewhere = np.bincount(labels, weights=source / source.sum())
-    ratio = np.divide(here, elsewhere, out=np.zeros(len(here)), where=elsewhere > 0)
-    best: Shift | None = None
-    for weights in (source, source * ratio[labels]):
-        if not weights.any():
-            continue
-        by_labels = _mean(loss, weights)[0] - usual
-        pi = _membership(target, weights, half, seen, rows, seed)
-        after, before = _mean(loss, np.where(target, 1 - pi, 0)), _mean(loss, weights * pi)
-        relation, error = after[0] - before[0], float(np.hypot(after[1], before[1]))
-        shared = float(4 * np.average(pi * (1 - pi), weights=weights / weights.sum() + target / size))
-        inputs = excess - by_labels - relation
-        one = Shift(name, size, own, excess, chance, inputs, by_labels, relation, error, shared)
-        best = one if best is None or abs(one.relation) < abs(best.relation) else best
-    assert best is not None
-    return best
 
 
 def _mean(values: Floats, weights: Floats) -> tuple[float, float]:

@@ -48,7 +48,7 @@ def main() -> None:
         if before[number] is usual:  # otherwise whoever started us has decided about it
             signal.signal(number, stop)
     try:
-        code = _written_out(_run())
+        code = _run()
         for number, handler in before.items():
             signal.signal(number, handler)
     except (Interrupted, KeyboardInterrupt):
@@ -58,8 +58,20 @@ def main() -> None:
     sys.exit(code)
 
 
-def _written_out(code: int) -> int:
-    """The exit code after all that was printed is written; it says so where nobody takes it."""
+def _run() -> int:
+    """Run the command and write out all that it printed; errors of the machine may come while modules are read."""
+    from ..errors import full_memory
+
+    try:
+        code = _command_ended()
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        code = _tell(f"{error.strerror or error}{where}")
+    except (MemoryError, RuntimeError, ImportError) as error:
+        full = full_memory(error)
+        if full is None:
+            raise
+        code = _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -68,22 +80,6 @@ def _written_out(code: int) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or _tell(f"standard output cannot be written ({error.strerror}): name a file, or read all of it")
     return code
-
-
-def _run() -> int:
-    """Run the command; errors of the machine may come while modules are read."""
-    from ..errors import full_memory
-
-    try:
-        return _command_ended()
-    except OSError as error:
-        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        return _tell(f"{error.strerror or error}{where}")
-    except (MemoryError, RuntimeError, ImportError) as error:
-        full = full_memory(error)
-        if full is None:
-            raise
-        return _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
 
 
 def _command_ended() -> int:

@@ -161,10 +161,9 @@ def ask_about_columns(table: Table) -> None:
         whole = len(different) in FEW_CODES and bool((different % 1 == 0).all())
         if whole and given.sum() >= ROWS_PER_CODE * len(different) and column.name not in table.declared.kinds:
             codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
-        for value in _apart(different):
-            if places := _where_frequent(table, values == value, given):
-                missing.append(f"{column.name!r} ({value:g})")
-                lines.append(f"column {column.name!r} is {value:g} in {places}: does {value:g} mean missing?")
+        for value, places in _missing_codes(table, values, different):
+            missing.append(f"{column.name!r} ({value:g})")
+            lines.append(f"column {column.name!r} is {value:g} in {places}: does {value:g} mean missing?")
     if codes:
         names = listed(map(repr, codes))
         which = ",".join(codes) if len(codes) == 1 else "COLUMNS"
@@ -194,26 +193,29 @@ def _is_label(table: Table, name: str) -> bool:
     return len(pairs) == len(np.unique(pairs % len(texts))) == len(texts)
 
 
-def _apart(different: NDArray[np.float64]) -> list[float]:
-    """Return those of the values, in ascending order, that may mean missing: 0 below all others, or a code far away."""
+def _missing_codes(
+    table: Table, values: NDArray[np.float64], different: NDArray[np.float64]
+) -> list[tuple[float, str]]:
+    """Return the values that may mean missing, and in which environments they are, in ascending order of values.
+
+    Candidates among the different values are 0 below all others, and a code far away. Such a value is frequent in some
+    environments and rare in all others.
+    """
     if len(different) < 3:
         return []
-    found = [0.0] if different[0] == 0 else []
+    candidates = [0.0] if different[0] == 0 else []
     for value, others in ((different[0], different[1:]), (different[-1], different[:-1])):
         if value in MISSING_CODES and np.abs(others - value).min() > others[-1] - others[0]:
-            found.append(float(value))
+            candidates.append(float(value))
+    found = []
+    rows = np.bincount(table.environments[~np.isnan(values)], minlength=len(table.environment_names))
+    for value in candidates:
+        counts = np.bincount(table.environments[values == value], minlength=len(rows))
+        often = counts >= np.maximum(OFTEN * rows, FEWEST_ROWS)
+        rare = ~often & (rows > 0)
+        if not often.any() or not rare.any() or (counts[rare] > RARELY * rows[rare]).any():
+            continue
+        places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
+        rest = f"{counts[rare].sum()} of {rows[rare].sum()} rows" if counts[rare].any() else "nowhere"
+        found.append((value, f"{listed(places, 3)} and {rest} else"))
     return found
-
-
-def _where_frequent(table: Table, there: NDArray[np.bool_], given: NDArray[np.bool_]) -> str:
-    """Tell in which environments a value is, if it is frequent in some and rare in all others; else return ""."""
-    number = len(table.environment_names)
-    counts = np.bincount(table.environments[there], minlength=number)
-    rows = np.bincount(table.environments[given], minlength=number)
-    often = counts >= np.maximum(OFTEN * rows, FEWEST_ROWS)
-    others = ~often & (rows > 0)
-    if not often.any() or not others.any() or (counts[others] > RARELY * rows[others]).any():
-        return ""
-    places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
-    rest = counts[others].sum()
-    return f"{listed(places, 3)} and {f'{rest} of {rows[others].sum()} rows' if rest else 'nowhere'} else"
