@@ -1,4 +1,4 @@
-"""The paper's equations as pure functions on tensors."""
+"""The paper's equations as pure functions of tensors: optimal predictors, transfer risk, penalties of the baselines."""
 
 from .linear_loss import Hessian, SoftmaxLoss, environment_means
 from .penalties import (

@@ -1,13 +1,13 @@
-"""Transfer risk and gradient by the kernels of `kernels`: the same as `transfer.transfer_risk`, without its launches.
+"""Transfer risk and gradient by the Triton kernels of `kernels`: `transfer.transfer_risk` in a handful of launches.
 
     K = Z Z^T      ->  solve   ->  W = A^T Z,  logits of every W on every sample
     logits         ->  pairs   ->  matrix, weights, B = share r (S - Y),  v = B^T Z,  T = Z v^T
     T              ->  invert  ->  h = v / ridge + X^T Z
     gradient       =   sum_Q B W(Q)  -  lambda [ r J(U) W + r (S - Y) h ]
 
-Iterations end when the answer is good, on the device: nothing waits for it, so the whole can be captured in a CUDA
-graph. Good is: the gradient that is left bounds the error of W by 0.001 |W|. Coefficients may be large and cancel, so
-sums of rows with them are taken in float64.
+Iterations end on the device when the answer is good: the gradient that is left bounds the error of W by 0.001 |W|.
+Nothing is read on the host, so that a CUDA graph can hold the whole. Coefficients A and X may be large and cancel, so
+that sums of rows with them are in float64.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ LARGEST_SIDE, LARGEST_TILE = 128, 4096  # rows, and rows times classes, that fit
 
 
 def power_of_two(number: int) -> int:
-    """The smallest that is not below `number`."""
+    """Return the smallest power of two >= number."""
     return 1 << (number - 1).bit_length()
 
 
 def fits(capacity: int, num_classes: int) -> bool:
-    """Tell whether one multiprocessor can handle an environment of this size."""
+    """Return whether one multiprocessor can handle an environment of this size."""
     rows, classes = side(capacity), max(16, power_of_two(num_classes))
     return rows <= LARGEST_SIDE and rows * classes <= LARGEST_TILE
 
 
 def uses_kernels(asked: bool | None, features: Tensor, capacity: int, num_classes: int, default_solvers: bool) -> bool:
-    """Tell whether the kernels take a captured batch; `asked`: None where they can, True or an error, False never.
+    """Return whether the kernels take a captured batch.
 
-    They stand for the default solvers; others that were asked for are used.
+    asked            None: where they can; False: never; True: an error where they cannot
+    default_solvers  whether the solvers are the default ones, which alone the kernels replace
     """
     can = (
         default_solvers
@@ -58,24 +59,24 @@ def uses_kernels(asked: bool | None, features: Tensor, capacity: int, num_classe
     )
     if asked and not can:
         raise InputError(
-            f"fused=True does not go with {capacity} samples an environment, {num_classes} classes and features of "
-            f"type {features.dtype} on {features.device}: it needs CUDA, Triton, float32 or less, at most "
+            f"fused must be None or False for {capacity} samples an environment, {num_classes} classes and features of "
+            f"type {features.dtype} on {features.device}, got True: it needs CUDA, Triton, float32 or less, at most "
             f"{LARGEST_SIDE} samples, the default solvers and no sample_weights"
         )
     return can and asked is not False
 
 
 def side(capacity: int) -> int:
-    """N, the rows of a tile that holds this many samples."""
+    """Return N, the number of rows of a tile that holds this many samples."""
     return max(16, power_of_two(capacity))
 
 
 def group_fused(
     features: Tensor, labels: Tensor, environments: Tensor, ids: Tensor, num_classes: int, capacity: int
 ) -> Grouped:
-    """`transfer.group` for a batch in blocks: equally many samples of each of the ids (E,), in their order.
+    """Return what `transfer.group` does for a batch in blocks: equally many samples of each of the ids (E,), in order.
 
-    One launch. A sample with a label out of range, or that is not where its environment belongs, gets the weight nan.
+    It takes one launch. A sample whose label is out of range, or which is in the wrong block, gets the weight nan.
     """
     from . import kernels
 
@@ -83,8 +84,8 @@ def group_fused(
     block = n // E
     if E * block != n or block > capacity:
         raise InputError(
-            f"{n} samples are not {E} blocks of equal size, at most {capacity}: draw the same number from every "
-            "environment, or leave blocks off"
+            f"features must have {E} blocks of equal size, at most {capacity}, got {n} rows: draw the same number from "
+            "every environment, or leave out blocks=True"
         )
     device, width = features.device, power_of_two(d + 1)
     rows = torch.empty(E, N, d + 1, device=device)
@@ -108,9 +109,12 @@ def fused_transfer_risk(
     bound: float | None = None,
     rate: float = 0.0,
 ) -> Transfer:
-    """features (n, d), and the same grouped with N = side(...); queries (m,), alpha (m, E).
+    """Return the transfer risk of features (n, d), and its gradient, as `transfer.transfer_risk` does.
 
-    `rate` is that of the exponentiated gradient, which gives `moved`.
+    grouped  the same batch by environment, with N = side(...)
+    queries  (m,) environments Q
+    alpha    (m, E) weights for the rule "given"; `Transfer.moved` is alpha after a step of exponentiated gradient
+    rate     rate of this step
     """
     wants_gradient = torch.is_grad_enabled() and features.requires_grad
     with torch.no_grad(), full_precision(features.device):
@@ -135,7 +139,7 @@ def _transfer(
     rate: float,
     wants_gradient: bool,
 ) -> tuple[Transfer, Tensor | None]:
-    """The transfer risk, and its gradient with respect to the rows, (E, N, D)."""
+    """Return the transfer risk, and its gradient with respect to the rows, (E, N, D)."""
     from . import kernels
 
     rows, labels, weights, num_classes = grouped.rows, grouped.labels, grouped.weights, grouped.num_classes
@@ -151,7 +155,7 @@ def _transfer(
         return torch.empty(shape, dtype=dtype, device=rows.device)
 
     def found() -> tuple[Tensor, Tensor, Tensor]:
-        """Residuals, whether they are good, iterations."""
+        """Return memory for residuals, whether they are good, and numbers of iterations."""
         return new(m), new(m, dtype=torch.bool), new(m, dtype=torch.int32)
 
     gram = exact @ exact.mT  # (m, N, N)

@@ -87,7 +87,7 @@ def _conjugate_gradients(K, weighted, S, ridge, G, KG, tolerance, most, INNER: t
 
 @triton.jit
 def _losses(L, Y):
-    """Cross-entropy of each row: log(1 + sum of e^margin over the other classes), as `linear_loss.cross_entropy`."""
+    """Cross-entropy of each row: log(1 + sum of e^margin over the other classes), as `linear_loss.row_losses`."""
     margins = tl.where(Y, float("-inf"), L - tl.sum(tl.where(Y, L, 0.0), 1)[:, None])
     largest = tl.maximum(tl.max(margins, 1), 0.0)
     rest = tl.sum(tl.exp(margins - largest[:, None]), 1)

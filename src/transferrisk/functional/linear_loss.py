@@ -1,8 +1,8 @@
-"""Softmax loss of a linear predictor, bias included: value, gradient, Hessian.
+"""Softmax loss of a linear predictor, bias included: value, gradient and Hessian.
 
 Conventions
 -----------
-B  problems in a batch (environments), n rows each, C classes, D = d + 1 columns
+B  problems in a batch (environments), of n rows each, with C classes and D = d + 1 columns
 rows       Z  (B, n, D)  features with a constant 1 as the last column; a row of padding is all zero
 labels     y  (B, n)     in 0..C-1, one-hot Y (B, n, C); padding has -1 and all zero
 weights    r  (B, n)     weight of each row; 1/n for a mean, 0 for padding
@@ -30,9 +30,9 @@ from torch import Tensor
 
 from ..solvers import Linearisation, euclidean, solve_positive
 
-_LARGEST_FACTOR = 4096  # columns; above, the rough inverse is diagonal
-_LARGEST_REFINED = 16  # classes; above, the curvature of their logits costs more than it saves
-_LARGEST_DENSE = 320  # numbers of a predictor, C D; up to here its whole Hessian costs less than what it saves
+_LARGEST_FACTOR = 4096  # columns; with more, the rough inverse is diagonal
+_LARGEST_REFINED = 16  # classes; with more, the curvature of their logits costs more than it saves
+_LARGEST_DENSE = 320  # entries C D of a predictor; up to here its whole Hessian saves more than it costs
 _ROWS_PER_DIRECTION = 32  # rows that this curvature is estimated from
 
 
@@ -42,25 +42,25 @@ def with_bias(features: Tensor) -> Tensor:
 
 
 def one_hot(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-    """(..., n) -> (..., n, C), without the host check of torch's own."""
+    """Return labels (..., n) as (..., n, C); nothing is read from the device, as torch's own function does."""
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).to(dtype)
 
 
 def logits_of(predictor: Tensor, rows: Tensor) -> Tensor:
-    """L = Z W^T, (B, n, C), laid out in memory with classes outermost: so both products with Z are fast on a CPU."""
+    """Return L = Z W^T, (B, n, C), with classes outermost in memory, so that products with Z are fast on a CPU."""
     return (predictor @ rows.mT).mT
 
 
 def probabilities_of(logits: Tensor) -> Tensor:
-    """softmax(L), (..., n, C), in the same layout, which torch would change first."""
+    """Return softmax(L), (..., n, C), in the layout of L, which torch itself would change."""
     return torch.softmax(logits, -1) if logits.stride(-1) == 1 else torch.softmax(logits.mT, -2).mT
 
 
 def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each row: (..., n, C), (..., n, C) -> (..., n).
+    """Return the cross-entropy of each row, (..., n), for logits and one-hot targets (..., n, C).
 
-    It is log(1 + sum of e^margin over the other classes), where a margin is a logit minus the true class's: written so
-    that a small loss keeps its digits and a large one does not overflow.
+    It is log(1 + sum_c e^(L_c - L_y)) over the classes c other than y, computed so that a small loss keeps its digits
+    and a large one does not overflow.
     """
     margins = logits - (logits * targets).sum(-1, keepdim=True)
     others = margins.masked_fill(targets > 0, -torch.inf)
@@ -70,9 +70,9 @@ def row_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def losses_and_residuals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """`row_losses` and `softmax_residual` of logits (..., n, C) and labels (n,), by one pass of exp.
+    """Return `row_losses` and `softmax_residual` of logits (..., n, C) and labels (n,), by one pass of exp.
 
-    It writes over the logits. Rows of padding, whose label is -1, must have no weight.
+    The logits are overwritten. Rows of padding, whose label is -1, must have weight zero.
     """
     own = labels.clamp(0, logits.shape[-1] - 1).unsqueeze(-1).expand(*logits.shape[:-1], 1)
     others = logits.sub_(logits.gather(-1, own)).scatter_(-1, own, -torch.inf)
@@ -89,22 +89,22 @@ def environment_means(
 ) -> tuple[Tensor, Tensor]:
     """Return the mean of values in each environment, and which environments are present.
 
-    With weights it is sum w v / sum w. An absent environment, or one whose weights are all zero, has mean 0, so that
-    sums over environments need no special case.
+    With weights w the mean is sum_i w_i v_i / sum_i w_i. An absent environment, or one whose weights are all zero, has
+    mean 0, so that sums over environments need no special case.
 
     Parameters
     ----------
     values, index
-        (n,), and the environment of each, 0..E-1.
+        Value of each sample, (n,), and its environment, (n,) in 0..E-1.
     num_environments
-        E.
+        Number E of environments.
     sample_weights
-        (n,); None: all the same.
+        Weight of each sample, (n,). None: all the same.
 
     Returns
     -------
     tuple[Tensor, Tensor]
-        The means (E,), and which are present, (E,) bool.
+        Means, (E,), and which environments are present, (E,) bool.
 
     Examples
     --------
@@ -122,20 +122,20 @@ def environment_means(
 
 
 def softmax_residual(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """S - Y for one-hot Y, (..., n, C), with full relative precision where S is close to Y.
+    """Return S - Y for one-hot Y, (..., n, C), with full relative precision where S is close to Y.
 
-    The entry of the true class is minus the sum of the others, not a difference of two numbers close to one:
-    small batches are separable, and then everything hangs on these small numbers.
+    The entry of the true class is minus the sum of the others, not a difference of two numbers close to one: on small
+    batches, which are separable, the solution depends on these small numbers.
     """
     others = torch.where(targets > 0, 0, probabilities)
     return others - targets * others.sum(-1, keepdim=True)
 
 
 def softmax_jacobian(probabilities: Tensor, direction: Tensor) -> Tensor:
-    """J(U) for S and U of shape (..., n, C).
+    """Return J(U) = S (U - rowsum(S U)) for S and U of shape (..., n, C).
 
-    J does not change when a constant is added to a row of U. Taking the likeliest class's entry as zero keeps the
-    relative precision where one probability is close to one.
+    J(U) stays the same when a constant is added to a row of U. With the entry of the likeliest class at zero it keeps
+    its relative precision where one probability is close to one.
     """
     top = probabilities.argmax(-1, keepdim=True)
     moment = probabilities * (direction - direction.gather(-1, top))
@@ -143,36 +143,36 @@ def softmax_jacobian(probabilities: Tensor, direction: Tensor) -> Tensor:
 
 
 def scale_slopes(logits: Tensor, targets: Tensor) -> Tensor:
-    """d/ds CE(s L, y) at s = 1 of each row, sum_c (S - Y)_c L_c: (..., n, C), (..., n, C) -> (..., n)."""
+    """Return d/ds CE(s L, y) at s = 1 of each row, sum_c (S - Y)_c L_c, (..., n), for L and Y (..., n, C)."""
     return ((probabilities_of(logits) - targets) * logits).sum(-1)
 
 
 @dataclass(frozen=True)
 class SoftmaxLoss:
-    """l(W) of B problems: a `solvers.Problem`, which every minimiser takes.
+    """Loss l(W) of B problems: a `solvers.Problem`, for any minimiser.
 
     Problems may share one table of rows (n, D) and labels (n,), and differ in their weights alone.
 
     Parameters
     ----------
     rows
-        Z, (B, n, D).
+        Rows Z, (B, n, D), the constant included.
     labels, weights
-        (B, n), of the samples.
+        Label and weight of each row, (B, n).
     num_classes, ridge
-        C, and the strength of the penalty.
+        Number C of classes, and strength of the penalty.
     centred
-        All W sum to zero over classes, as minimisers do: their logits and their gradients then do as well, and the last
+        Whether all W sum to zero over classes, as minimisers do. Logits and gradients then do as well, and the last
         class needs no product.
     gram
-        About the mean of z z^T over the rows, (1, D, D), or its diagonal, (1, 1, D), for `rough_inverse`; a bad one
+        Approximate mean of z z^T over the rows, (1, D, D), or its diagonal, (1, 1, D), for `rough_inverse`; a bad one
         costs iterations, not accuracy. None: computed from all rows.
     chunks
-        Rows that `evaluate` works on at once, so that they are read while they are in the cache; rows in none of them
-        must have no weight. None: all rows at once.
+        Slices of rows that `evaluate` takes one after the other, small enough for the cache; rows in none of them must
+        have weight zero. None: all rows at once.
     shares
-        (B, D), or (1, D) where problems share them: of the ridge, by column, as 0 for a bias that is free; needs
-        `centred`. For L-BFGS alone. None: 1 everywhere.
+        Share of the ridge by column, (B, D) or (1, D), such as 0 for a bias without penalty; needs `centred`, and
+        L-BFGS as minimiser. None: 1 everywhere.
 
     Examples
     --------
@@ -196,32 +196,33 @@ class SoftmaxLoss:
 
     @cached_property
     def targets(self) -> Tensor:
-        """Y, (B, n, C)."""
+        """One-hot labels Y, (B, n, C)."""
         return one_hot(self.labels, self.num_classes, self.rows.dtype)
 
     @cached_property
     def lengths(self) -> Tensor:
-        """|Z_i|, (B, n)."""
+        """Norms |Z_i| of the rows, (B, n)."""
         return self.rows.square().sum(-1).sqrt()
 
     @cached_property
     def unit(self) -> Tensor:
-        """The length of a predictor that moves some logit by one, (B,)."""
+        """Norm of the shortest predictor with a logit of one, (B,)."""
         return 1 / self.lengths.amax(-1).clamp(min=torch.finfo(self.rows.dtype).tiny)
 
     def hessian(self, x: Tensor) -> Hessian:
-        """H at W."""
+        """Return the Hessian at x."""
         assert self.shares is None
         return Hessian(self.rows, probabilities_of(logits_of(x, self.rows)), self.weights, self.ridge)
 
     def linearise(self, x: Tensor) -> Linearisation:
+        """Return gradient, Hessian and value at x."""
         assert self.shares is None
         logits = logits_of(x, self.rows)
         hessian = Hessian(self.rows, probabilities_of(logits), self.weights, self.ridge)
         residual = self.weights.unsqueeze(-1) * softmax_residual(hessian.probabilities, self.targets)
 
         def value() -> Tensor:
-            """With k the likeliest class, the loss of a row is L_k - L_y - log S_k."""
+            """Return l(x): with k the likeliest class, the loss of a row is L_k - L_y - log S_k."""
             likeliest, own = logits.amax(-1), logits.gather(-1, self.labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
             losses = likeliest - own - hessian.probabilities.amax(-1).log()
             return (self.weights * losses).sum(-1) + 0.5 * self.ridge * euclidean(x, x)
@@ -234,6 +235,7 @@ class SoftmaxLoss:
         )
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
+        """Return l(x + t direction) for steps t (T, B), as (T, B)."""
         logits, change = logits_of(x, self.rows), logits_of(direction, self.rows)
         moved = logits + steps[..., None, None] * change  # (T, B, n, C)
         square, cross, curve = euclidean(x, x), euclidean(x, direction), euclidean(direction, direction)
@@ -241,9 +243,9 @@ class SoftmaxLoss:
         return (self.weights * row_losses(moved, self.targets)).sum(-1) + 0.5 * self.ridge * norm
 
     def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-        """The minimiser of an upper bound of f along the direction.
+        """Return the minimiser t of an upper bound of f(t) = l(x + t direction), (B,).
 
-        With b the largest spread max_c U_ic - min_c U_ic of the logits' change over rows, the third central
+        With b the largest spread max_c U_ic - min_c U_ic over rows i of the logits' change U, the third central
         moment is at most b times the variance, so f''' <= b f'' and f'(t) <= f'(0) + f''(0) (e^(bt) - 1) / b,
         which is zero at t = log(1 + b |f'(0)| / f''(0)) / b.
         """
@@ -256,7 +258,7 @@ class SoftmaxLoss:
         return torch.where(largest * newton > 1e-4, bounded, newton)
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """l(W), (B,), and dl/dW to the rounding level of the loss, by few passes over (B, C, n) numbers.
+        """Return l(x), (B,), and its gradient to the rounding level of the loss, by few passes over (B, C, n) numbers.
 
         `linearise` keeps the digits of small residuals as well.
         """
@@ -264,10 +266,10 @@ class SoftmaxLoss:
         value, gradient = torch.zeros(len(x), dtype=torch.float64, device=x.device), torch.zeros_like(shown)
         for chunk in self.chunks or [slice(None)]:
             rows, labels, weights = self.rows[..., chunk, :], self.labels[..., chunk], self.weights[:, chunk]
-            alike = rows.dim() == 2  # then problems that give these rows no weight need no product with them
+            alike = rows.dim() == 2  # problems in which these rows have weight zero need no product
             those = weights.any(1).nonzero().flatten() if alike else slice(None)
             weights, predictors = weights[those], shown[those].transpose(0, 1)
-            logits = x.new_empty(self.num_classes, *weights.shape)  # (C, B, m), so that a class is one piece
+            logits = x.new_empty(self.num_classes, *weights.shape)  # (C, B, m): each class is contiguous
             others = logits[: len(predictors)]
             if alike:
                 torch.mm(predictors.reshape(-1, x.shape[-1]), rows.mT, out=others.view(-1, len(rows)))
@@ -276,7 +278,7 @@ class SoftmaxLoss:
             if self.centred:
                 torch.sum(others, 0, out=logits[-1]).neg_()
             logs = torch.log_softmax(logits, 0)
-            own = labels.clamp(min=0).expand_as(weights).unsqueeze(0)  # padding has no weight, whatever its class
+            own = labels.clamp(min=0).expand_as(weights).unsqueeze(0)  # padding has weight zero
             value[those] -= (weights * logs.gather(0, own)[0]).sum(1, dtype=torch.float64)
             residual = logs.exp_().scatter_add_(0, own, logs.new_full((1, 1, 1), -1.0).expand_as(own)).mul_(weights)
             residual = residual[: len(predictors)]
@@ -286,22 +288,23 @@ class SoftmaxLoss:
                 gradient += residual.transpose(0, 1) @ rows
         value += 0.5 * self.ridge * euclidean(x, self._penalised(x))
         gradient.add_(self._penalised(shown), alpha=self.ridge)
-        # The last class from the others: so steps of a minimiser stay centred, where rounding would lead them off.
+        # The last class is minus the sum of the others, so that steps of a minimiser stay centred despite rounding.
         return value, torch.cat([gradient, -gradient.sum(1, keepdim=True)], 1) if self.centred else gradient
 
     def _penalised(self, x: Tensor) -> Tensor:
         return x if self.shares is None else x * self.shares.unsqueeze(1)
 
     def only(self, kept: Tensor) -> SoftmaxLoss:
+        """Return the problems at these places, (B,) bool."""
         shares = self.shares if self.shares is None or len(self.shares) == 1 else self.shares[kept]
         if self.rows.dim() == 2:
             return replace(self, weights=self.weights[kept], shares=shares)
         return replace(self, rows=self.rows[kept], labels=self.labels[kept], weights=self.weights[kept], shares=shares)
 
     def rough_inverse(self) -> Tensor:
-        """About the inverse Hessian of each class at W = 0, C (Z^T Z / n + C ridge)^-1.
+        """Return the approximate inverse Hessian of each class at W = 0, C (Z^T Z / n + C ridge)^-1.
 
-        It need not know the shares of the ridge, which only cost iterations.
+        It leaves out the shares of the ridge, which costs iterations alone.
         """
         gram = self.gram
         if gram is None:
@@ -315,10 +318,10 @@ class SoftmaxLoss:
         return self.num_classes * torch.cholesky_inverse(torch.linalg.cholesky(damped))
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Directions, and the Hessian there from evenly spaced rows, of which few are enough.
+        """Return directions (B, b, D), and the Hessian on them, (B, C b, C b), from a few evenly spaced rows.
 
-        Where the whole Hessian is small, every direction; else those along which the logits of x vary, and the
-        constant.
+        The directions are all of them if the whole Hessian is small, else the constant and those along which the logits
+        of x vary.
         """
         C, D = x.shape[1:]
         whole = C * D <= _LARGEST_DENSE
@@ -344,14 +347,14 @@ class SoftmaxLoss:
         blocks = torch.diagonal(hessian.view(-1, C, b, C, b), dim1=1, dim2=3)  # (B, b, b, C)
         penalty = self.ridge * self._penalised(directions) @ directions.mT  # (B, b, b)
         blocks.add_((own + penalty.unsqueeze(1)).permute(0, 2, 3, 1))
-        if self.centred:  # curvature along what all classes have in common, where there may be none, and no gradient
+        if self.centred:  # curvature where all classes change alike: there may be none there, and there is no gradient
             common = torch.eye(b, dtype=x.dtype, device=x.device).repeat(C, C) / C
             hessian = hessian + common
         return directions, hessian
 
 
 def _class_directions(num_classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """T (C, C - 1), orthonormal columns that are orthogonal to the constant."""
+    """Return T (C, C - 1), with orthonormal columns that are orthogonal to the constant."""
     row, column = torch.arange(num_classes, device=device).unsqueeze(1), torch.arange(num_classes - 1, device=device)
     directions = torch.where(row <= column, 1, torch.where(row == column + 1, -row, 0)).to(dtype)
     unit: Tensor = directions / directions.norm(dim=0)
@@ -362,8 +365,8 @@ def _class_directions(num_classes: int, dtype: torch.dtype, device: torch.device
 def _class_differences(
     num_classes: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """T, the pairs of classes a < b, (P,) each, and (T_a - T_b)(T_a - T_b)^T, (P, (C - 1)^2)."""
-    with torch.inference_mode(False):  # a first call may be one of evaluation; training goes on with these
+    """Return T, the pairs of classes a < b, (P,) each, and (T_a - T_b)(T_a - T_b)^T, (P, (C - 1)^2)."""
+    with torch.inference_mode(False):  # the first call may be in inference mode, and later ones in training
         directions = _class_directions(num_classes, dtype, device)
         a, b = torch.triu_indices(num_classes, num_classes, 1, device=device)
         apart = directions[a] - directions[b]
@@ -372,15 +375,15 @@ def _class_differences(
 
 @dataclass(frozen=True)
 class Hessian:
-    """H at a predictor, held by the probabilities there; a `solvers.System`.
+    """Hessian H of the loss at a predictor, given by the probabilities there: a `solvers.System`.
 
-    With G_i = diag(sqrt S_i) - S_i sqrt(S_i)^T the Jacobian is J_i = G_i G_i^T, so that H = F^T F + ridge I
-    where the factor F has one row for each sample i and class k: F[(i, k), (c, :)] = sqrt(r_i) G_i[c, k] Z_i.
+    With G_i = diag(sqrt S_i) - S_i sqrt(S_i)^T the Jacobian of row i is J_i = G_i G_i^T. So H = F^T F + ridge I, where
+    the factor F has one row for each row i and class k: F[(i, k), (c, :)] = sqrt(r_i) G_i[c, k] Z_i.
 
     Attributes
     ----------
     rows, probabilities, weights, ridge
-        Z (B, n, D), S (B, n, C), r (B, n), and the ridge.
+        Rows Z (B, n, D), probabilities S (B, n, C), weights r (B, n), and the ridge.
 
     Examples
     --------
@@ -398,11 +401,11 @@ class Hessian:
 
     @cached_property
     def _constants(self) -> tuple[Tensor, Tensor]:
-        """The parts of a product that do not depend on V: the likeliest class of each row, and r S."""
+        """Parts of a product that do not depend on V: the likeliest class of each row, (B, n, 1), and r S."""
         return self.probabilities.argmax(-1, keepdim=True), self.weights.unsqueeze(-1) * self.probabilities
 
     def product(self, vector: Tensor) -> Tensor:
-        """H[V], (B, C, D), with r J(U) as in `softmax_jacobian`."""
+        """Return H[V] = (r J(U))^T Z + ridge V, (B, C, D), with J(U) as in `softmax_jacobian`."""
         top, weighted = self._constants
         change = logits_of(vector, self.rows)
         change = change.sub_(change.gather(-1, top))
@@ -410,17 +413,17 @@ class Hessian:
         return torch.baddbmm(vector, change.mT, self.rows, beta=self.ridge)
 
     def dense(self) -> Tensor:
-        """H as (B, C D, C D), row-major over (class, column)."""
+        """Return H as (B, C D, C D), row-major over (class, column)."""
         S = self.probabilities
         return self._assemble(torch.diag_embed(S) - S.unsqueeze(-1) * S.unsqueeze(-2))
 
     def direct(self, rhs: Tensor) -> Tensor:
-        """H^-1 rhs, (B, C, D), by factoring H.
+        """Return H^-1 rhs, (B, C, D), by factoring H.
 
-        H is ridge times the identity on what all classes have in common, so that C - 1 directions T (C, C - 1),
-        orthonormal and orthogonal to the constant, are left to factor: of two classes, an eighth of the work.
-        T^T J_i T = sum over a < b of S_ia S_ib (T_a - T_b)(T_a - T_b)^T is a sum of positive terms, without cancelling.
-        With many classes the pairs are too many: there it is T^T diag(S_i) T - (T^T S_i)(T^T S_i)^T.
+        H is ridge times the identity on the part that all classes share. C - 1 directions T (C, C - 1), orthonormal and
+        orthogonal to the constant, are left to factor: for two classes, an eighth of the work.
+        T^T J_i T = sum over a < b of S_ia S_ib (T_a - T_b)(T_a - T_b)^T is a sum of positive terms, in which nothing
+        cancels. With many classes there are too many pairs, and it is T^T diag(S_i) T - (T^T S_i)(T^T S_i)^T.
         """
         S, C = self.probabilities, rhs.shape[1]
         if C > _LARGEST_REFINED:
@@ -428,7 +431,7 @@ class Hessian:
             mean = S @ directions
             jacobian = directions.mT @ (S.unsqueeze(-1) * directions) - mean.unsqueeze(-1) * mean.unsqueeze(-2)
         else:
-            # What a CUDA graph computes belongs to the graph, and must not be kept for others.
+            # Tensors that a CUDA graph computes belong to the graph, and must not be cached.
             differences = _class_differences if S.device.type == "cpu" else _class_differences.__wrapped__
             directions, a, b, squares = differences(C, S.dtype, S.device)
             jacobian = ((S[..., a] * S[..., b]) @ squares).unflatten(-1, (C - 1, C - 1))  # (B, n, C - 1, C - 1)
@@ -437,7 +440,7 @@ class Hessian:
         return directions @ solved + rhs.mean(1, keepdim=True) / self.ridge
 
     def _assemble(self, jacobian: Tensor) -> Tensor:
-        """sum over i of r_i J_i (x) Z_i Z_i^T + ridge I, for J (B, n, c, c), as (B, c D, c D)."""
+        """Return sum over i of r_i J_i (x) Z_i Z_i^T + ridge I, (B, c D, c D), for J (B, n, c, c)."""
         c, D = jacobian.shape[-1], self.rows.shape[-1]
         weighted = self.weights[..., None, None] * jacobian
         dense = self.rows.new_empty(len(self.rows), c, D, c, D)
@@ -449,25 +452,25 @@ class Hessian:
         return dense
 
     def _root(self) -> Tensor:
-        """sqrt(r_i) G_i, (B, n, C, C)."""
+        """Return sqrt(r_i) G_i, (B, n, C, C)."""
         S = self.probabilities
         root = S.sqrt()
         factor = torch.diag_embed(root) - S.unsqueeze(-1) * root.unsqueeze(-2)
         return self.weights.sqrt()[..., None, None] * factor
 
     def factor_gram(self) -> Tensor:
-        """F F^T, (B, n C, n C)."""
+        """Return F F^T, (B, n C, n C)."""
         batch, n, C = self.probabilities.shape
         root = self._root()
         gram = torch.einsum("bick,bij,bjcl->bikjl", root, self.rows @ self.rows.mT, root)
         return gram.reshape(batch, n * C, n * C)
 
     def factor(self, vector: Tensor) -> Tensor:
-        """F V, (B, n C)."""
+        """Return F V, (B, n C)."""
         return torch.einsum("bick,bic->bik", self._root(), logits_of(vector, self.rows)).flatten(1)
 
     def factor_adjoint(self, rows: Tensor) -> Tensor:
-        """F^T u, (B, C, D)."""
+        """Return F^T u, (B, C, D)."""
         batch, n, C = self.probabilities.shape
         mixed = torch.einsum("bick,bik->bic", self._root(), rows.reshape(batch, n, C))
         return mixed.mT @ self.rows

@@ -1,4 +1,7 @@
-"""Penalties that the baselines add to the empirical risk, and risks that they take in its place."""
+"""Penalties that baselines add to the empirical risk, and risks that they minimise in its place.
+
+Shapes: features (n, d), logits (n, C), labels (n,) in 0..C-1, index (n,) of environments in 0..E-1, risks (E,).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from .predictor import full_precision
 def environment_shares(
     index: Tensor, num_environments: int, dtype: torch.dtype, sample_weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The share of each sample in the mean of its environment, (n, E), and which environments are present, (E,)."""
+    """Return the share of each sample in the mean of its environment, (n, E), and which are present, (E,) bool."""
     member = one_hot(index, num_environments, dtype)
     if sample_weights is not None:
         member = member * sample_weights.to(dtype).unsqueeze(-1)
@@ -33,29 +36,28 @@ def irm_penalty(
     *,
     halves: bool = False,
 ) -> Tensor:
-    """Return IRMv1: per environment, the squared derivative of its risk by a scale s of the logits, at s = 1.
+    """Return IRMv1's penalty of each environment, (dR_e/ds)^2 at s = 1 for the risk R_e of logits s L.
 
-    It is written out, so that no double backward is needed. With `halves` it is the product of the derivatives on every
-    other sample and on the rest: its mean over batches is the square of the mean. It may be negative, and is 0 where an
-    environment has one sample.
+    The derivative is in closed form, sum_c (S - Y)_c L_c for each sample, so that no double backward is needed.
 
     Parameters
     ----------
     logits
-        (n, C).
+        Logits L, (n, C).
     labels, index
-        (n,) each sample's label and environment.
+        Class and environment of each sample, (n,).
     num_environments
-        E.
+        Number E of environments.
     sample_weights
-        (n,); None: all the same.
+        Weight of each sample, (n,). None: all the same.
     halves
-        Take the product of the derivatives on two halves in place of the square.
+        Whether to return the product of the derivatives on every other sample and on the rest. It estimates the square
+        without bias, may be negative, and is 0 for an environment of one sample.
 
     Returns
     -------
     Tensor
-        (E,).
+        Penalties, (E,); 0 for an absent environment.
 
     Examples
     --------
@@ -81,25 +83,25 @@ def irm_predictor_penalty(
     num_environments: int,
     sample_weights: Tensor | None = None,
 ) -> Tensor:
-    """Return IRM's penalty of the whole linear predictor in place of a scale, as the paper writes it (eq. 2).
+    """Return IRM's penalty of each environment for the whole linear predictor, |dR_e/dW|^2 (eq. 2 of the paper).
 
-    |dR_e/dW|^2 with dR_e/dW = mean over e of (S - Y)^T Z, the bias's column included.
+    dR_e/dW is the mean of (S - Y)^T [Z, 1] over environment e, bias included.
 
     Parameters
     ----------
     features, logits
-        (n, d) and (n, C).
+        Features Z (n, d) and logits (n, C).
     labels, index
-        (n,) each sample's label and environment.
+        Class and environment of each sample, (n,).
     num_environments
-        E.
+        Number E of environments.
     sample_weights
-        (n,); None: all the same.
+        Weight of each sample, (n,). None: all the same.
 
     Returns
     -------
     Tensor
-        (E,).
+        Penalties, (E,); 0 for an absent environment.
 
     Examples
     --------
@@ -124,12 +126,12 @@ def risk_variance(risks: Tensor, present: Tensor) -> Tensor:
     Parameters
     ----------
     risks, present
-        (E,), and which are present, (E,) bool.
+        Risk of each environment, (E,), and which environments are present, (E,) bool.
 
     Returns
     -------
     Tensor
-        A scalar.
+        Variance, a scalar.
 
     Examples
     --------
@@ -144,9 +146,9 @@ def risk_variance(risks: Tensor, present: Tensor) -> Tensor:
 
 
 def pair_distance(values: Tensor, present: Tensor) -> Tensor:
-    """Mean over pairs of the environments that are present, and over entries, of the squares of a_e - a_f; (E, ...).
+    """Return the mean, over pairs of present environments and over entries, of (a_e - a_f)^2 for values a (E, ...).
 
-    With k of them and their mean m it is 2 / (k - 1) sum_e mean (a_e - m)^2; 0 where there is one alone.
+    With k present environments and their mean m it is 2 / (k - 1) sum_e mean (a_e - m)^2; 0 for a single one.
     """
     values = values.flatten(1)
     there = present.unsqueeze(-1).to(values.dtype)
@@ -158,9 +160,9 @@ def pair_distance(values: Tensor, present: Tensor) -> Tensor:
 def moment_distance(
     features: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
 ) -> Tensor:
-    """CORAL: mean over pairs of environments of mean (m_e - m_f)^2 + mean (S_e - S_f)^2, for means m, covariances S.
+    """Return CORAL's penalty: the mean over pairs of environments of mean (m_e - m_f)^2 + mean (S_e - S_f)^2.
 
-    The means are over the d entries of m and the d x d entries of S.
+    m_e (d,) is the mean and S_e (d, d) the covariance of the features in e; the inner means are over entries.
     """
     with full_precision(features.device):
         features = features.to(working_dtype(features.dtype))
@@ -179,10 +181,10 @@ def gradient_variances(
     num_environments: int,
     sample_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Fishr: variances, over the samples of each environment, of the gradients of the linear head, (E, C, d + 1).
+    """Return Fishr's variances, over the samples of each environment, of the linear head's gradients, (E, C, d + 1).
 
-    The gradient of sample i is (s_i - y_i) [z_i, 1]^T, so that of its square is (s_i - y_i)^2 [z_i^2, 1]^T: two matrix
-    products give the mean of both. The second value says which environments are present, (E,).
+    The gradient of sample i is (s_i - y_i) [z_i, 1]^T and its square (s_i - y_i)^2 [z_i^2, 1]^T, so that two matrix
+    products give the means of both. The second value tells which environments are present, (E,) bool.
     """
     with full_precision(features.device):
         logits, rows = (t.to(working_dtype(t.dtype)) for t in (logits, with_bias(features)))
@@ -195,14 +197,13 @@ def gradient_variances(
 
 
 def risk_quantile(risks: Tensor, present: Tensor, alpha: float, kernels: bool = True) -> Tensor:
-    """EQRM: the alpha-quantile of the distribution of risks (E,) over environments.
+    """Return EQRM's risk: the alpha-quantile q of the distribution of risks R (E,) over environments.
 
-    With `kernels` it is that of a density of normal kernels around the risks that are present, of the width
-    h = 1.06 std k^(-1/5) that is best where k risks are normal; else the quantile of a normal distribution with their
-    mean and standard deviation.
+    With `kernels` the distribution is a density of normal kernels around the k risks that are present, of the bandwidth
+    h = 1.06 std k^(-1/5) that is best if these are normal; else it is normal with their mean and standard deviation.
 
-    The quantile q solves mean_e Phi((q - R_e) / h) = alpha, so with u_e = (q - R_e) / h and weights w_e proportional to
-    phi(u_e) its differential is sum_e w_e (dR_e + u_e dh), and q itself is sum_e w_e (R_e + u_e h).
+    Invariant: mean_e Phi((q - R_e) / h) = alpha. So with u_e = (q - R_e) / h and weights w_e proportional to phi(u_e)
+    the differential of q is sum_e w_e (dR_e + u_e dh), and q itself is sum_e w_e (R_e + u_e h).
     """
     there = present.to(risks.dtype)
     count = there.sum()
@@ -218,7 +219,7 @@ def risk_quantile(risks: Tensor, present: Tensor, alpha: float, kernels: bool = 
         low, high = centre.min() + normal * width, centre.max() + normal * width
         steps = torch.linspace(0, 1, _POINTS, dtype=risks.dtype, device=risks.device)
         digits = -math.log2(torch.finfo(risks.dtype).eps)
-        for _ in range(math.ceil(digits / math.log2(_POINTS - 1)) + 1):  # each makes the bracket so much narrower
+        for _ in range(math.ceil(digits / math.log2(_POINTS - 1)) + 1):  # each iteration divides the bracket
             grid = low + (high - low) * steps
             below = (_share_below(grid, risks, there, width) < alpha).sum().clamp(1, _POINTS - 1)
             low, high = grid.take(below - 1), grid.take(below)  # an index would be read from the device
@@ -230,11 +231,11 @@ def risk_quantile(risks: Tensor, present: Tensor, alpha: float, kernels: bool = 
     return value
 
 
-_POINTS = 65  # at which the distribution is looked at, within a bracket around its quantile
+_POINTS = 65  # points of the distribution function in a bracket around the quantile
 
 
 def _share_below(points: Tensor, risks: Tensor, there: Tensor, width: Tensor) -> Tensor:
-    """mean_e Phi((t - R_e) / h) at each point t, (T,)."""
+    """Return mean_e Phi((t - R_e) / h) at each point t, (T,)."""
     units = (points.unsqueeze(-1) - risks) / (math.sqrt(2) * width)
     share: Tensor = (there * torch.special.erfc(-units)).sum(-1) / (2 * there.sum())
     return share

@@ -1,4 +1,7 @@
-"""w(Q; Phi): the exact ridge-regularised minimiser, its derivative by the rows it is fitted on, and their precision."""
+"""The optimal predictor w(Q; Phi) of an environment, its derivative with respect to the rows, and their precision.
+
+W = argmin over W of l(W),    l the softmax loss + ridge/2 |W|^2 of `linear_loss`        (C, d + 1)
+"""
 
 from __future__ import annotations
 
@@ -25,38 +28,34 @@ from .checks import (
 from .linear_loss import SoftmaxLoss, logits_of, softmax_jacobian, softmax_residual, with_bias
 
 SpaceName = Literal["auto", "predictor", "sample"]
-
-
 PREDICTOR = "the optimal predictor"
 INVERSE = "the implicit gradient's linear system"
 
 
 def attempts(features: Tensor) -> Iterator[Tensor]:
-    """The features, then the same in float64, for callers that the first answer does not satisfy."""
+    """Yield the features, then the same in float64, for callers that go on if the first answer is not good enough."""
     yield features
     if features.dtype != torch.float64:
         yield features.double()
 
 
 def warn_not_converged(solution: Solution, name: str) -> None:
-    """Warn of an answer that the last of the `attempts` has not reached: float64 is not a way out any more."""
+    """Warn that the last of the `attempts`, in float64, was not solved to tolerance."""
     iterations = "1 iteration" if solution.iterations == 1 else f"{solution.iterations} iterations"
     warn(
         f"{name} was not solved to tolerance after {iterations}, in float64 (residual "
-        f"{float(solution.residual.max()):.2g}); raise ridge, scale the features down, or allow the solver more "
-        "iterations",
+        f"{float(solution.residual.max()):.2g}); raise ridge, centre the features or scale them down, or allow the "
+        "solver more iterations",
         ConvergenceWarning,
     )
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast and no TF32: Newton's method cannot correct what a rounded product does to its gradient."""
+    """Switch off autocast and TF32 for the block: Newton's method cannot correct a gradient of rounded products."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
-    rounded = (
-        device.type == "cuda" and before != "ieee"
-    )  # otherwise there is nothing to change, nor to pin by restoring
+    rounded = device.type == "cuda" and before != "ieee"  # otherwise nothing is changed, nor fixed by restoring it
     try:
         if rounded:
             matmul.fp32_precision = "ieee"
@@ -69,26 +68,25 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fit:
-    """Predictors W (B, C, D) that minimise l on rows Z (B, n, D), and the problem in the space where it was solved.
+    """Predictors W (B, C, D) that minimise l on rows Z (B, n, D), and the problem as it was solved.
 
-    At its optimum a predictor lies in the span of the rows it is fitted on: ridge W = -(r (S - Y))^T Z. With Z = R Q^T,
-    Q (D, k) orthonormal and k = min(n, D), it is W = X Q^T for some X of C x k numbers, and because Q keeps norms the
-    problem in X is the same one with rows R in place of Z. When there are far fewer rows than columns, its products no
-    longer depend on D.
+    At the optimum a predictor lies in the span of its rows: ridge W = -(r (S - Y))^T Z. With Z = R Q^T, Q (D, k)
+    orthonormal and k = min(n, D), it is W = X Q^T for some X (C, k). Q keeps norms, so that the problem in X is the
+    same with rows R in place of Z. With far fewer rows than columns, its products do not depend on D.
 
-    Why not coefficients over the rows themselves, W = A^T Z, with the Gram matrix Z Z^T: where rows are nearly equal
-    and their labels are not, A is huge and cancels in A^T Z, and float32 has no digits left to give.
+    Coefficients of the rows themselves, W = A^T Z with the Gram matrix Z Z^T, would not do: where rows are nearly equal
+    and their labels differ, A is huge and cancels in A^T Z, and float32 has no digits left.
 
     Attributes
     ----------
     loss
-        The problem.
+        Problem that was solved, with rows Z, or R if there is a basis.
     basis
-        Q, (B, D, k); None: it was solved as it is.
+        Basis Q, (B, D, k). None: the problem was solved with rows Z.
     reduced
-        X, (B, C, k).
+        Solution X, (B, C, k), or W without a basis.
     solution
-        How well it was solved.
+        Predictors W, (B, C, D), and how well they were solved.
 
     Examples
     --------
@@ -105,20 +103,20 @@ class Fit:
     solution: Solution
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Z W^T of any rows (n, D), (B, n, C)."""
+        """Return the logits Z W^T of any rows (n, D), (B, n, C)."""
         if self.basis is None or not self._is_shorter:
             return logits_of(self.solution.value, rows)
         return logits_of(self.reduced, rows @ self.basis)
 
     def at_rows(self, residuals: Tensor) -> Tensor:
-        """sum over the batch of T W, (n, D), for T (B, n, C): the transpose of `logits`, of one problem or several."""
+        """Return sum over the batch of T W, (n, D), for T (B, n, C): the transpose of `logits`."""
         if self.basis is None or not self._is_shorter:
             return residuals.mT.flatten(0, 1).mT @ self.solution.value.flatten(0, 1)
         return ((residuals @ self.reduced) @ self.basis.mT).sum(0)
 
     @property
     def _is_shorter(self) -> bool:
-        """Whether a product with Q and one with X are less work than one with W."""
+        """Whether products with Q and X are less work than one with W."""
         assert self.basis is not None
         (D, k), C = self.basis.shape[1:], self.reduced.shape[1]
         return k * (C + D) < C * D
@@ -135,29 +133,28 @@ def fit_rows(
     space: SpaceName = "auto",
     start: Tensor | None = None,
 ) -> Fit:
-    """Solve a batch of problems in the conventions of `linear_loss`.
+    """Return the optimal predictors of a batch of B problems, in the conventions of `linear_loss`.
 
     Parameters
     ----------
     rows
-        Z, (B, n, D).
+        Rows Z, (B, n, D), the constant included.
     labels, weights
-        (B, n), of the samples.
+        Label and weight of each row, (B, n).
     num_classes, ridge
-        C, and the strength of the penalty.
+        Number C of classes, and strength of the penalty.
     solver
-        None: Newton to convergence.
+        Minimiser. None: Newton to convergence.
     space
-        "predictor" takes rows as they are (d x C), "sample" factors them first (n x C). "auto" factors where products
-        with the rows are what takes the time: on a CPU, when that at least halves them. On a GPU the small products
-        cost their launch, whatever their size.
+        "predictor" takes rows as they are, with D C unknowns; "sample" factors them first, with n C unknowns. "auto"
+        factors on a CPU if that at least halves the products; on a GPU small products cost their launch alone.
     start
-        (B, C, D) where the search starts; None: at zero.
+        Start of the search, (B, C, D), where its loss is lower than at zero. None: zero.
 
     Returns
     -------
     Fit
-        The predictors and how they were found.
+        Predictors, and how well they were solved.
 
     Examples
     --------
@@ -176,7 +173,7 @@ def fit_rows(
         rows = triangle.mT
     loss = SoftmaxLoss(rows, labels, weights, num_classes, ridge)
     begin = rows.new_zeros(len(rows), num_classes, rows.shape[-1])
-    if start is not None:  # from a confident mistake it is a long way back: zero where that has the lower loss
+    if start is not None:  # zero where that has the lower loss: a confident mistake takes many iterations to undo
         start = start if basis is None else start @ basis
         at_zero, at_start = loss.along(begin, start, torch.arange(2, dtype=rows.dtype, device=rows.device)[:, None])
         begin = torch.where((at_start < at_zero)[:, None, None], start, begin)
@@ -186,29 +183,29 @@ def fit_rows(
 
 
 def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None) -> tuple[Tensor, Solution]:
-    """Pull a cotangent v (B, C, D) of the predictors W(Z) back to their rows Z, (B, n, D), by the solution of A h = v.
+    """Pull a cotangent v of the predictors W(Z) back to their rows Z, by the solution h of H h = v.
 
-    The invariant: dl/dW = (r (S - Y))^T Z + ridge W = 0, whatever Z. When Z moves, A dW + d_Z(dl/dW) = 0, where A = H
-    is the Hessian, which is symmetric. So <v, dW> = -<h, d_Z(dl/dW)> with A h = v, which is <gradient, dZ> for
+    Invariant: dl/dW = (r (S - Y))^T Z + ridge W = 0 for every Z. When Z moves, H dW + d_Z(dl/dW) = 0 with the symmetric
+    Hessian H, so that <v, dW> = -<h, d_Z(dl/dW)> = <gradient, dZ> with
 
         gradient = -r [(S - Y) h + J(U) W],    U = Z h^T                                    (proposition 1 of the paper)
 
-    v, and so h, need not lie in the span of the rows. A maps the span to itself and is ridge times the identity on what
-    is orthogonal to it, so the two are solved apart. `solver` is conjugate gradients unless given.
+    v, and so h, need not lie in the span of the rows. H maps the span to itself and is ridge times the identity on its
+    orthogonal complement, so that the two parts are solved apart.
 
     Parameters
     ----------
     fit
-        The predictors, as `fit_rows` gives them.
+        Predictors, from `fit_rows`.
     cotangent
-        v, (B, C, D).
+        Cotangent v, (B, C, D).
     solver
-        None: conjugate gradients.
+        Linear solver. None: conjugate gradients.
 
     Returns
     -------
     tuple[Tensor, Solution]
-        The gradient (B, n, D), and how A h = v was solved.
+        The gradient, (B, n, D), and h, (B, C, D), with how well it was solved.
 
     Examples
     --------
@@ -224,7 +221,7 @@ def implicit_vjp(fit: Fit, cotangent: Tensor, solver: LinearSolver | None = None
     hessian = loss.hessian(fit.reduced)
     inside = cotangent if basis is None else cotangent @ basis
     solution = (solver or CG()).solve(hessian, inside)
-    curved = softmax_jacobian(hessian.probabilities, logits_of(solution.value, loss.rows))  # rows see the span alone
+    curved = softmax_jacobian(hessian.probabilities, logits_of(solution.value, loss.rows))  # the rows lie in the span
     if basis is not None:
         orthogonal = (cotangent - inside @ basis.mT) / loss.ridge
         solution = replace(solution, value=solution.value @ basis.mT + orthogonal)
@@ -244,31 +241,29 @@ def solve_predictor(
     space: SpaceName = "auto",
     start: Tensor | None = None,
 ) -> Solution:
-    """Solve argmin over W of the mean cross-entropy of W on (features, labels) + ridge/2 |W|^2.
-
-    Returns a Solution whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
+    """Solve W = argmin over W of the mean cross-entropy of W on (features, labels) + ridge/2 |W|^2.
 
     Parameters
     ----------
     features
-        (n, d) or, for several environments at once, (B, n, d).
+        Features (n, d) or, for several environments at once, (B, n, d).
     labels
-        (n,) or (B, n) integers in 0..num_classes-1.
+        Class of each sample, (n,) or (B, n) integers in 0..C-1.
     num_classes, ridge
-        C, and the strength of the penalty.
+        Number C of classes, and strength of the penalty, bias included.
     sample_weight
-        (n,) or (B, n), scaled to sum to one; 0 for the padding of environments of unequal size.
+        Weight of each sample, (n,) or (B, n), scaled to sum to one; 0 for padding. None: all the same.
     solver
-        A minimiser of `transferrisk.solvers`; None: Newton to convergence.
+        Minimiser of `transferrisk.solvers`. None: Newton to convergence.
     space
-        Where it is solved, see `fit_rows`.
+        Unknowns to solve for: "auto", "predictor" (D C of them) or "sample" (n C), see `fit_rows`.
     start
-        (C, d + 1) or (B, C, d + 1); a solver that converges is only faster for it.
+        Start of the search, (C, d + 1) or (B, C, d + 1), which saves iterations. None: zero.
 
     Returns
     -------
     Solution
-        A `Solution` whose value is (C, d + 1) or (B, C, d + 1), bias last, without a gradient.
+        W, (C, d + 1) or (B, C, d + 1), bias last and without a gradient, and how well it was solved.
 
     Examples
     --------
@@ -314,10 +309,10 @@ def optimal_predictor(
     space: SpaceName = "auto",
     start: Tensor | None = None,
 ) -> Tensor:
-    """Return the optimal linear predictor: the value of `solve_predictor`.
+    """Return the optimal linear predictor W = argmin mean cross-entropy + ridge/2 |W|^2.
 
-    Where float32 does not reach it, float64 does, at the cost of a second try. Unless the solver's number of iterations
-    is fixed, a ConvergenceWarning says when neither has.
+    A predictor that float32 cannot resolve is solved in float64; a ConvergenceWarning tells if that does not suffice
+    either, unless the solver runs a fixed number of iterations.
 
     Parameters
     ----------
@@ -327,7 +322,7 @@ def optimal_predictor(
     Returns
     -------
     Tensor
-        W, (C, d + 1) or (B, C, d + 1), bias last.
+        Predictor W, (C, d + 1) or (B, C, d + 1), bias last and without a gradient.
 
     Examples
     --------

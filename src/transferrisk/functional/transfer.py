@@ -1,17 +1,17 @@
 """Transfer matrix, transfer risk, and its exact gradient with respect to the features.
 
-In the conventions of `linear_loss`, for predictors W(Q), Q one of m queries among E environments:
+In the conventions of `linear_loss`, for the optimal predictors W(Q), (m, C, D), of m queries Q among E environments:
 
-    matrix    M[Q, P] = cross-entropy of W(Q) on P                        (no ridge)
-    risk      R       = (1/m) sum_Q sum_{P != Q} a_P(Q) M[Q, P]           (eq. 1 of the paper, as a mean over Q)
-    v_Q               = sum_P a_P(Q) dM[Q, P]/dW,    h_Q = H_Q^-1 v_Q
+    matrix    M[Q, P] = cross-entropy of W(Q) on P, without the ridge     (m, E)
+    risk      R       = (1/m) sum_Q sum_{P != Q} a_P(Q) M[Q, P]           eq. 1 of the paper, as a mean over Q
+    v_Q               = sum_P a_P(Q) dM[Q, P]/dW,    H_Q h_Q = v_Q        (C, D) each
 
-    direct    dR/dZ_P =  (1/m) sum_Q a_P(Q) r_P (S_P - Y_P) W(Q)          with S_P under W(Q)
-    implicit  dR/dZ_Q = -(1/m) r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)],         U = Z_Q h_Q^T
+    direct    dR/dZ_P =  (1/m) sum_Q a_P(Q) r_P (S_P - Y_P) W(Q)          (n, D), with S_P under W(Q)
+    implicit  dR/dZ_Q = -(1/m) r_Q [(S_Q - Y_Q) h_Q + J(U) W(Q)],         (n, D), with U = Z_Q h_Q^T
 
-With W(Q) solved, direct + implicit is the total derivative; the implicit part is `predictor.implicit_vjp`. A batch's
-rows are gathered by environment into one padded tensor (`group`), so that all environments are handled by the same few
-matrix products, whatever their sizes.
+Invariant: if every W(Q) minimises its loss, direct + implicit is the total derivative of R with respect to the rows.
+The implicit part is `predictor.implicit_vjp`. The rows of a batch are gathered by environment into one padded tensor
+(`group`), so that the same few matrix products handle all environments, of any sizes.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ from .predictor import (
 
 LEAST_WEIGHT = 1e-30
 MOST_LOGITS = (1 << 27, 1 << 27), (1 << 20, 1 << 25)
-"""Logits that are worked on at once, and that are kept: on a GPU, and on a CPU, where those worked on fit its cache."""
+"""Logits to compute at once, and to keep for the gradient: on a GPU, and on a CPU, where the former fit its cache."""
 WeightRule = Callable[[Tensor, Tensor], Tensor]
-"""(M (m, E), which pairs count (m, E) bool) -> weights a_P(Q) (m, E), zero where a pair does not count."""
+"""A function of M (m, E) and of which pairs count, (m, E) bool: weights a_P(Q) (m, E), zero where they do not."""
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """E environments of up to N samples each; `linear_loss` explains rows, targets and weights.
+    """A batch as E environments of up to N rows each, in the conventions of `linear_loss`.
 
-    Padding has weight zero and all-zero features, the constant column included, so it changes nothing.
+    Rows of padding have weight zero and all-zero features, the constant included, so that they change nothing.
     """
 
     rows: Tensor  # (E, N, D)
     labels: Tensor  # (E, N), -1 for padding
-    weights: Tensor  # (E, N) each sample's share of its environment, 1/n_e unless weighted; 0 for padding
-    counts: Tensor | None  # (E,) samples of each environment; None: see `samples`
+    weights: Tensor  # (E, N) share of each sample in its environment, 1/n_e unless samples have weights; 0 for padding
+    counts: Tensor | None  # (E,) n_e; None: the batch is in blocks
     num_classes: int
-    slots: Tensor | None  # (n,) where each sample went in the flattened (E N); None: see `samples`
-    samples: int = 0  # of each environment, where these are in blocks, one environment after the other
+    slots: Tensor | None  # (n,) position of each sample among the (E N) rows; None: the batch is in blocks
+    samples: int = 0  # n_e of every environment of a batch in blocks
 
     @cached_property
     def targets(self) -> Tensor:
-        """(E, N, C)"""
+        """One-hot labels Y, (E, N, C)."""
         return one_hot(self.labels, self.num_classes, self.rows.dtype)
 
     def ungroup(self, values: Tensor) -> Tensor:
-        """(E, N, ...) back to the order of the batch, (n, ...)."""
+        """Return values (E, N, ...) of the rows in the order of the batch, (n, ...)."""
         if self.slots is None:
             return values[:, : self.samples].flatten(0, 1)
         return values.flatten(0, 1).index_select(0, self.slots)
@@ -84,12 +84,14 @@ def group(
     capacity: int | None = None,
     sample_weights: Tensor | None = None,
 ) -> Grouped:
-    """features (n, d), labels (n,), index (n,) in 0..E-1.
+    """Return a batch of features (n, d), labels (n,) and index (n,) in 0..E-1, grouped by environment.
 
-    `capacity` is N. Without it N is the largest count, which must be read from the device; with it nothing
-    is read. What cannot be placed rightly must not go unnoticed: the samples of an environment that does not
-    fit, and samples whose label or index is out of range, get the weight nan. `sample_weights` (n,) decide a sample's
-    share of its environment; one whose weights are all zero counts as absent.
+    capacity        N. None: the largest n_e, which is read from the device; nothing else is
+    sample_weights  (n,) to divide by their sum for the share of each sample in its environment; an environment whose
+                    weights are all zero counts as absent
+
+    Samples of an environment that exceeds the capacity, and samples whose label or index is out of range, get the
+    weight nan, so that they cannot go unnoticed.
     """
     n = len(features)
     wrong = (labels < 0) | (labels >= num_classes) | (index < 0) | (index >= num_environments)
@@ -97,7 +99,7 @@ def group(
     counts = index.new_zeros(num_environments).scatter_add_(0, index, torch.ones_like(index))
     size = capacity if capacity is not None else max(int(counts.max()), 1)
     order = torch.argsort(index, stable=True)
-    first = counts.cumsum(0) - counts  # (E,) where each environment starts in the sorted order
+    first = counts.cumsum(0) - counts  # (E,) begin of each environment in the sorted order
     ranks = torch.empty_like(order).scatter_(0, order, torch.arange(n, device=index.device)) - first[index]
     slots = index * size + ranks.clamp(max=size - 1)
 
@@ -117,22 +119,22 @@ def group(
 
 @dataclass(frozen=True)
 class Transfer:
-    """The result of one evaluation of the transfer risk.
+    """Result of `transfer_risk`.
 
     Attributes
     ----------
     risk
-        Scalar; carries the gradient.
+        Risk R, a scalar, with its gradient.
     matrix
-        (m, E) M[Q, P], detached; nan where Q or P is absent.
+        Matrix M[Q, P], (m, E), without a gradient; nan where Q or P is absent.
     weights
-        (m, E) a_P(Q) that was used.
+        Weights a_P(Q), (m, E), in this risk.
     solution
-        W(Q), (m, C, D).
+        Predictors W(Q), (m, C, D).
     inverse
-        h_Q, (m, C, D); None where no implicit gradient was asked for.
+        Solutions h_Q, (m, C, D). None without an implicit gradient.
     moved
-        (m, E) the weights after a step of exponentiated gradient, where that came along.
+        Weights after a step of exponentiated gradient, (m, E), which fused kernels take along. None otherwise.
 
     Examples
     --------
@@ -151,7 +153,7 @@ class Transfer:
     moved: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> Transfer:
-        """The same, of another floating type; the gradient passes."""
+        """Return the result in another floating type; the gradient passes through."""
         return replace(
             self,
             risk=self.risk.to(dtype),
@@ -163,17 +165,17 @@ class Transfer:
 
 
 def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
-    """Return the same weight for every environment but Q (sum-sum).
+    """Return equal weights for all environments P but Q (the sum-sum version).
 
     Parameters
     ----------
     matrix, counted
-        M[Q, P] (m, E), and which pairs count, (m, E) bool.
+        Matrix M[Q, P], (m, E), and which pairs count, (m, E) bool.
 
     Returns
     -------
     Tensor
-        (m, E), zero where a pair does not count.
+        Weights a_P(Q), (m, E), zero where a pair does not count.
 
     Examples
     --------
@@ -186,17 +188,17 @@ def uniform_weights(matrix: Tensor, counted: Tensor) -> Tensor:
 
 
 def worst_weights(matrix: Tensor, counted: Tensor) -> Tensor:
-    """Return all weight on the environment with the largest loss (sum-sup, exactly).
+    """Return weight 1 for the environment P of the largest loss, given Q, else 0 (the exact sum-sup version).
 
     Parameters
     ----------
     matrix, counted
-        M[Q, P] (m, E), and which pairs count, (m, E) bool.
+        Matrix M[Q, P], (m, E), and which pairs count, (m, E) bool.
 
     Returns
     -------
     Tensor
-        (m, E), zero where a pair does not count.
+        Weights a_P(Q), (m, E), zero where a pair does not count.
 
     Examples
     --------
@@ -210,17 +212,17 @@ def worst_weights(matrix: Tensor, counted: Tensor) -> Tensor:
 
 
 def given_weights(alpha: Tensor) -> WeightRule:
-    """Return a rule with the weights alpha, shared out among the environments that are present.
+    """Return a rule that gives the weights alpha, scaled to sum to one over the pairs that count.
 
     Parameters
     ----------
     alpha
-        (m, E).
+        Weights of P, given Q, (m, E).
 
     Returns
     -------
     WeightRule
-        A rule that `transfer_risk` takes as `weights`.
+        Rule for the `weights` of `transfer_risk`.
 
     Examples
     --------
@@ -238,25 +240,26 @@ def given_weights(alpha: Tensor) -> WeightRule:
 
 
 def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: Tensor) -> Tensor:
-    """Take a step of exponentiated gradient ascent on a simplex, over the last dimension (eq. 3 of the paper).
+    """Take a step of exponentiated gradient ascent on a simplex (eq. 3 of the paper).
 
-    weights_i <- weights_i exp(rate gains_i), normalised. Only entries in `moved` take part: they share the
-    mass they had, and the others keep theirs, so an absent environment neither gains nor loses. No weight falls below
-    `LEAST_WEIGHT`, from where it can come back; from zero it could not.
+        weights_i <- mass weights_i exp(rate gains_i) / sum_j weights_j exp(rate gains_j)
+
+    over the entries i, j in `moved`, whose sum, the mass, stays the same; so do the other entries, as the weight of an
+    absent environment does. No weight falls below 1e-30, because it could not grow again from zero.
 
     Parameters
     ----------
     weights, gains
-        (..., E), a point of the simplex in each row, and what each entry would gain.
+        Point of the simplex and gain of each entry, (..., E), over the last dimension.
     rate
-        Of the step.
+        Rate of the step.
     moved
-        (..., E) bool, the entries that take part.
+        Entries that take part, (..., E) bool.
 
     Returns
     -------
     Tensor
-        The new weights.
+        New weights, (..., E).
 
     Examples
     --------
@@ -272,16 +275,16 @@ def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: T
 
 
 def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
-    """The gradient, scaled down where needed so that its norm is at most bound times the reference's.
+    """Return the gradient, scaled down if its norm is above bound times the reference's.
 
-    The constant column, last, is not part of the features and does not count.
+    The norms leave out the last column, the constant, which is not part of the features.
     """
     norm, allowed = gradient[..., :-1].norm(), bound * reference[..., :-1].norm()
     return gradient * torch.where(norm > allowed, allowed / norm, 1.0)
 
 
 class WithGradient(torch.autograd.Function):
-    """The risk as a function of the features, with a gradient in closed form as its backward."""
+    """The risk as a function of the features, whose backward is a gradient in closed form."""
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
@@ -295,7 +298,9 @@ class WithGradient(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that depends on the features, but not in a way that is written down here."""
+    """The gradient as a function of the features, which refuses to be differentiated: `once_differentiable` of torch
+    would silently give zero where the upstream gradient is a constant.
+    """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor, gradient: Tensor) -> Tensor:
@@ -327,42 +332,44 @@ def transfer_risk(
 ) -> Transfer:
     """Return the transfer risk of features, with its exact gradient.
 
-    The gradient is computed along with the risk, when the features ask for one; it cannot be differentiated
-    again. Labels and index are taken as they are; a sample whose label or index is out of range makes the risk nan.
+        R = (1/m) sum_Q sum_{P != Q} a_P(Q) M[Q, P],    M[Q, P] the cross-entropy on P of the optimal predictor of Q
+
+    The gradient is computed along with the risk if the features require one; it cannot be differentiated again. A
+    sample whose label or index is out of range makes the risk nan.
 
     Parameters
     ----------
     features, labels
-        (n, d), and (n,) in 0..C-1.
+        Features (n, d), and class of each sample, (n,) in 0..C-1.
     index
-        (n,) the environment of each sample, 0..E-1.
+        Environment of each sample, (n,) in 0..E-1.
     num_environments, num_classes
-        E and C.
+        Numbers E and C.
     ridge
-        Strength of the penalty.
+        Strength of the penalty ridge/2 |W|^2, bias included.
     weights
-        How P is chosen, given Q: `worst_weights`, `uniform_weights` or `given_weights`.
+        Rule for a_P(Q): `worst_weights`, `uniform_weights` or `given_weights(alpha)`.
     gradient_matching
-        Lambda, the factor of the implicit gradient; 0 leaves the direct one alone.
+        Factor of the implicit gradient, the paper's lambda. 1 is exact, 0 leaves the direct part.
     bound
-        Keeps the implicit gradient's norm at most this multiple of the direct one's.
+        Largest norm of the implicit gradient, as a multiple of the direct one's. None: no bound.
     queries
-        (m,) the environments Q to average over; None: all.
+        Environments Q to average over, (m,). None: all.
     solver, space
         See `solve_predictor`.
     implicit
-        How H^-1 v is solved; None: conjugate gradients to rounding level.
+        Linear solver for h_Q. None: conjugate gradients to rounding level.
     start
-        (C, D) where the search for every W(Q) starts.
+        Start of the search for every W(Q), (C, d + 1). None: zero.
     capacity
-        See `group`.
+        Largest number of samples of an environment, with which nothing is read from the device. None: it is read.
     sample_weights
-        (n,) how much each sample counts within its environment; None: all the same.
+        How much each sample counts within its environment, (n,) >= 0. None: all the same.
 
     Returns
     -------
     Transfer
-        Risk, matrix and weights, and how well the predictors were solved.
+        Risk, matrix, weights, and how well the predictors were solved.
 
     Examples
     --------
@@ -380,9 +387,9 @@ def transfer_risk(
         grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity, sample_weights)
         everyone = torch.arange(num_environments, device=index.device)
         queries = everyone if queries is None else queries
-        logits = grouped.labels.numel() * num_classes  # of one query
+        logits = grouped.labels.numel() * num_classes  # logits of one predictor
         most, kept = MOST_LOGITS[queries.device.type == "cpu"]
-        fits, tested, residuals = [], [], []
+        fits, solutions, tested, residuals = [], [], [], []
         for some in queries.split(max(1, most // logits)):
             fit = fit_rows(
                 grouped.rows[some],
@@ -396,17 +403,18 @@ def transfer_risk(
             )
             losses, residual = _tested(fit, grouped)
             fits.append(fit)
+            solutions.append(fit.solution)
             tested.append((grouped.weights * losses).sum(-1))
-            if wants_gradient:  # kept where there is room, else computed again
+            if wants_gradient:  # residuals are kept if there is room, else computed again
                 residuals.append(residual if len(queries) * logits <= kept else None)
         matrix = torch.cat(tested)  # (m, E)
-        solution = joined([fit.solution for fit in fits])
+        solution = joined(solutions)
         assert grouped.counts is not None  # `group` counts them
         present = grouped.counts > 0
         both = present[queries].unsqueeze(-1) & present
         counted = both & (queries.unsqueeze(-1) != everyone)
         used = weights(matrix, counted)
-        share = used / counted.any(-1).sum()  # mean over the queries that are present
+        share = used / counted.any(-1).sum()  # (m, E), for the mean over the queries that are present
         risk = (share * matrix).sum()
         inverse = None
         if wants_gradient:
@@ -432,7 +440,7 @@ def transfer_risk(
 
 
 def _tested(fit: Fit, grouped: Grouped) -> tuple[Tensor, Tensor]:
-    """The losses of every sample by every predictor, (m, E, N), and the residuals S - Y, (m, E N, C)."""
+    """Return the loss of each predictor on each row, (m, E, N), and the residuals S - Y, (m, E N, C)."""
     logits = fit.logits(grouped.rows.flatten(0, 1))
     losses, residuals = losses_and_residuals(logits, grouped.labels.flatten())
     return losses.unflatten(-1, grouped.labels.shape), residuals
@@ -448,28 +456,28 @@ def transfer_matrix(
     solver: Minimiser | None = None,
     space: SpaceName = "auto",
 ) -> Tensor:
-    """Return M[Q, P]: the cross-entropy on P (column) of the predictor fitted on Q (row).
+    """Return M[Q, P]: the cross-entropy on P (column) of the optimal predictor of Q (row).
 
-    Where float32 does not reach the predictors, float64 does, at the cost of a second try; unless the solver's number
-    of iterations is fixed, a ConvergenceWarning says when neither has.
+    Predictors that float32 cannot resolve are solved in float64; a ConvergenceWarning tells if that does not suffice
+    either, unless the solver runs a fixed number of iterations.
 
     Parameters
     ----------
     features, labels
-        (n, d), and (n,) in 0..C-1.
+        Features (n, d), and class of each sample, (n,) in 0..C-1.
     environments
-        (n,) any integers.
+        Id of the environment of each sample, (n,) any integers.
     num_classes
-        C; None: the largest label + 1.
+        Number C of classes. None: the largest label + 1.
     ridge
-        Strength of the penalty.
+        Strength of the penalty ridge/2 |W|^2, bias included.
     solver, space
         See `solve_predictor`.
 
     Returns
     -------
     Tensor
-        (E, E), ids in sorted order, without a gradient.
+        Matrix M, (E, E), with the ids in sorted order and without a gradient.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Generic solvers: values that are passed in, and that know nothing of losses or environments."""
+"""Solvers for batches of linear systems and convex problems, as values to pass in; they report how far they got."""
 
 from .lbfgs import LBFGS
 from .linear import CG, Cholesky, Neumann, Woodbury, solve_positive

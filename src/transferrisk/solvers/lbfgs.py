@@ -1,15 +1,15 @@
-"""Limited-memory BFGS, for functions so dear to evaluate that an iteration must do with one evaluation.
+"""Limited-memory BFGS, for functions so expensive that an iteration must make do with one evaluation.
 
-Differs from the textbook routine in four ways:
+It differs from the textbook routine in four ways:
 
-1. H_0 is what the problem knows of its inverse Hessian (`Evaluated.rough_inverse`), scaled as usual: the first step is
+1. H_0 is the problem's approximate inverse Hessian (`Evaluated.rough_inverse`), scaled as usual: the first step is
    nearly Newton's, and correlated columns, which slow BFGS alone, cost little.
-2. After a few iterations x points about where it will end, and H_0 becomes exact on the directions that the problem
-   names there (`Evaluated.curvature`): where a softmax is sure, its loss is flat along changes of its own logits. It
-   does so again after twice, four times, ... as many iterations, and at once where x does not start at zero.
-3. It stops where half of g^T H g, the decrease the quadratic model still promises, is below the tolerance, and the last
-   step's decrease below a few times that: the model alone promises too little where H has not seen enough yet.
-4. Problems of a batch that are done leave it, so that an answer does not depend on its neighbours.
+2. After a few iterations, when x points about where it will end, H_0 becomes exact on the directions that the problem
+   names there (`Evaluated.curvature`): where a softmax is confident, its loss is flat along changes of its own logits.
+   This is repeated after twice, four times, ... as many iterations, and done at once if x does not start at zero.
+3. It stops when g^T H g / 2, the decrease that the quadratic model predicts, is below the tolerance and the decrease of
+   the last step below a few times that: the model alone predicts too little before H has seen enough steps.
+4. Problems of a batch that have converged leave it, so that an answer does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ from torch import Tensor
 
 from .protocols import Evaluated, Solution, euclidean, norms, per_problem
 
-_LAST = 4  # tolerances that the last step may have brought
-_ENOUGH = 1e3  # tolerances within which a problem that could go no further counts as converged
-_PATIENCE = 4  # iterations without a decrease beyond rounding
-_HALVINGS = 30  # of a step that is too long
+_LAST = 4  # largest decrease of the last step, in tolerances
+_ENOUGH = 1e3  # largest predicted decrease of a stalled problem that counts as converged, in tolerances
+_PATIENCE = 4  # iterations without a decrease beyond rounding after which a problem has stalled
+_HALVINGS = 30  # largest number of halvings of a step
 
 
 @dataclass(frozen=True)
 class LBFGS:
-    """Minimise a batch of functions by L-BFGS, with curvature where the problem offers it.
-
-    It stops when a function is about `tolerance` above its minimum (None: 1e-13 in float64, 5e-7 in float32).
+    """Minimise a batch of functions by L-BFGS, with the problem's own curvature in a few directions.
 
     Parameters
     ----------
     tolerance
-        See above.
+        Distance of a function from its minimum, about, at which it stops. None: 1e-13 in float64, 5e-7 in float32.
     max_iterations
-        Iterations after which it stops in any case.
+        Largest number of iterations.
     memory
-        Pairs of steps and changes of the gradient that are kept.
+        Number of pairs of a step and a change of the gradient to keep.
     refine_after
-        Iterations after which the problem is first asked for its curvature; None: never.
+        Number of iterations after which the problem's curvature is first computed. None: never.
 
     Examples
     --------
@@ -64,6 +62,7 @@ class LBFGS:
     captures: ClassVar[bool] = False
 
     def minimise(self, problem: Evaluated, start: Tensor) -> Solution:
+        """Minimise every function of a batch from a start (B, C, D)."""
         default = 1e-13 if start.dtype == torch.float64 else 5e-7
         tolerance = default if self.tolerance is None else self.tolerance
         x = start
@@ -106,7 +105,7 @@ class LBFGS:
 def _step(
     problem: Evaluated, x: Tensor, f: Tensor, g: Tensor, direction: Tensor, rounding: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The whole step, or a part of it for problems where the whole is too long: x, f and g there."""
+    """Return x, f and g after the whole step, or after a part of it for problems where the whole is too long."""
     slope = euclidean(g, direction).double()
     size = torch.ones_like(f)
     new = x + direction
@@ -123,7 +122,7 @@ def _step(
 
 @dataclass
 class _InverseHessian:
-    """H, the running approximation of the inverse Hessian of each problem."""
+    """Running approximation H of the inverse Hessian of each problem."""
 
     rough: Tensor  # H_0 of one row of x, (B, D, D) or (B, 1, D), B = 1 where problems share it
     memory: int
@@ -140,7 +139,7 @@ class _InverseHessian:
         self.refined = None if self.refined is None else (self.refined[0][kept], self.refined[1][kept])
 
     def product(self, vector: Tensor) -> Tensor:
-        """H vector, (B, C, D), by the two loops of limited-memory BFGS around H_0."""
+        """Return H vector, (B, C, D), by the two loops of limited-memory BFGS around H_0."""
         q, shares = vector, []
         for s, y, r in reversed(self.pairs):
             share = r * euclidean(s, q)
@@ -158,7 +157,7 @@ class _InverseHessian:
         return q
 
     def learn(self, step: Tensor, change: Tensor) -> None:
-        """Remember a pair; one whose curvature is lost in rounding says nothing and counts as zero."""
+        """Add a pair; one whose curvature is lost in rounding counts as zero."""
         curvature = euclidean(step, change)
         good = curvature > 8 * torch.finfo(step.dtype).eps * norms(step) * norms(change)
         inverse = torch.where(good, 1 / torch.where(good, curvature, 1), 0)
@@ -170,10 +169,10 @@ class _InverseHessian:
         self.scale = torch.where(good, curvature / torch.where(good, image, 1), before)
 
     def refine(self, directions: Tensor, hessian: Tensor) -> None:
-        """Make H_0 the inverse of this Hessian on these directions; off them it stays as it is.
+        """Make H_0 the inverse of this Hessian on these directions (B, b, D); on others it stays as it is.
 
-        Where they are all directions, the pairs of before have nothing to add to it. Where columns are so far apart in
-        size that the Hessian is lost in rounding, all of H_0 stays.
+        If these are all directions, earlier pairs add nothing and are dropped. If the Hessian is not positive definite,
+        because columns differ so much in size that it is lost in rounding, all of H_0 stays as it is.
         """
         factor, failed = torch.linalg.cholesky_ex(hessian)
         if not bool(failed.any()) and bool(factor.isfinite().all()):
@@ -181,7 +180,7 @@ class _InverseHessian:
             self.pairs = [] if directions.shape[1] == directions.shape[2] else self.pairs
 
     def _split(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The vector without its components along the refined directions, and these components (B, C, b)."""
+        """Return the vector without its components along the refined directions, and these components (B, C, b)."""
         if self.refined is None:
             return vector, None
         directions, _ = self.refined

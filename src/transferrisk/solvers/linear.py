@@ -1,4 +1,4 @@
-"""Linear systems A x = rhs, for a batch of them: conjugate gradients, direct solves, and the paper's Neumann series."""
+"""Solvers for batches of linear systems A x = rhs: conjugate gradients, direct ones, and the paper's Neumann series."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from .protocols import Product, Solution, System, accurate, euclidean, norms, pe
 class CG:
     """Conjugate gradients.
 
-    Stops when the residual it carries along is <= tolerance * |rhs| (None: 1e-12 in float64, 1e-6 in float32). `solve`
-    then computes the residual anew, and calls the answer converged when that bounds its error (`protocols.accurate`)
-    or, with a tolerance given, when it is within ten times that.
+    It stops when the recursive residual is <= tolerance * |rhs|. `solve` then computes the residual itself, and counts
+    as converged if that bounds the error (`protocols.accurate`) or, with a tolerance given, is within ten times that.
 
-    Differs from the textbook routine in two ways:
+    It differs from the textbook routine in two ways:
 
-    1. Problems of a batch that are done stand still while the others go on, so that a problem's answer does not depend
-       on its neighbours.
-    2. With `fixed=True` it runs `max_iterations` iterations and never looks at a value on the host, so that a whole
-       training step can be captured in a CUDA graph.
+    1. Problems of a batch that have converged stand still, so that an answer does not depend on its neighbours.
+    2. With `fixed=True` it runs `max_iterations` iterations and reads nothing on the host, so that a CUDA graph can
+       hold a whole training step.
 
     Parameters
     ----------
     tolerance
-        Residual, relative to |rhs|, at which it stops; None: by the type.
+        Residual, relative to |rhs|, at which it stops. None: 1e-12 in float64, 1e-6 in float32.
     max_iterations
-        Iterations after which it stops in any case.
+        Largest number of iterations.
     fixed
-        Run all of them, and look at nothing.
+        Whether to run all iterations, and to read nothing from the device.
 
     Examples
     --------
@@ -55,6 +53,7 @@ class CG:
         return self.fixed
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
+        """Solve A x = rhs, (B, ...)."""
         found = self.run(system.product, rhs)
         residual = norms(rhs - system.product(found.value))
         if self.tolerance is None:
@@ -64,7 +63,7 @@ class CG:
         return replace(found, converged=converged, residual=residual)
 
     def run(self, product: Product, rhs: Tensor, tolerance: Tensor | None = None) -> Solution:
-        """The iteration alone; `tolerance` (B,) overrides the solver's own, as an inexact Newton method wants it."""
+        """Run the iteration alone; `tolerance` (B,) overrides the solver's own, as in an inexact Newton method."""
         if tolerance is None:
             default = 1e-12 if rhs.dtype == torch.float64 else 1e-6
             own = default if self.tolerance is None else self.tolerance
@@ -92,19 +91,19 @@ class CG:
 
 
 def solve_positive(matrix: Tensor, rhs: Tensor) -> Tensor:
-    """Solve matrix x = rhs by Cholesky's factors; a failed factorisation leaves nan.
+    """Solve matrix x = rhs by a Cholesky factorisation; one that fails gives nan.
 
     Parameters
     ----------
     matrix
-        (B, m, m), positive definite.
+        Positive definite matrices, (B, m, m).
     rhs
-        (B, m).
+        Right-hand sides, (B, m).
 
     Returns
     -------
     Tensor
-        (B, m).
+        Solutions x, (B, m).
 
     Examples
     --------
@@ -124,7 +123,7 @@ def _report(system: System, rhs: Tensor, value: Tensor) -> Solution:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """Factor A = F^T F + ridge I itself.
+    """Solve A x = rhs by a Cholesky factorisation of A.
 
     Examples
     --------
@@ -140,12 +139,13 @@ class Cholesky:
     captures: ClassVar[bool] = True
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
+        """Solve A x = rhs, (B, ...)."""
         return _report(system, rhs, system.direct(rhs))
 
 
 @dataclass(frozen=True)
 class Woodbury:
-    """Factor F F^T + ridge I instead of A, which is smaller when F has fewer rows than columns.
+    """Solve A x = rhs by factoring F F^T + ridge I, which is smaller than A if F has fewer rows than columns.
 
         A^-1 rhs = (rhs - F^T (F F^T + ridge I)^-1 F rhs) / ridge
 
@@ -163,6 +163,7 @@ class Woodbury:
     captures: ClassVar[bool] = True
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
+        """Solve A x = rhs, (B, ...)."""
         gram = system.factor_gram()
         gram = gram + system.ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         correction = system.factor_adjoint(solve_positive(gram, system.factor(rhs)))
@@ -171,27 +172,26 @@ class Woodbury:
 
 @dataclass(frozen=True)
 class Neumann:
-    """The truncated Neumann series, as section 4.2 of the paper writes it.
+    """Truncated Neumann series, as in section 4.2 of the paper.
 
         A^-1 rhs  ~  s * sum over i = 0..terms of (I - s A)^i rhs
 
-    with s = 1 in the paper. The partial sum h leaves rhs - A h = (I - s A)^(terms + 1) rhs, so the norm of the next
-    power is the residual, exactly. I - s A is symmetric, so the ratio of successive powers' norms never falls: once it
-    is above one the series diverges and no further term can mend it. That raises `DivergedError` or, with
-    `raises=False`, where the host never looks at a value, gives nan. Few terms are rarely enough: `converged` and
-    `residual` say how far they are off.
+    with s = 1 in the paper. The partial sum h has rhs - A h = (I - s A)^(terms + 1) rhs, so that the norm of the next
+    power is exactly the residual. I - s A is symmetric, so that the ratio of the norms of successive powers never
+    falls: once it is above one the series diverges. That raises `DivergedError` or, with `raises=False`, gives nan and
+    reads nothing on the host. Few terms are rarely enough: `converged` and `residual` tell how far they are off.
 
-    Differs from the public implementation: each power is a tensor of its own (there the running vector and the sum are
-    one object, which drops a term), and a diverged sum is never returned as if it were an answer.
+    It differs from the public implementation: each power is a tensor of its own (there the running vector and the sum
+    are one object, which drops a term), and a diverged sum is never returned as an answer.
 
     Parameters
     ----------
     terms
-        The last power i.
+        Last power i.
     scale
-        s.
+        Factor s.
     raises
-        Whether divergence raises, or gives nan.
+        Whether divergence raises an error; otherwise it gives nan.
 
     Examples
     --------
@@ -214,6 +214,7 @@ class Neumann:
         return not self.raises
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
+        """Sum the series for A x = rhs, (B, ...)."""
         power = total = rhs
         norm = previous = norms(rhs)
         for i in range(self.terms + 1):
@@ -226,9 +227,9 @@ class Neumann:
             first = int((~contracting).nonzero()[0])
             growth = float((norm / previous).nan_to_num(torch.inf).max())
             raise DivergedError(
-                f"the Neumann series diverges for problem {first} of {len(norm)} (terms grow {growth:.3g}-fold): "
-                f"{self.scale:g} * A has an eigenvalue above 2. Use a smaller scale, scale the features down, "
-                "or an exact solver (implicit='exact')."
+                f"the Neumann series diverges for problem {first} of {len(norm)} (terms grow {growth:.3g}-fold), since "
+                f"{self.scale:g} * A has an eigenvalue above 2: use a smaller scale, scale the features down, or use "
+                "an exact solver (implicit='exact')"
             )
         value = torch.where(per_problem(contracting, total), self.scale * total, torch.nan)
         return Solution(value, accurate(norms(value), norm, system.ridge), self.terms + 1, norm)

@@ -1,4 +1,4 @@
-"""Newton's method and gradient descent, and solvers by the names that settings and the command line give them."""
+"""Newton's method and gradient descent, and the names of solvers in settings and on the command line."""
 
 from __future__ import annotations
 
@@ -23,41 +23,40 @@ from .protocols import (
     per_problem,
 )
 
-_PRODUCTS = CG(max_iterations=500)  # the default solver of an iteration's linear system
+_PRODUCTS = CG(max_iterations=500)  # default solver for the direction of an iteration
 _CANDIDATES = 8  # steps that are tried at once
-_PATIENCE = 15  # iterations that may pass without halving the gradient
-_SUFFICIENT = 0.1  # part of the decrease that the slope promises, below which a step is too long
+_PATIENCE = 15  # iterations without halving the gradient after which it stops
+_SUFFICIENT = 0.1  # share of the decrease predicted by the slope that a step must bring
 
 
 @dataclass(frozen=True)
 class Newton:
     """Newton's method with conjugate gradients inside, for a batch of strongly convex problems.
 
-    Each iteration solves H p = -g only as exactly as the gradient is small (so convergence is superlinear), then takes
-    the longest of a series of steps, from 1 down to the problem's safe step, that lowers the function enough. The safe
-    step always does, so the method converges from any start.
+    Each iteration solves H p = -g to an accuracy that grows as the gradient g falls (so that convergence is
+    superlinear), and then takes the longest of a series of steps, from 1 down to the problem's safe step, that lowers
+    the function enough. The safe step always does, so that the method converges from any start.
 
-    Stops when |gradient| <= tolerance * scale, the scale being the problem's own (`Linearisation`). With
-    `tolerance=None` it goes on until rounding lets an iteration no longer halve the gradient, and calls the result
-    converged when the gradient that is left bounds the error (`protocols.accurate`).
+    It stops when |g| <= tolerance * scale, with the problem's own scale (`Linearisation`). With `tolerance=None` it
+    stops when rounding prevents an iteration from halving g, and counts as converged if g then bounds the error
+    (`protocols.accurate`).
 
-    Differs from a textbook trust-region or line-search Newton:
+    It differs from a textbook line-search Newton:
 
-    1. The candidate steps are evaluated together, without looking at them on the host; on a CPU the whole step is
-       tried by itself first.
-    2. Problems of a batch that are done stand still, so that an answer does not depend on its neighbours.
-    3. `Newton.captured(...)` runs a fixed number of iterations and never waits for the device.
+    1. Candidate steps are evaluated together, and nothing is read on the host; on a CPU the step 1 is tried first.
+    2. Problems of a batch that have converged stand still, so that an answer does not depend on its neighbours.
+    3. `Newton.captured(...)` runs a fixed number of iterations and reads nothing from the device.
 
     Parameters
     ----------
     tolerance
-        The gradient's norm, relative to the problem's scale, at which it stops; None: rounding level.
+        Norm of the gradient, relative to the problem's scale, at which it stops. None: rounding level.
     max_iterations
-        Iterations after which it stops in any case.
+        Largest number of iterations.
     linear
-        How H p = -g is solved: by products, or by factoring H, which is faster where H is small, some 300 rows.
+        Solver for H p = -g: `CG` by products, or `Cholesky` by factoring H, which is faster up to about 300 rows.
     fixed
-        Run all of them, and look at nothing.
+        Whether to run all iterations, and to read nothing from the device.
 
     Examples
     --------
@@ -80,22 +79,22 @@ class Newton:
 
     @classmethod
     def captured(cls, iterations: int = 10, products: int = 20, tolerance: float | None = None) -> Newton:
-        """A fixed number of iterations and of Hessian products in each, fit for a CUDA graph."""
+        """Return a Newton that a CUDA graph can hold: with fixed numbers of iterations and of products in each."""
         return cls(tolerance, iterations, CG(max_iterations=products, fixed=True), fixed=True)
 
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
+        """Minimise every function of a batch from a start (B, C, D)."""
         x = start
         target = torch.finfo(x.dtype).eps if self.tolerance is None else self.tolerance
         here = problem.linearise(x)
         residual = best = norms(here.gradient)
-        scale, looks = here.scale, not self.fixed and x.device.type == "cpu"  # where looking at values costs nothing
+        scale, looks = here.scale, not self.fixed and x.device.type == "cpu"  # reading values costs nothing on a CPU
         active = residual > target * scale
         stalled = torch.zeros_like(residual)
         iterations = 0
         while iterations < self.max_iterations and (self.fixed or bool(active.any())):
             if isinstance(self.linear, CG):
-                # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target nothing is
-                # gained.
+                # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target none help.
                 forcing = torch.maximum((residual / scale).sqrt().clamp(max=0.1), 0.1 * target * scale / residual)
                 forcing = torch.where(active, forcing, 1.0)
                 direction = -self.linear.run(here.hessian.product, here.gradient, forcing).value
@@ -115,7 +114,7 @@ class Newton:
             residual, scale = norms(here.gradient), here.scale
             stalled = torch.where(residual < 0.5 * best, 0, stalled + 1)
             best = torch.minimum(best, residual)
-            # Far from the optimum the gradient may rest a while; once the answer is good, one idle iteration is enough.
+            # Far from the optimum the gradient may stall for a while; once the answer is good, one idle iteration ends.
             good = accurate(torch.maximum(norms(x), problem.unit), residual, problem.ridge)
             patience = torch.where(good, 1, _PATIENCE)
             active = active & (residual > target * scale) & (stalled < patience)
@@ -129,7 +128,7 @@ class Newton:
     def _shorter_step(
         self, problem: Problem, x: Tensor, here: Linearisation, direction: Tensor, slope: Tensor, looks: bool
     ) -> Tensor:
-        """The longest of a geometric series of steps, from 1 down to the safe one, that lowers the function enough."""
+        """Return the longest of a geometric series of steps, from 1 to the safe one, that lowers f enough."""
         curvature = euclidean(direction, here.hessian.product(direction))
         safe = problem.safe_step(direction, slope, curvature).clamp(max=1.0)
         powers = torch.linspace(0, 1, _CANDIDATES, dtype=x.dtype, device=x.device)
@@ -151,21 +150,21 @@ class Newton:
 
 
 def _enough(before: Tensor, after: Tensor, promised: Tensor, dtype: torch.dtype) -> Tensor:
-    """Tell whether values fell by a fair part of what the slope promises, (<= 0), or by no less than rounding hides."""
+    """Return whether values fell by a share of the decrease that the slope predicts (<= 0), up to rounding."""
     rounding = 8 * torch.finfo(dtype).eps * (1 + before.abs())
     return after <= before + _SUFFICIENT * promised + rounding
 
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """Take steps of plain gradient descent, as the paper's public code does to find w(Q).
+    """Gradient descent with a fixed number of steps, by which the paper's public code finds w(Q).
 
     Parameters
     ----------
     steps
-        How many.
+        Number of steps.
     rate
-        Their length.
+        Step size, the factor of the gradient.
 
     Examples
     --------
@@ -183,6 +182,7 @@ class GradientDescent:
     rate: float = 0.1
 
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
+        """Take the steps from a start (B, C, D)."""
         x = start
         for _ in range(self.steps):
             x = x - self.rate * problem.linearise(x).gradient
@@ -214,9 +214,10 @@ CAPTURED_INVERTERS: Mapping[str, LinearSolver | None] = {
 def chosen_solvers(
     solver: Minimiser | str | None, implicit: LinearSolver | str | None, captured: bool
 ) -> tuple[Minimiser, LinearSolver | None, bool]:
-    """The minimiser of predictors, the solver that inverts their Hessians, and whether both are the default ones.
+    """Return the minimiser, the linear solver for the implicit gradient, and whether both are the default ones.
 
-    Where steps are captured, names mean a fixed number of iterations, and other solvers must not wait for the device.
+    For captured steps, names stand for a fixed number of iterations, and other solvers must read nothing from the
+    device.
     """
     if solver is None or (captured and solver == "newton"):
         solver = "captured" if captured else "newton"
@@ -233,14 +234,14 @@ def chosen_solvers(
         found.append(solvers[chosen] if isinstance(chosen, str) else chosen)
         if captured and found[-1] is not None and not found[-1].captures:
             raise InputError(
-                f"{argument} must read nothing from the device where steps are captured, got {found[-1]}: use "
+                f"{argument} must read nothing from the device in captured steps, got {found[-1]}: use "
                 "Newton.captured() and CG(fixed=True)"
             )
     return found[0], found[1], solver in ("captured", "newton") and implicit in (None, "exact", "none")
 
 
 def check_solver(name: str, solver: object, method: str, alternatives: str = "") -> None:
-    """Refuse what has no such method; `alternatives` says what may be given instead of a solver."""
+    """Refuse a solver without this method; `alternatives` names other values that may be given."""
     if isinstance(solver, type) and hasattr(solver, method):
         raise InputError(f"{name} must be a solver, got the class {solver.__name__}: write {solver.__name__}()")
     if not hasattr(solver, method):

@@ -1,6 +1,6 @@
-"""The protocols between problems and solvers, and the solution that solvers return.
+"""Protocols between problems and solvers, and the solution that solvers return.
 
-Conventions: a vector is any tensor with a leading batch dimension B; the problems of a batch are independent.
+Conventions: a vector is any tensor with a leading batch dimension B. The problems of a batch are independent.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ Product = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Solution:
-    """The last iterate of a batch of B independent problems, and how far it got.
+    """Last iterate of a batch of B independent problems, and how good it is.
 
-    Solvers report, callers decide: nothing is raised or hidden here. All fields but `iterations` are tensors on the
-    problem's device, so that reading them is the only thing that waits for the device.
+    Solvers report and callers decide: a solver that does not converge raises nothing. All fields but `iterations` are
+    tensors on the problem's device, and only reading them waits for it.
 
     Attributes
     ----------
     value
-        (B, ...) the last iterate.
+        Last iterate, (B, ...).
     converged
-        (B,) bool whether the answer is within the solver's tolerance.
+        Whether the answer is within the solver's tolerance, (B,) bool.
     iterations
-        Number of iterations that were run (the largest over the batch); (B,) where they stay on a device.
+        Number of iterations, the largest over the batch; a tensor (B,) from the fused kernels.
     residual
-        (B,) norm of the gradient (minimisers) or of rhs - A value (linear solvers).
+        Norm of the gradient (minimisers) or of rhs - A value (linear solvers), (B,).
 
     Examples
     --------
@@ -49,12 +49,12 @@ class Solution:
     residual: Tensor
 
     def to(self, dtype: torch.dtype) -> Solution:
-        """The same in another floating type."""
+        """Return the solution in another floating type."""
         return replace(self, value=self.value.to(dtype), residual=self.residual.to(dtype))
 
 
 def joined(solutions: Sequence[Solution]) -> Solution:
-    """Solutions of several batches as one."""
+    """Return the solutions of several batches as one."""
     if len(solutions) == 1:
         return solutions[0]
     parts = zip(*((one.value, one.converged, one.residual) for one in solutions), strict=True)
@@ -63,44 +63,43 @@ def joined(solutions: Sequence[Solution]) -> Solution:
 
 
 class System(Protocol):
-    """A batch of self-adjoint positive definite operators A.
+    """A batch of self-adjoint positive definite operators A = F^T F + ridge I, for some factor F.
 
-    A = F^T F + ridge I for some factor F with `rows` rows; the direct solvers use whichever of F^T F and F F^T is
-    smaller, the iterative ones only `product`.
+    Iterative solvers use `product` alone, Cholesky `direct`, and Woodbury the factor, which has few rows.
     """
 
     @property
     def ridge(self) -> float: ...
 
     def product(self, vector: Tensor) -> Tensor:
-        """A vector."""
+        """Return A vector."""
 
     def direct(self, rhs: Tensor) -> Tensor:
-        """A^-1 rhs, by factoring A."""
+        """Return A^-1 rhs, by factoring A."""
 
     def factor_gram(self) -> Tensor:
-        """F F^T as (B, rows, rows)."""
+        """Return F F^T, (B, rows, rows)."""
 
     def factor(self, vector: Tensor) -> Tensor:
-        """F vector, (B, rows)."""
+        """Return F vector, (B, rows)."""
 
     def factor_adjoint(self, rows: Tensor) -> Tensor:
-        """F^T rows, shaped like a vector."""
+        """Return F^T rows, in the shape of a vector."""
 
 
 class Linearisation(NamedTuple):
-    """A function to second order around a point.
+    """A function f to second order around a point.
 
     Attributes
     ----------
     gradient
-        (B, C, D).
+        Gradient, (B, C, D).
     scale
-        (B,) the size of the terms that cancel in the gradient: tolerances are relative to it.
+        Size of the terms that cancel in the gradient, (B,). Tolerances are relative to it.
     hessian
-        The second derivative, as a `System`.
+        Hessian, as a `System`.
     value
-        A function that computes f there, (B,), when it is called.
+        Function without arguments that computes f at the point, (B,).
 
     Examples
     --------
@@ -118,56 +117,57 @@ class Linearisation(NamedTuple):
 
 
 class Evaluated(Protocol):
-    """A batch of smooth functions of matrices (B, C, D), given by value and gradient, and roughly by curvature."""
+    """A batch of smooth functions f of matrices (B, C, D), given by value, gradient and approximate curvature."""
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Values f(x), (B,) in float64, and gradients."""
+        """Return values f(x), (B,) in float64, and gradients."""
 
     def only(self, kept: Tensor) -> Self:
-        """The problems at these places of the batch, (B,) bool."""
+        """Return the problems at these places of the batch, (B,) bool."""
 
     def rough_inverse(self) -> Tensor:
-        """About the inverse Hessian of one row of x, the same for every row.
+        """Return the approximate inverse Hessian of one row of x, the same for every row.
 
-        (B, D, D), or (B, 1, D) where it is diagonal; the leading dimension is 1 where all problems share it.
+        It is (B, D, D), or (B, 1, D) if diagonal; the leading dimension is 1 if all problems share it.
         """
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Orthonormal directions (B, b, D) on which the rough inverse is far off, and about the Hessian on C x these.
+        """Return orthonormal directions (B, b, D) in which the rough inverse is far off, and the Hessian there.
 
-        The Hessian is (B, C b, C b). None where it would cost more than it saves.
+        The Hessian is approximate, (B, C b, C b). None: it would cost more than it saves.
         """
 
 
 class Problem(Evaluated, Protocol):
-    """A batch of smooth functions to minimise, each at least `ridge`/2 |x|^2 more convex than a linear one."""
+    """A batch of smooth functions f to minimise, for which f - ridge/2 |x|^2 is convex."""
 
     @property
     def ridge(self) -> float: ...
 
     @property
     def unit(self) -> Tensor:
-        """(B,) how long an x is that matters: shorter ones count as that long when errors are judged."""
+        """Norm of x, (B,), below which errors are measured relative to it and not to |x|."""
 
-    def linearise(self, x: Tensor) -> Linearisation: ...
+    def linearise(self, x: Tensor) -> Linearisation:
+        """Return f to second order around x."""
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
-        """Values f(x + t direction) for steps t of shape (T, B), as (T, B)."""
+        """Return values f(x + t direction) for steps t (T, B), as (T, B)."""
 
     def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-        """A step (B,) along a descent direction at which f is certain to be lower."""
+        """Return a step (B,) along a descent direction at which f is certain to be lower."""
 
 
 class Solver(Protocol):
-    """The properties of any solver that callers may ask for before it runs."""
+    """Properties of a solver, known before it runs."""
 
     @property
     def fixed(self) -> bool:
-        """The number of iterations is set beforehand, so that arriving is not promised."""
+        """Whether the number of iterations is fixed, so that it may not converge."""
 
     @property
     def captures(self) -> bool:
-        """Nothing is read from the device, so that a CUDA graph can hold it."""
+        """Whether nothing is read from the device, so that a CUDA graph can hold it."""
 
 
 class LinearSolver(Solver, Protocol):
@@ -188,12 +188,12 @@ def euclidean(x: Tensor, y: Tensor) -> Tensor:
     Parameters
     ----------
     x, y
-        (B, ...).
+        Vectors, (B, ...).
 
     Returns
     -------
     Tensor
-        (B,).
+        Inner products, (B,).
 
     Examples
     --------
@@ -206,20 +206,21 @@ def euclidean(x: Tensor, y: Tensor) -> Tensor:
 
 
 def norms(vectors: Tensor) -> Tensor:
-    """Norm of each vector, (B,)."""
+    """Return the norm of each vector, (B,)."""
     return euclidean(vectors, vectors).sqrt()
 
 
 def per_problem(scalars: Tensor, like: Tensor) -> Tensor:
-    """(B,) reshaped to multiply a batch of vectors."""
+    """Return scalars (B,) in a shape that multiplies a batch of vectors."""
     return scalars.reshape(-1, *[1] * (like.dim() - 1))
 
 
 def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
-    """Tell whether an answer of this size (B,) is certain to be good, (B,) bool.
+    """Return whether an answer of this norm, (B,), is certain to be good, (B,) bool.
 
-    No eigenvalue is below the ridge, so |error| <= |residual| / ridge, and that must be within 1e-6 (float64) or 1e-3
-    (float32) of the size. Only an error in the flattest direction meets the bound; most are a thousand times smaller.
+    No eigenvalue is below the ridge, so that |error| <= residual / ridge, which must be at most 1e-6 (float64) or 1e-3
+    (float32) times the norm. Only an error in the flattest direction reaches this bound; most are a thousand times
+    smaller.
     """
     accuracy = 1e-6 if size.dtype == torch.float64 else 1e-3
     return residual <= accuracy * ridge * size
@@ -227,12 +228,12 @@ def accurate(size: Tensor, residual: Tensor, ridge: float) -> Tensor:
 
 @contextmanager
 def threads_set(count: int | None) -> Iterator[None]:
-    """Set the number of torch's threads for the block; None: leave it.
+    """Set the number of torch's threads for the block.
 
     Parameters
     ----------
     count
-        The number of threads.
+        Number of threads. None: unchanged.
 
     Returns
     -------

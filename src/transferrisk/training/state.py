@@ -243,7 +243,8 @@ def start_state(
     Torch's generator is seeded first. Model and algorithm are built after that where functions are given to build them,
     and training draws on from the same generator, so that the seed decides every number.
     """
-    engine.team.check(config.batch_size)
+    if engine.team.size > 1:
+        engine.team.check(config.batch_size)
     torch.manual_seed(seed)
     built = model if isinstance(model, Classifier) else model()
     built.autocast = torch.bfloat16 if engine.precision == "bf16" else None
