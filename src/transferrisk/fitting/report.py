@@ -298,7 +298,11 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
     if comparison is not None:
         lead.append(how_compared(comparison))
         bars: dict[str, list[Bar]] = {}
-        shown, note = comparison.accuracy, "Lines are 95 % intervals over the rows of an environment."
+        # Ten candidates in ten environments would be a hundred bars.
+        others = comparison.summary["loss"].drop(fitted.choice.algorithm).sort_values().index
+        drawn = [fitted.choice.algorithm, *others[: None if len(others) < 3 else 1], *others.intersection(["majority"])]
+        shown = comparison.accuracy[[*dict.fromkeys(drawn)]]
+        note = "Lines are 95 % intervals over the rows of an environment."
         if len(shown) > 2 * ENDS:
             order = comparison.loss[fitted.choice.algorithm].sort_values(ascending=False).index
             shown = shown.loc[[*order[:ENDS], *order[-ENDS:]]]
@@ -309,6 +313,8 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
             rows = comparison.rows[str(place)]
             low, high = wilson(accuracy, rows)
             bars[f"{place} ({rows} rows)"] = list(map(Bar, map(named, accuracy.index), accuracy, low, high))
+        if len(others) >= 3:
+            note += " The chosen candidate, the next best by its loss and the majority class are shown."
         kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
         sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note), held_out_table(fitted)]
         sections += shift_sections(fitted.shifts) if fitted.shifts else []

@@ -72,8 +72,8 @@ def verdict(fitted: Fitted) -> list[str]:
         lines.append(_effect_of_dropping(fitted, fitted.with_all))
     worst = max(seen, key=lambda place: seen[place].log_loss)
     lines.append(
-        f"The worst environment is {worst!r}, with an accuracy of {100 * seen[worst].accuracy:.1f} % and a log loss of "
-        f"{seen[worst].log_loss:.3f}."
+        f"The log loss is highest in {worst!r}: {seen[worst].log_loss:.3f}, with an accuracy of "
+        f"{100 * seen[worst].accuracy:.1f} %."
     )
     lines.append(warning)
     if useless:
