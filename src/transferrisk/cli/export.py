@@ -11,14 +11,14 @@ from .options import Json
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")],
     output: Annotated[Path, typer.Option(metavar="FILE", help="File to write, such as model.onnx.")],
     json: Json = None,
 ) -> None:
     """Write a fitted model as ONNX, for runtimes without Python.
 
-    A model of `trm fit` takes the columns of its table, and encodes them inside; one of `trm train` takes features
-    that are encoded already.
+    The graph of a model by `trm fit` takes the columns of its table and encodes them; that of a model by `trm train`
+    takes encoded features.
 
     Example: trm export model --output model.onnx
     """
@@ -41,7 +41,7 @@ def export(
         print_values(f"Output: {PROBABILITIES}, float32 (n, {len(loaded.classes)}), of {named}")
         if threshold is not None:
             print_values(
-                f"The file decides nothing: predict {loaded.classes[1]!r} where its probability is above "
-                f"{threshold:.3f}, which is the file's property threshold."
+                f"Predict {loaded.classes[1]!r} where its probability is above {threshold:.3f}, the file's property "
+                "threshold; the graph gives probabilities alone."
             )
         print_line(f"Model: {output}")

@@ -9,19 +9,22 @@ import typer
 
 from .options import Json, PathColumn, SkipBad, column_option
 
-ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")]
-New = Annotated[str, typer.Argument(metavar="FILE", help="A table, embeddings, a manifest, or a folder of images.")]
-Output = Annotated[str, typer.Option(help="File to write: .parquet, .csv or .tsv; - for CSV on standard output.")]
+ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")]
+New = Annotated[str, typer.Argument(metavar="FILE", help="Table, embeddings, manifest, or folder of images.")]
+Output = Annotated[str, typer.Option(help="File to write: .csv, .tsv or .parquet; - writes CSV to standard output.")]
 Identity = Annotated[str | None, typer.Option("--id", help="Column to keep beside the predictions.")]
-Size = Annotated[int, typer.Option("--chunk-rows", min=1, help="Rows to read and predict at a time.")]
+Size = Annotated[int, typer.Option("--chunk-rows", min=1, help="Number of rows to read and predict at a time.")]
 Label = Annotated[str | None, column_option(help="Column with the true labels. Default: the model's.")]
 Environment = Annotated[str | None, column_option(help="Column with the environments. Default: the model's.")]
-Features = Annotated[str | None, column_option(help="Array or columns with embeddings. Default: the model's.")]
+Features = Annotated[str | None, column_option(help="Array or columns with the embeddings. Default: the model's.")]
 
-Sets = Annotated[bool, typer.Option("--sets", help="Add a column with the set of classes that are likely enough.")]
+Sets = Annotated[
+    bool,
+    typer.Option("--sets", help="Add a column with each row's prediction set, the classes that are likely enough."),
+]
 Coverage = Annotated[
     float | None,
-    typer.Option(help="Share of rows whose set is meant to hold the true class, 0.5 to 0.99. Default: 0.9."),
+    typer.Option(help="Share of rows whose set should hold the true class, 0.5 to 0.99. Default: 0.9."),
 ]
 Neutralise = Annotated[
     bool, typer.Option("--neutralise", help="Write ' before CSV cells that a spreadsheet would take for formulas.")
@@ -44,7 +47,7 @@ def predict(
     neutralise: Neutralise = False,
     json: Json = None,
 ) -> None:
-    """Predict new samples with a fitted model; where they have labels, say how it did.
+    """Predict new samples with a fitted model; if they have labels, print how good the predictions are.
 
     Example: trm predict model new.parquet --output predictions.parquet
     """
@@ -58,9 +61,9 @@ def predict(
     if to_stdout:
         standard_output()  # before the work
     if to_stdout and json is not None and json.path is None:
-        raise InputError("--json and --output - would both write to standard output: name a file")
+        raise InputError("--json and --output - both write to standard output: name a file")
     if coverage is not None and not sets:
-        raise InputError(f"--coverage is for sets, got {coverage} without --sets: add --sets, or leave it out")
+        raise InputError(f"--coverage needs --sets, got {coverage} without it: add --sets")
     level = (0.9 if coverage is None else coverage) if sets else None
     loaded = load_model(model)
     keep_apart(Path(output), *map(model.joinpath, FILES))

@@ -1,17 +1,17 @@
 """Export of a model with its preprocessing to ONNX, for runtimes without Python.
 
-    vectors   input `features` (n, d) float32 as they were in the file: standardised inside
-    images    input `images` (n, 3, h, w) uint8, decoded and scaled to that size: normalised inside
-    tables    one input for each column, (n,):
+    vectors   input `features` (n, d) float32, as in the file of embeddings; the graph standardises them
+    images    input `images` (n, 3, h, w) uint8, decoded and scaled to that size; the graph normalises them
+    tables    one input for each column, (n,), which the graph encodes:
                 numeric      float64, NaN where it is missing
                 boolean      float64, 1 or 0, NaN where it is missing
                 date         float64, days since 1970 began in Greenwich, NaN where it is missing
                 categorical  string, as in the table, a whole number without ".0"; "" where it is missing
 
-The output is `probabilities` (n, C), float32; `classes` among the file's properties names its columns, as JSON. Nothing
-is decided in the file: where the model has a threshold between two classes, it is the property `threshold`, and the
-second class is to be taken where its probability is above it; without the property, the likelier class. The
-arithmetic of a table's encoding is that of `data.schema`, in float64, so that large numbers keep their digits.
+The output is `probabilities` (n, C), float32. The file's property `classes` has the names of the columns, as JSON. The
+graph does not decide for a class: if the property `threshold` is there, predict the second of the two classes where its
+probability is above the threshold, else the class with the largest probability. Tables are encoded as in `data.schema`,
+in float64, so that large numbers keep their digits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ERA = 146_097  # days in 400 years
 
 
 class _Deployed(nn.Module):
-    """The network with its inputs as a file holds them, to probabilities."""
+    """Network from inputs, as files hold them, to probabilities."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _Deployed(nn.Module):
 
 
 def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
-    """Write the file; returns (name, type, meaning) of each of its inputs."""
+    """Write a model as ONNX, and return the name, type and meaning of each input of the graph."""
     onnx = require("onnx", "onnx")
     require("onnxscript", "onnx")
     check_target(path)
@@ -73,20 +73,24 @@ def export_onnx(model: Model, path: Path) -> list[tuple[str, str, str]]:
         inputs = [(name, f"{str(kind).removeprefix('torch.')} (n, {shape})", meaning)]
     graph.producer_name = "transferrisk"
     del graph.metadata_props[:]
-    told = {"classes": json.dumps(model.classes), "label": model.origin.label, "algorithm": model.origin.algorithm}
+    properties = {
+        "classes": json.dumps(model.classes),
+        "label": model.origin.label,
+        "algorithm": model.origin.algorithm,
+    }
     if model.decision.threshold is not None:
-        told["threshold"] = repr(model.decision.threshold)
-    onnx.helper.set_model_props(graph, told)
+        properties["threshold"] = repr(model.decision.threshold)
+    onnx.helper.set_model_props(graph, properties)
     onnx.checker.check_model(graph)
     write_atomically(path, graph.SerializeToString())
     return inputs
 
 
 def _with_table(schema: Schema, form: Form, network: Any) -> Any:
-    """The network behind the encoding of a table's columns."""
+    """Return the graph that encodes a table's columns and applies the network to them."""
     onnx = require("onnx", "onnx")
     if PROBABILITIES in {column.name for column in schema.columns}:
-        raise InputError(f"a column is named {PROBABILITIES!r}, as the output of the file is: fit with another name")
+        raise InputError(f"a column is named {PROBABILITIES!r}, like the output of the graph: fit with another name")
     prefix = _own_prefix(schema)
     before = _preprocessing(schema, form, OPSET, network.ir_version)
     network = onnx.compose.add_prefix(network, f"{prefix}network.")
@@ -101,7 +105,7 @@ def _with_table(schema: Schema, form: Form, network: Any) -> Any:
 
 
 def _exported(module: nn.Module, example: Tensor, name: str) -> Any:
-    """An onnx.ModelProto of a module, for any number of samples."""
+    """Return the onnx.ModelProto of a module, for any number of samples."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         program = torch.onnx.export(
@@ -119,7 +123,7 @@ def _exported(module: nn.Module, example: Tensor, name: str) -> Any:
 
 
 def _inputs_of(schema: Schema) -> list[tuple[str, str, str]]:
-    """(name, type, meaning) of each column's input."""
+    """Return the name, type and meaning of each column's input."""
     numbers = "float64 (n,)"
     meanings = {
         "numeric": (numbers, "NaN where it is missing"),
@@ -131,7 +135,7 @@ def _inputs_of(schema: Schema) -> list[tuple[str, str, str]]:
 
 
 def _preprocessing(schema: Schema, form: Form, opset: int, ir_version: int) -> Any:
-    """An onnx.ModelProto from columns to features (n, d)."""
+    """Return the onnx.ModelProto from columns to features (n, d)."""
     onnx = require("onnx", "onnx")
     graph = _Graph(onnx, _own_prefix(schema))
     forms: tuple[Form, ...] = ("features", "columns") if form == "both" else (form,)
@@ -152,7 +156,7 @@ def _preprocessing(schema: Schema, form: Form, opset: int, ir_version: int) -> A
 
 
 def _own_prefix(schema: Schema) -> str:
-    """Prefix for names inside the file, which no column's name has."""
+    """Return a prefix for names inside the graph with which no column's name begins."""
     prefix = "trm."
     while any(column.name.startswith(prefix) for column in schema.columns):
         prefix = f"_{prefix}"
@@ -160,7 +164,7 @@ def _own_prefix(schema: Schema) -> str:
 
 
 class _Graph:
-    """Nodes and constants of a graph; each gets a name of its own."""
+    """Nodes and constants of a graph, each under a name of its own."""
 
     def __init__(self, onnx: Any, prefix: str) -> None:
         self.onnx, self.prefix = onnx, prefix
@@ -168,7 +172,7 @@ class _Graph:
         self.constants: list[Any] = []
 
     def node(self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any) -> str:
-        """Add a node; returns the name of its output."""
+        """Add a node, and return the name of its output."""
         output = output or f"{self.prefix}value.{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(kind, list(inputs), [output], domain=domain, **attributes))
         return output
@@ -188,20 +192,20 @@ class _Graph:
         return self.node("Cast", truth, to=self.onnx.TensorProto.DOUBLE)
 
     def scaled(self, value: str, scaling: Scaling) -> str:
-        """(x - mean) / scale"""
+        """Return (x - mean) / scale."""
         return self.node("Div", self.node("Sub", value, self.number(scaling.mean)), self.number(scaling.scale))
 
     def floor_of(self, value: str, divisor: float) -> str:
-        """floor(x / divisor)"""
+        """Return floor(x / divisor)."""
         return self.node("Floor", self.node("Div", value, self.number(divisor)))
 
     def without(self, value: str, times: str, factor: float) -> str:
-        """x - factor y"""
+        """Return x - factor y."""
         return self.node("Sub", value, self.node("Mul", times, self.number(factor)))
 
 
 def _features(graph: _Graph, column: Column, form: Form) -> list[str]:
-    """Names of the column's features, each (n,) float64."""
+    """Return the names of the column's features, each (n,) float64."""
     if isinstance(column, Categorical):
         return _categories(graph, column) if form == "features" else [_place(graph, column)]
     absent = graph.node("IsNaN", column.name)
@@ -222,7 +226,7 @@ def _features(graph: _Graph, column: Column, form: Form) -> list[str]:
 
 
 def _place(graph: _Graph, column: Categorical) -> str:
-    """A category's place, `other` being the last; nan for "" and for one that was not there before."""
+    """Return the place of a row's category, `other` being the last; nan for "" and for a new category."""
     count = len(column.categories)
     place = graph.node(
         "LabelEncoder",
@@ -237,7 +241,10 @@ def _place(graph: _Graph, column: Categorical) -> str:
 
 
 def _categories(graph: _Graph, column: Categorical) -> list[str]:
-    """A category is its place, "" the place after the last or that of its stand-in, and anything else -1."""
+    """Return a 0/1 feature for each category.
+
+    A category has its place, "" the place after the last or that of its stand-in, and any other text -1.
+    """
     count, filled = len(column.categories), column.missing and not column.indicator
     place = graph.node(
         "LabelEncoder",
@@ -252,7 +259,7 @@ def _categories(graph: _Graph, column: Categorical) -> list[str]:
 
 
 def _calendar(graph: _Graph, days: str) -> list[str]:
-    """Sine and cosine of the day's place in the year and in the week.
+    """Return sine and cosine of the day's place in the year and in the week.
 
     Years are counted from March, so that a leap day is the last of its year, in eras of 400 years (E. G. Richards'
     algorithm); from 1 March on, 1 January is 59 days back, or 60 in leap years.
@@ -281,6 +288,6 @@ def _calendar(graph: _Graph, days: str) -> list[str]:
         graph.node("Mul", in_year, graph.number(2 * pi / YEAR)),
         graph.node("Mul", in_week, graph.number(2 * pi / WEEK)),
     ]
-    # Runtimes need not have sine and cosine in float64; an angle below 2 pi loses nothing that matters in float32.
+    # Not every runtime has sine and cosine in float64; an angle below 2 pi is exact enough in float32.
     short = [graph.node("Cast", angle, to=graph.onnx.TensorProto.FLOAT) for angle in angles]
     return [graph.as_number(graph.node(wave, angle)) for angle in short for wave in ("Sin", "Cos")]

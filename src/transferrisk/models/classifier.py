@@ -1,4 +1,4 @@
-"""A featuriser with a linear predictor on top, the decomposition everything here rests on."""
+"""A featuriser with a linear predictor on top: the decomposition that transfer risk is defined for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class Classifier(nn.Module):
     """A featuriser with a linear head: w_all o Phi.
 
-    `featurise` gives Phi(x), (n, d); calling it gives logits, (n, C).
+    `featurise` returns Phi(x), (n, d); calling the classifier returns logits, (n, C).
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ class Classifier(nn.Module):
     Attributes
     ----------
     autocast
-        The type Phi computes in, by autocast; None: that of its weights. Features come back in float32, so that the
-        head and whatever is computed from them keep full precision.
+        Type in which Phi is computed, by autocast. Default: the type of its weights. Features are returned in float32,
+        so that the head and whatever is computed from them keep full precision.
     dropout
         Share of the features that are set to 0 at random while training.
 
@@ -70,9 +70,9 @@ class Classifier(nn.Module):
 
 
 class Normalise(nn.Module):
-    """Subtract a mean and divide by a deviation, by channel of images (n, c, h, w).
+    """Subtract a mean from each channel of images (n, c, h, w), and divide by a deviation.
 
-    Both are buffers: they move and are saved with the network.
+    Both are buffers, which move with the network and are saved with it.
 
     Parameters
     ----------
@@ -100,14 +100,14 @@ class Normalise(nn.Module):
 
 
 def freeze_batch_norm(module: nn.Module) -> None:
-    """Until the next `train()`, let batch norm inside use its running statistics and leave them as they are.
+    """Put batch norm in evaluation mode until the next `train()`: it uses its running statistics and keeps them.
 
-    Scale and shift go on training. A `Featuriser` with `frozen` set does this after every `train()`.
+    Scale and shift are still trained. A `Featuriser` with `frozen` set does this after every `train()`.
 
     Parameters
     ----------
     module
-        With batch norm somewhere inside.
+        Module that has layers of batch norm.
 
     Examples
     --------
@@ -124,19 +124,19 @@ def freeze_batch_norm(module: nn.Module) -> None:
 
 
 class Featuriser(nn.Sequential):
-    """A network from inputs in the form of the data layer to features, with its inputs' normalisation.
+    """A network from inputs, as data sets give them, to features; inputs are normalised first.
 
-    Invariant: while `frozen`, no batch norm inside is ever in training mode, whoever calls `train()`. The flag is
-    part of the state dict (as a tensor), so a network read back from a file stays as frozen as it was.
+    Invariant: while `frozen`, no layer of batch norm is in training mode, whoever calls `train()`. The flag is part of
+    the state dict, as a tensor, so that a network from a file is as frozen as the one that was saved.
 
     Parameters
     ----------
     network
-        (n, ...) to (n, d).
+        Module from (n, ...) to (n, d).
     normalise
-        None: inputs stay as they are.
+        Normalisation of inputs. Default: none.
     frozen
-        Batch norm keeps its statistics.
+        Keep the statistics of batch norm.
 
     Examples
     --------
@@ -168,18 +168,18 @@ class Featuriser(nn.Sequential):
 
 
 class OnFrozen(Classifier):
-    """A classifier of the standardised features of a fixed backbone, whose own head is left out.
+    """A classifier on the standardised features of a fixed backbone.
 
-    Invariant: the backbone takes no gradient and is in evaluation mode, also after `train()` of the classifier.
+    Invariant: the backbone has no gradients and is in evaluation mode, even after `train()` of the classifier.
 
     Parameters
     ----------
     backbone
-        Whose features are taken.
+        Classifier whose featuriser is used; its head is not.
     top
-        The classifier of these features.
+        Classifier of these features.
     standardise
-        From the backbone's features to the inputs of `top`.
+        Module from the backbone's features to the inputs of `top`.
 
     Examples
     --------
@@ -204,13 +204,13 @@ class OnFrozen(Classifier):
         return self
 
 
-CHUNK = 2048  # inputs at a time that a network takes where it is not trained
-CHUNK_BYTES = {"cuda": 2**27, "cpu": 2**25}  # and no more than this of them: the layers make many times as much
+CHUNK = 2048  # most inputs at a time for a network that is not being trained
+CHUNK_BYTES = {"cuda": 2**27, "cpu": 2**25}  # most bytes of them: the layers take many times as much
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Disable gradients, dropout and moving statistics for the block; the mode of the model is restored afterwards.
+    """Disable gradients, dropout and moving statistics in the block; afterwards the model has its mode back.
 
     Parameters
     ----------
@@ -246,23 +246,23 @@ def features_of(
     count: int,
     on_rows: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Compute Phi(x) of `count` inputs, in evaluation mode and in chunks.
+    """Compute Phi(x) in evaluation mode, for some inputs at a time.
 
     Parameters
     ----------
     model
         The classifier.
     batch
-        Gives inputs by their positions.
+        Function from a slice of positions to the inputs there.
     count
-        How many inputs there are.
+        Number of inputs.
     on_rows
-        Called with how many are done, and how many there are.
+        Called with the number of inputs that are done, and `count`.
 
     Returns
     -------
     Tensor
-        (count, d).
+        Features, (count, d).
 
     Examples
     --------

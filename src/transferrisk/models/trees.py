@@ -1,12 +1,12 @@
-"""Boosted trees as a network: the trees of scikit-learn or LightGBM as plain arrays, without their libraries.
+"""Boosted trees as a network: the trees of scikit-learn or LightGBM as arrays, which are used without these libraries.
 
 Conventions, for N nodes of T trees, k columns and S scores (one for two classes, else one for each class):
 
     inputs     (n, k), a number or the index of a category; nan where it is missing
-    node       a row goes left where its value is at most `threshold`, or its category is in `subset`; where the value
-               is missing, `missing_left` decides. A leaf is its own child, so that all rows take as many steps
-    scores     (n, S): the sum over trees of the values of the leaf that a row reaches, (N, S)
-    logits     (n, C), by a linear head: the scores and where they started; of two classes the first has the logit 0
+    node       a row goes left if its value is at most `threshold`, or its category is in `subset`; if the value is
+               missing, `missing_left` decides. A leaf is its own child, so that all rows take equally many steps
+    scores     (n, S): the sum over trees of the values, (N, S), of the leaves that a row reaches
+    logits     (n, C), by a linear head: the scores plus their starting values; of two classes, the first has logit 0
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .classifier import Classifier
 
 TREES = "trees"  # the backbone's name in a saved model
 STEPS_AT_ONCE = 4  # down the trees, before rows that came to a leaf are left out
-TREES_AT_ONCE = 256  # so many numbers of a row at a time, of trees or of their scores
-UNSEEN, RIGHT, LEFT = 0, 1, 2  # where a split sends a category; one that was not seen goes where missing values go
+TREES_AT_ONCE = 256  # most numbers for a row at a time, one for each tree and score
+UNSEEN, RIGHT, LEFT = 0, 1, 2  # the way of a category at a split; an unseen one goes the way of missing values
 
 
 @dataclass(frozen=True)
 class Sizes(Settings):
-    """What the arrays of an ensemble have to measure: it is kept with a saved model."""
+    """Sizes of the arrays of an ensemble, which are part of a saved model's description."""
 
     nodes: Count
     trees: Count
@@ -43,7 +43,7 @@ class Sizes(Settings):
 
 
 class TreeEnsemble(nn.Module):
-    """Inputs (n, k) to scores (n, S)."""
+    """Trees from inputs (n, k) to scores (n, S)."""
 
     feature: Tensor
     threshold: Tensor
@@ -60,7 +60,7 @@ class TreeEnsemble(nn.Module):
         self.sizes, self.columns = sizes, columns
         self.one_score = False  # whether tree t has values of score t mod S alone
         kinds = {"missing_left": torch.bool, "threshold": torch.float64, "value": torch.float64}
-        for name in self._shapes():  # empty until a state is loaded: sizes in a file may promise anything
+        for name in self._shapes():  # empty until a state is loaded, since sizes in a file may be anything
             self.register_buffer(name, torch.zeros(0, dtype=kinds.get(name, torch.int64)))
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -76,7 +76,7 @@ class TreeEnsemble(nn.Module):
         }
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Take arrays of the right shapes that are trees: whatever else is in a file is an error of loading it."""
+        """Load arrays that have the right shapes and are trees; anything else is an error of `load_state_dict`."""
         errors: list[str] = rest[-1]
         arrays = {name: state_dict[prefix + name] for name in self._shapes() if prefix + name in state_dict}
         for name, array in arrays.items():
@@ -137,7 +137,7 @@ class TreeEnsemble(nn.Module):
             yield f"depth must be {steps}, the steps from a root to the farthest leaf, got {self.sizes.depth}"
 
     def final_nodes(self, inputs: Tensor, roots: Tensor | None = None) -> Tensor:
-        """The leaf that each row reaches in each tree, (n, T), or in the trees with these roots."""
+        """Return the leaf that each row reaches in each tree, (n, T), or in the trees with these roots."""
         x = inputs.double()
         n, k = x.shape[:2]  # len() would be a constant in an exported file
         roots = self.roots if roots is None else roots
@@ -175,7 +175,7 @@ class TreeEnsemble(nn.Module):
         return torch.where(left, self.left[node], self.right[node])
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Trees and scores are taken a few at a time: (n, T, S) would be large with many classes."""
+        """Add up the scores of a few trees at a time, since (n, T, S) would be large with many classes."""
         S, scores = self.sizes.scores, inputs.new_zeros((), dtype=self.value.dtype)
         few = max(1, TREES_AT_ONCE // S)
         for roots in self.roots.split(few * S):
@@ -188,10 +188,10 @@ class TreeEnsemble(nn.Module):
         return scores
 
     def column_shares(self, inputs: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-        """What each column has to do with the scores: shares (N, k, S) of nodes, and of inputs (n, k, S).
+        """Return each column's share in the scores of nodes, (N, k, S), and of inputs, (n, k, S).
 
-        A node's value is the mean of its leaves, by the inputs that reach them. From the root to a leaf, the changes of
-        the value are put down to the columns that are split; so a leaf's shares add up to its value, less the root's.
+        A node's value is the mean of its leaves, weighted by the inputs that reach them. From the root to a leaf, each
+        change of the value belongs to the column that is split; a leaf's shares add up to its value less the root's.
         """
         reached = self.final_nodes(inputs)
         left, right, feature, value = (getattr(self, name).numpy() for name in ("left", "right", "feature", "value"))
@@ -213,7 +213,7 @@ class TreeEnsemble(nn.Module):
 
 
 class _Growing:
-    """Arrays of an ensemble while trees are added."""
+    """Arrays of an ensemble to which trees are being added."""
 
     def __init__(self, start: Sequence[float], categories: int) -> None:
         self.start, self.categories = start, categories
@@ -230,7 +230,7 @@ class _Growing:
         return len(self.subsets) - 1
 
     def classifier(self, classes: int) -> Classifier:
-        """The ensemble behind a head that adds where its scores start."""
+        """Return the ensemble, with a head that adds the starting values of the scores."""
         sizes = Sizes(len(self.nodes), len(self.trees), len(self.start), len(self.subsets), self.categories, self.depth)
         model = empty_trees(sizes, classes)
         trees = model.featuriser
@@ -248,7 +248,7 @@ class _Growing:
 
 
 def empty_trees(sizes: Sizes, classes: int, columns: int | None = None) -> Classifier:
-    """An ensemble of these sizes without arrays yet, to load a state, whose splits must be of so many columns."""
+    """Return an ensemble of these sizes that has no arrays until a state is loaded; splits are of `columns` columns."""
     if sizes.scores not in (1, classes):
         raise InputError(f"scores must be 1 or {classes}, the number of classes, got {sizes.scores}")
     model = Classifier(TreeEnsemble(sizes, columns), sizes.scores, classes).double().eval().requires_grad_(False)
@@ -258,7 +258,7 @@ def empty_trees(sizes: Sizes, classes: int, columns: int | None = None) -> Class
 
 
 def sizes_of(model: Classifier) -> Sizes | None:
-    """The sizes of a classifier's trees; None where it has none."""
+    """Return the sizes of a classifier's trees; None if it has no trees."""
     return model.featuriser.sizes if isinstance(model.featuriser, TreeEnsemble) else None
 
 
@@ -268,11 +268,11 @@ def from_scikit_learn(
     categories: Mapping[int, Sequence[int]],
     cuts: Mapping[int, NDArray[np.float64]] | None = None,
 ) -> Classifier:
-    """The trees of a HistGradientBoostingClassifier.
+    """Return the trees of a HistGradientBoostingClassifier.
 
-    order       column of the inputs -> of each column the trees were grown on
-    categories  categorical column of the inputs -> the categories that it had, in order: the trees know their places
-    cuts        column of the inputs -> cuts between its values, where the trees know the number of cuts below a value
+    order       for each column that the trees were grown on, its place in the inputs
+    categories  place of a categorical column in the inputs -> its categories in order, which the trees know by place
+    cuts        place of a column in the inputs -> cuts between its values; the trees know the number of cuts below one
     """
     most = 1 + max((place for places in categories.values() for place in places), default=0)
     start = np.asarray(fitted._baseline_prediction, dtype=np.float64).ravel()
@@ -303,7 +303,7 @@ def from_scikit_learn(
 
 
 def from_lightgbm(dumped: Mapping[str, Any], classes: int, categories: Mapping[int, Sequence[int]]) -> Classifier:
-    """The trees of what `Booster.dump_model` gave; a category that LightGBM has not seen, or none, goes right."""
+    """Return the trees in the result of `Booster.dump_model`; a category that is new or missing goes right."""
     most = 1 + max((place for places in categories.values() for place in places), default=0)
     scores = int(dumped["num_tree_per_iteration"])
     growing = _Growing([0.0] * scores, most)

@@ -1,10 +1,10 @@
 """Weights from files. Only tensors are unpickled, and a file that does not fit a network is refused.
 
-1. `module.` and `_orig_mod.`, which parallel and compiled networks put before every key, are removed.
-2. A classifier's keys are left out; the head here is always a new one.
+1. The prefixes `module.` and `_orig_mod.` of parallel and compiled networks are removed from keys.
+2. Keys of the file's classifier are left out, since the head is always a new one.
 3. If the file holds a whole `Classifier` of this library, the network below its head is read.
-4. An archive of TensorFlow.js, or its folder, is read as `keras` says.
-5. Everything else must match by name and shape, except the counters of batch norm, which old files lack.
+4. An archive of TensorFlow.js, or its folder, is read by `keras.read_keras`.
+5. All other keys must match by name and shape, except the counters of batch norm, which old files lack.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ State = dict[str, Tensor]
 
 
 def load_weights(featuriser: Featuriser, path: Path, name: str, classifier: Sequence[str] = ()) -> None:
-    """Put the weights of a file into a featuriser; `classifier` names the layers of the file that are left out."""
+    """Load the weights in a file into a featuriser; the layers of the file named in `classifier` are left out."""
     state = read_weights(path)
     below = {key.removeprefix("featuriser."): value for key, value in state.items() if key.startswith("featuriser.")}
     if below:
@@ -41,10 +41,10 @@ def load_weights(featuriser: Featuriser, path: Path, name: str, classifier: Sequ
 
 
 def read_weights(path: Path) -> State:
-    """The tensors of a file by name, on the CPU; of a folder, those of the one such file in it."""
+    """Return the tensors in a file by name, on the CPU; a folder must hold one such file."""
     try:
         there = path.exists()
-    except OSError:  # of a name that is too long
+    except OSError:  # the name is too long
         there = False
     if not there:
         raise InputError(f"weights must be a file, 'imagenet' or 'none', got {str(path)!r}, which does not exist")
@@ -102,7 +102,7 @@ def _unwrapped(content: object, path: Path) -> State:
 
 
 def fit_weights(module: nn.Module, state: State, name: str, source: str) -> None:
-    """Load these tensors, which must be those of the module: all of them and no others."""
+    """Load tensors into a module, which must have all of them and no others."""
     own = {key: value for key, value in module.state_dict().items() if isinstance(value, Tensor)}
     own = {key: value for key, value in own.items() if not key.endswith("_extra_state")}
     lacking = [key for key in own if key not in state and not key.endswith(_COUNTER)]
@@ -118,14 +118,14 @@ def fit_weights(module: nn.Module, state: State, name: str, source: str) -> None
         raise InputError(f"{source} does not fit {name!r}: it {'; '.join(found)}: name the backbone it was saved from")
     try:
         module.load_state_dict(state, strict=False)
-    except RuntimeError as error:  # of a type that cannot be copied
+    except RuntimeError as error:  # a type that cannot be copied
         raise InputError(
             f"{source} does not fit {name!r} ({cause_of(error)}): name the backbone it was saved from"
         ) from None
 
 
 def renamed(module: nn.Module, state: State, name: str, source: str) -> State:
-    """The tensors of a file with the module's names, if it has them in the same order under other names."""
+    """Return the tensors of a file under the module's names, if the file has them in the same order."""
     own = module.state_dict()
     same = len(own) == len(state) and all(
         mine.rpartition(".")[2] == theirs.rpartition(".")[2] and own[mine].shape == state[theirs].shape
