@@ -29,12 +29,13 @@ from ..training import Engine, Steps, TrainConfig
 from ..training.engine import device_of
 from .assembly import assemble_model
 from .candidates import BASELINES, TableEncoder, forget_tables, form_of, make_candidates, named, rows_of
-from .compare import Choice, Comparison, Curve, Kept, can_blend, choose, compare, curve_of, numbered_in_time
+from .compare import Choice, Comparison, can_blend, choose, compare, numbered_in_time
 from .decisions import Calibration, Decision, learn_decision
 from .metrics import row_losses
 from .model import Model
 from .plan import Plan, settle
 from .source import Source, read_source
+from .trainings import Curve, Kept, curve_of
 
 OnProgress = Callable[[str, int, int], None]
 """(what, done, total), in images, trainings or steps"""

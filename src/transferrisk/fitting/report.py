@@ -24,7 +24,7 @@ from ..reports.render import markdown, markdown_text
 from ..settings import as_json
 from .blending import told_members
 from .candidates import BASELINES, named
-from .compare import Curve, numbered_in_time
+from .compare import numbered_in_time
 from .decisions import decide_held_out
 from .fitted import Fitted
 from .metrics import METRICS, confusion
@@ -32,6 +32,7 @@ from .model import CARD, COMPARISON, REPORT
 from .plan import Plan
 from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
 from .source import Source
+from .trainings import Curve
 from .verdict import decision_notes, how_compared, others_of, verdict
 
 Z = 1.96  # of a 95 % interval
