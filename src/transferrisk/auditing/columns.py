@@ -239,9 +239,11 @@ def column_effects(
         chance = float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")  # chi-square above Q
         guess, told_by = _reveal_environment(samples, places[name], missing.get(name))
         found.append(ColumnEffect(name, effects, pooled, chance, guess, told_by, without.losses[k], without.risks[k]))
-    found.sort(key=lambda one: (-np.nan_to_num(one.pooled.tau), -np.nan_to_num(abs(one.pooled.mean))))
+    tau = np.nan_to_num(list(map(attrgetter("pooled.tau"), found)))
+    mean = np.abs(np.nan_to_num(list(map(attrgetter("pooled.mean"), found))))
+    ordered = tuple(map(found.__getitem__, np.lexsort((-mean, -tau))))
     return ColumnReport(
-        samples.environments, samples.classes, tuple(found), 1 / len(samples.environments), without.held_out,
+        samples.environments, samples.classes, ordered, 1 / len(samples.environments), without.held_out,
         without.risk, without.ridge, confidence, time.perf_counter() - begun,
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ _GUESSING = "Guessing always predicts the most frequent class of the environment
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     """Return the page; data and command are names that it shows."""
-    sections: list[Section] = [Text("Findings", audit.sentences), *_charts(audit)]
+    sections: list[Section] = [Text("Findings", findings_of(audit)), *_charts(audit)]
     sections += shift_sections(audit.shifts) if audit.shifts else []
     sections += column_sections(audit.columns) if audit.columns else []
     sections += _tables(audit)
@@ -36,7 +36,7 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
     settings["Samples"] = str(int(audit.counts.sum()))
     settings["Classes"] = ", ".join(map(str, audit.classes))
     settings["Seconds"] = f"{audit.seconds['all']:.1f}, of which the matrix {audit.seconds['matrix']:.1f}"
-    return Page(f"Do these features transfer? {data}".strip(), audit.verdict, sections, settings, command)
+    return Page(f"Do these features transfer? {data}".strip(), verdict_of(audit), sections, settings, command)
 
 
 def accuracy_table(audit: Audit) -> Table:
@@ -158,11 +158,11 @@ def _tables(audit: Audit) -> list[Section]:
 # ---- words
 
 
-def verdict_of(audit: Audit) -> list[str]:
-    """Return the lines of `Audit.verdict`; "" where there is nothing to say."""
+def verdict_of(audit: Audit) -> tuple[str, ...]:
+    """Return the lines of `Audit.verdict`."""
     judged, expected = np.flatnonzero(audit.judged), audit.expected
     if len(judged) < 2:
-        return ["Will a model transfer? This is unknown: fewer than two environments can be judged."]
+        return ("Will a model transfer? This is unknown: fewer than two environments can be judged.",)
     left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
     guessed, behind, by_need = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
     warning = audit.columns.warning if audit.columns else ""
@@ -199,7 +199,7 @@ def verdict_of(audit: Audit) -> list[str]:
             f"{right.k} environments, each left out of training once"
         )
         expectation += "." if high - low < 100 else ", which are too few for a useful interval."
-    return [
+    lines = (
         f"Will a model transfer? {answer}. In {(~guessed).sum()} of {len(judged)} environments, a model trained on all "
         "others is better than guessing, which always predicts the environment's own most frequent class. In "
         f"{behind.sum()} of {len(judged)}, it is clearly worse than a model trained there.",
@@ -208,11 +208,12 @@ def verdict_of(audit: Audit) -> list[str]:
         f"{guess:.1f} %), and one trained there {own:.1f} %.",
         warning,
         f"Next: {advice}",
-    ]
+    )
+    return tuple(filter(None, lines))
 
 
-def findings_of(audit: Audit) -> list[str]:
-    """Return the lines of `Audit.sentences`; "" where there is nothing to say.
+def findings_of(audit: Audit) -> tuple[str, ...]:
+    """Return the lines of `Audit.sentences`.
 
     The worst pair by accuracy comes first, then the worst pair by loss if it is another one.
     """
@@ -226,12 +227,24 @@ def findings_of(audit: Audit) -> list[str]:
             "other environment where it does worst, averaged over the models. In its own environment a model has "
             f"{at_home:.3f} on average, and in all others {audit.mean_transfer_risk}.",
         ]
-    lines += [_left_out(audit), _guessed(audit)]
+    if np.isfinite(audit.unseen.value).any():
+        e = int(np.nanargmax(audit.unseen.value))
+        name, lost = audit.environments[e], audit.unseen[e]
+        left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
+        if lost.low <= 0 <= lost.high:
+            unseen = f"No environment clearly loses by being left out of training. {name} comes closest"
+        elif lost.value < 0:
+            unseen = f"Every environment does better with a model trained on all others. {name} gains least"
+        else:
+            points = _percent(lost)
+            unseen = f"The environment that loses most by being left out of training is {name}, {points} points"
+        lines.append(f"{unseen}: a model trained on all others gets {left} right, one trained there {own}.")
+    lines.append(_guessed(audit))
     for name, remark in islice(audit.remarks.items(), _REMARKS):
         lines.append(f"Environment {name} {remark}.")
     if len(audit.remarks) > _REMARKS:
         lines.append(f"{len(audit.remarks) - _REMARKS} more environments have a remark: see the page's Environments.")
-    return lines
+    return tuple(filter(None, lines))
 
 
 def _worst_pairs(audit: Audit, by_accuracy: WorstPair, by_loss: WorstPair) -> list[str]:
@@ -275,23 +288,6 @@ def _worst_pairs(audit: Audit, by_accuracy: WorstPair, by_loss: WorstPair) -> li
         f"{chance}. {accuracy}: {other_scene}."
     )
     return [first, second]
-
-
-def _left_out(audit: Audit) -> str:
-    """Describe the environment that loses most by being left out of training."""
-    if not np.isfinite(audit.unseen.value).any():
-        return ""
-    e = int(np.nanargmax(audit.unseen.value))
-    name, lost = audit.environments[e], audit.unseen[e]
-    left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
-    compared = f"a model trained on all others gets {left} right, one trained there {own}"
-    if lost.low <= 0 <= lost.high:
-        return f"No environment clearly loses by being left out of training. {name} comes closest: {compared}."
-    if lost.value < 0:
-        return f"Every environment does better with a model trained on all others. {name} gains least: {compared}."
-    return (
-        f"The environment that loses most by being left out of training is {name}, {_percent(lost)} points: {compared}."
-    )
 
 
 def _guessed(audit: Audit) -> str:

@@ -284,14 +284,14 @@ class Audit:
         """Whether a model will transfer, what to expect of it, where to worry, and what to do next."""
         from .page import verdict_of
 
-        return tuple(filter(None, verdict_of(self)))
+        return verdict_of(self)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The findings in words, the most telling first."""
         from .page import findings_of
 
-        return tuple(filter(None, findings_of(self)))
+        return findings_of(self)
 
     @property
     def majority(self) -> Floats:

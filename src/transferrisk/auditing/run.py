@@ -24,7 +24,7 @@ from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import threads_set
 from .predictors import GRID, WORKED_ON, fit, loss_on
 from .report import Audit, Estimate, Floats, WorstPair
-from .samples import Folds, Samples, arrange_samples
+from .samples import CHUNK, Folds, Samples, arrange_samples
 from .shift import shifts_in
 
 Progress = Callable[[str, int, int], None]
@@ -194,8 +194,18 @@ def fit_without_each(samples: Samples, ridge: float, standardise: bool, start: T
     bias absorbs the means; dividing a feature by its standard deviation equals a ridge with the variance as a factor.
     """
     E, (n, D) = len(samples.environments), samples.rows.shape
-    shares = samples.variances_without_each() if standardise else samples.rows.new_ones(E, D)
-    shares[shares == 0] = 1
+    shares = samples.rows.new_ones(E, D)
+    if standardise:
+        sums = torch.zeros(3, E, D, dtype=torch.float64)  # number, sum and sum of squares of each column
+        for e in range(E):
+            for part in samples.rows[samples.span(e)].split(max(1, CHUNK // D)):
+                sums[0, e] += len(part)
+                sums[1, e] += part.sum(0, dtype=torch.float64)
+                sums[2, e] += part.double().square().sum(0)
+        number, total, squares = sums.sum(1, keepdim=True) - sums  # over all other environments
+        square = squares / number
+        variance = square - (total / number).square()
+        shares = torch.where(variance > 1e-12 * square, variance, 1).to(shares.dtype)  # 1 where only rounding is left
     shares[:, -1] = 0
     found, others = [], ~np.eye(E, dtype=bool)
     step = max(1, min(_LEFT_OUT // n, 16))

@@ -85,23 +85,6 @@ class Samples:
             total = total + self.moments[e]
         return (total / total[-1, -1].clamp(min=1)).unsqueeze(0)
 
-    def variances_without_each(self) -> Tensor:
-        """Return the variance of every column over the samples of all environments but one, (E, D).
-
-        It is 0 where only rounding is left.
-        """
-        sums = torch.zeros(3, len(self.environments), self.rows.shape[1], dtype=torch.float64)
-        for e in range(len(self.environments)):
-            span = self.span(e)
-            sums[0, e] = span.stop - span.start
-            for part in self.rows[span].split(max(1, CHUNK // self.rows.shape[1])):
-                sums[1, e] += part.sum(0, dtype=torch.float64)
-                sums[2, e] += part.double().square().sum(0)
-        number, total, squares = sums.sum(1, keepdim=True) - sums
-        square = squares / number
-        variance = square - (total / number).square()
-        return torch.where(variance > 1e-12 * square, variance, 0).to(self.rows.dtype)
-
 
 class Audited(NamedTuple):
     """The arguments of `audit`, read from a data set or a model."""

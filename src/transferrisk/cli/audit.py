@@ -87,7 +87,7 @@ def audit(
     """
     from ..auditing import audit as audit_features
     from ..auditing.columns import column_effects
-    from ..auditing.page import accuracy_table
+    from ..auditing.page import accuracy_table, findings_of, verdict_of
     from ..auditing.samples import read_features
     from ..auditing.shift import shift_sentences
     from ..data import Options
@@ -147,5 +147,5 @@ def audit(
         print_line(f"Audited: {backbone}, pretrained on ImageNet; --model audits those of a model of yours.")
     by_column = found.columns.sentences if found.columns else ()
     shifts = shift_sentences(found.shifts) if found.shifts else ()
-    print_values(*found.verdict, accuracy_table(found), *found.sentences, *shifts, *by_column)
+    print_values(*verdict_of(found), accuracy_table(found), *findings_of(found), *shifts, *by_column)
     print_line(f"Report: {readable(target)}")

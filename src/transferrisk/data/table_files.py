@@ -198,7 +198,9 @@ def _csv_parts(path: Path, separator: str, texts: Collection[str], size: int | N
     import pandas as pd
 
     header, before = _csv_header(path, separator)
-    names = [name or f"\0{i}" for i, name in enumerate(header)]
+    names = list(header)
+    for i in range(len(names)):
+        names[i] = names[i] or f"\0{i}"
     checked = False
     reader: Any = None
     try:
