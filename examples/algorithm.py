@@ -1,7 +1,7 @@
-"""An algorithm of one's own.
+"""Your own algorithm.
 
-A class with an objective on one forward pass is all there is to write: checkpoints, several devices and CUDA graphs
-come with the base. `@register("tilted")`, or an entry point of a package, makes it a name that `trm train` takes.
+Write a class with an objective on one forward pass; the base class adds checkpoints, several devices and CUDA graphs.
+To use it by name, as in `trm train`, add `@register("tilted")` or an entry point of a package.
 """
 
 from __future__ import annotations

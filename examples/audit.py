@@ -1,7 +1,7 @@
 """An audit of embeddings.
 
-Embeddings of four scanners; at one of them a direction that carries the label is reversed. The audit says where
-predictors transfer before anything is trained on the embeddings. `trm audit embeddings.npz` does the same with a page.
+The embeddings come from four scanners. At one of them, a direction that tells the label is reversed. The audit shows
+where predictors transfer, before any model is trained. `trm audit embeddings.npz` does the same and writes a page.
 """
 
 from __future__ import annotations

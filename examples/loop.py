@@ -1,7 +1,7 @@
 """A PyTorch loop with the transfer risk.
 
-Two sites where a spurious measurement agrees with the label always and mostly, and a third where it does not. Three
-lines are added to a usual loop; weight 0 is plain training.
+A spurious measurement agrees with the label always at the first site, mostly at the second, and seldom at a third,
+which is not trained on. Three lines are added to a usual loop. Weight 0 gives plain training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transferrisk import TransferRisk
 
 
 def site(n: int, agreement: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """n samples (n, 6) whose first measurement says much about the label, and whose second does for a share of them."""
+    """Samples (n, 6): the first measurement predicts the label, the second agrees with it in this share of them."""
     labels = torch.randint(2, (n,), generator=generator)
     sign = 2.0 * labels - 1
     agrees = torch.where(torch.rand(n, generator=generator) < agreement, 1.0, -1.0)

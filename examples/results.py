@@ -1,8 +1,8 @@
 """Reading results with pandas.
 
-`trm experiment` keeps one line for each evaluation, part of the data and environment. This program reads the results of
-figure 4 that come with the repository, selects an evaluation of each run by validation data of the training
-environments, and draws accuracy against the bias of the second environment.
+`trm experiment` stores one row for each evaluation, part of the data and environment. This program reads the results of
+figure 4 from the repository, selects an evaluation of each run by validation data of the training environments, and
+draws accuracy against the bias of the second environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pipeline with GridSearchCV.
 
-`TransferRiskClassifier` behind an imputer, its settings chosen in environments that were held out: with metadata
-routing one array of sites serves the splitter and the classifier.
+A pipeline of an imputer and `TransferRiskClassifier`, with settings chosen in held-out environments. By metadata
+routing, one array of sites is passed to both the splitter and the classifier.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transferrisk.sklearn import LeaveOneEnvironmentOut, TransferRiskClassifier
 
 
 def sites(per_site: int = 300, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str_]]:
-    """Four sites. Two measurements say something about the label everywhere, a third something else at each site."""
+    """Four sites. Two measurements predict the label everywhere; a third has another relation to it at each site."""
     rng = np.random.default_rng(seed)
     names = np.repeat(["north", "east", "south", "west"], per_site)
     labels = rng.integers(2, size=len(names))

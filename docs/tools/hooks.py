@@ -6,6 +6,7 @@ import ast
 import html
 import inspect
 import re
+import textwrap
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,23 @@ ALGORITHMS -= {f"transferrisk.algorithms.{name}" for name in ("base", "registry"
 
 
 def algorithm(public: type) -> str:
-    """The documentation of an algorithm, whose settings are described from its config when the class is made."""
-    text, _, settings = (inspect.getdoc(public) or "").partition("\nSettings\n--------\n")
+    """The documentation of an algorithm. The class itself adds the settings of its config to its docstring."""
+    text = (inspect.getdoc(public) or "").replace(
+        "\n\nIt has no settings.", "\nSettings\n--------\nIt has no settings."
+    )
+    text, _, settings = text.partition("\nSettings\n--------\n")
     summary, _, equation = text.partition("\n\n")
+    equation = textwrap.fill(equation.strip(), 80)
     described = re.sub(r"(?m)^(\w+) : (.*)\n    ", r"- **\1** (\2): ", settings)
-    return f"## {public.__name__}\n\n{summary}\n\n```text\n{equation.strip()}\n```\n\n{described}\n\n"
+    return f"## {public.__name__}\n\n{summary}\n\n```text\n{equation}\n```\n\n{described}\n\n"
+
+
+def documented(module: Any) -> list[Any]:
+    """The public classes and functions of a module by name, algorithms before their base."""
+    public = [
+        value for name in module.__all__ if inspect.isclass(value := getattr(module, name)) or inspect.isfunction(value)
+    ]
+    return sorted(public, key=lambda value: (value.__module__ not in ALGORITHMS, value.__name__.lower()))
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -40,12 +53,11 @@ def on_files(files: Any, config: Any) -> Any:
     for name in MODULES:
         module = import_module(f"transferrisk.{name}")
         page = f"# transferrisk.{name}\n\n{inspect.getdoc(module).partition(chr(10))[0]}\n\n"
-        for public in map(module.__dict__.get, module.__all__):
-            if inspect.isclass(public) or inspect.isfunction(public):
-                home = public.__module__
-                if home.partition(".auditing")[1] and public.__name__ in ("Audit", "audit"):
-                    continue  # on the page of the package itself
-                page += algorithm(public) if home in ALGORITHMS else f"::: {home}.{public.__name__}\n"
+        for public in documented(module):
+            home = public.__module__
+            if home.partition(".auditing")[1] and public.__name__ in ("Audit", "audit"):
+                continue  # on the page of the package itself
+            page += algorithm(public) if home in ALGORITHMS else f"::: {home}.{public.__name__}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=page))
     rows = []
     for name in GALLERY:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
@@ -16,6 +17,7 @@ from importlib import import_module
 import matplotlib as mpl
 
 mpl.use("agg")
+os.environ["SOURCE_DATE_EPOCH"] = "0"  # the date in an SVG: the same picture is the same file
 
 import matplotlib.pyplot as plt
 import numpy as np
