@@ -69,9 +69,15 @@ def test_what_is_refused_leaves_no_folder(small, tmp_path, trm):
         (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:1, got 'tpu'"),
         (("--precision", "fp8"), "precision must be one of"),
         (("--json", "."), "is a folder"),
-        (("--head", "--setting", "all"), "--head measures the transfer risk alone, in fp32: leave out --setting\n"),
-        (("--head", "--algorithms", "trm", "--precision", "bf16"), "leave out --algorithms, --precision\n"),
-        (("--head", "--eager"), "leave out --eager\n"),
+        (
+            ("--head", "--setting", "all"),
+            "--head must be given without --setting: ",
+        ),
+        (
+            ("--head", "--algorithms", "trm", "--precision", "bf16"),
+            "--head must be given without --algorithms, --precision: ",
+        ),
+        (("--head", "--eager"), "--head must be given without --eager: "),
     ],
 )
 def test_bad_input(small, trm, arguments, line):

@@ -103,7 +103,7 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--record", "x"], "training: record[0] must be one of 'irm', 'transfer'"),
         (["--tracker", "x"], "tracker must be one of tensorboard, mlflow, wandb, got 'x'"),
         (["--init", "no.safetensors"], "no.safetensors does not exist: name the folder"),
-        (["--augment"], "augment must be False: the inputs are vectors"),
+        (["--augment"], "augment must be False for inputs that are vectors"),
         (["--decay-at", "2"], "Invalid value for '--decay-at'"),
         (["--epochs", "0"], "Invalid value for '--epochs'"),
         (["--evaluations", "999999999"], "training: evaluations must be an integer >= 1 and <= 100000, got 999999999"),

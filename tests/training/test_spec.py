@@ -95,7 +95,7 @@ def test_settings_have_the_types_of_the_config(name, pairs, expected):
         ({"precision": "fp8"}, "precision must be .*'fp8'"),
         ({"shift": "sideways"}, "shift must be .*'sideways'"),
         ({"bias": 0.9}, "bias must be left out.*'gaussian'"),
-        ({"data": "10c-digits", "bias": 0.9, "biases": [1.0, 0.9]}, "biases must stand alone"),
+        ({"data": "10c-digits", "bias": 0.9, "biases": [1.0, 0.9]}, "biases must .* got both"),
     ],
 )
 def test_what_cannot_be_asked_for(values, message):
@@ -155,7 +155,7 @@ def test_what_is_asked_for_takes_the_place_of_the_protocol():
     assert (about["seed"], about["precision"], about["training"]["momentum"]) == (2, "fp32", 0.9)
     assert run.description["samples"]["train"] == 4800
     assert steps_of(trained.history) == [36]
-    with pytest.raises(InputError, match=r"augment must be False: .*vectors"):
+    with pytest.raises(InputError, match=r"augment must be False .*vectors"):
         run_spec(TrainSpec("gaussian", "trm", augment=True))
 
 
@@ -180,9 +180,9 @@ def test_what_cannot_be_held_out(four_sites):
     for test, held in (("d", "d"), ("d", "x"), ("x", "a")):
         with pytest.raises(InputError, match=rf"two of a, b, c, d, got {test} and {held}"):
             run_spec(TrainSpec(four_sites, "trm", test_env=test, hold_out=held))
-    with pytest.raises(InputError, match="--hold-out a needs --test-env"):
+    with pytest.raises(InputError, match=r"--hold-out needs --test-env.* got a"):
         run_spec(TrainSpec(four_sites, "trm", hold_out="a"))
-    with pytest.raises(InputError, match="--hold-out far"):
+    with pytest.raises(InputError, match=r"--hold-out must .* got far"):
         run_spec(TrainSpec("gaussian", "trm", hold_out="far"))
 
 
@@ -218,7 +218,7 @@ def test_nothing_that_is_trained_on_is_tested_on():
 def test_too_few_or_too_many(count):
     with pytest.raises(InputError, match=f"2 to 26, .*got {count}"):
         few_samples(uneven(), count, 0)
-    with pytest.raises(InputError, match="leave none of 60 to test on"):
+    with pytest.raises(InputError, match=r"finetune_samples must .* got 6 of 60"):
         few_samples(replace(sets()["test"], sources=torch.zeros(60, dtype=torch.long)), 6, 0)
 
 
@@ -284,7 +284,7 @@ def test_it_learns_the_new_environment(first):
 
 
 def test_what_cannot_be_fine_tuned(first):
-    with pytest.raises(InputError, match="record must not hold 'transfer'"):
+    with pytest.raises(InputError, match=r"record must .* got 'transfer'"):
         run_spec(TrainSpec("gaussian", "erm", init=first, finetune_samples=10, training={"record": ("transfer",)}))
     with pytest.raises(InputError, match=r"does not fit this model .*mlp:5"):
         run_spec(TrainSpec("gaussian", "erm", init=first, backbone="mlp:6"), device="cpu")

@@ -14,14 +14,14 @@ def bench(
     setting: Annotated[
         str | None, typer.Option(help="Workload: cmnist, scenecoco, pacs, officehome or all. Default: all.")
     ] = None,
-    algorithms: Annotated[str | None, typer.Option(help="Names separated by commas. Default: all.")] = None,
+    algorithms: Annotated[str | None, typer.Option(help="Algorithms, separated by commas. Default: all.")] = None,
     device: Device = "auto",
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16. Default: bf16 on a GPU.")] = None,
-    captured: Annotated[bool, typer.Option("--captured/--eager", help="Steps as CUDA graphs, on a GPU.")] = True,
+    captured: Annotated[bool, typer.Option("--captured/--eager", help="Capture steps in CUDA graphs on a GPU.")] = True,
     head: Annotated[bool, typer.Option("--head", help="Measure the transfer risk alone, at several sizes.")] = False,
     as_json: Json = None,
 ) -> None:
-    """Measure what a step of each algorithm costs, as a ratio to ERM in the same run.
+    """Measure the time of a training step of each algorithm, as a ratio to ERM in the same run.
 
     Example: trm bench --setting cmnist --algorithms erm,trm
     """
@@ -34,7 +34,9 @@ def bench(
     asked = {"--setting": setting, "--algorithms": algorithms, "--precision": precision, "--eager": not captured}
     useless = [option for option, value in asked.items() if value not in (None, False)]
     if head and useless:
-        raise InputError(f"--head measures the transfer risk alone, in fp32: leave out {', '.join(useless)}")
+        raise InputError(
+            f"--head must be given without {', '.join(useless)}: it measures the transfer risk alone, in fp32"
+        )
     found: list[Measurement] | list[HeadCost]
     with task_progress() as advance:
         if head:

@@ -50,64 +50,75 @@ PARTS = {
     "test_domain": "validation, like the test",
     "test": "test",
 }
-"""Part of the data -> what it is called."""
+"""Names of the parts of the data in the table."""
 Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the run.")]
 TestEnv = Annotated[str | None, typer.Option(help="Environment to test on, for sets without one of their own.")]
 HoldOut = Annotated[
     str | None,
-    typer.Option(help="Training environment to leave out and test on, to select settings; --test-env is left out too."),
+    typer.Option(help="Training environment to leave out and test on, to select settings; --test-env is not used."),
 ]
 Algorithm = Annotated[
     str | None,
     typer.Option(
-        help="erm, reweight, irm, vrex, groupdro, mldg, fish, coral, fishr, eqrm, sam, mixup, dfr, trm, trm-direct, or "
-        "one of an installed package. Default: trm."
+        help="Algorithm: erm, reweight, irm, vrex, groupdro, mldg, fish, coral, fishr, eqrm, sam, mixup, dfr, trm, "
+        "trm-direct, or one of an installed package. Default: trm; erm with --finetune-samples."
     ),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Setting of the algorithm, such as ridge=1e-2. May be repeated."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, or start if there is none.")]
 Backbone = Annotated[
     str | None,
-    model_option(help="cnn, wrn-16-2, linear, mlp, a model of timm or of an installed package. Default: by the data."),
+    model_option(
+        help="Network: cnn, wrn-16-2, linear, mlp, or a model of timm or of an installed package. Default: by the data."
+    ),
 ]
-Weights = Annotated[str | None, model_option(help="imagenet, none, or a file of weights for the backbone.")]
-Init = Annotated[Path | None, model_option(help="Folder of a trained model whose weights to begin with.")]
+Weights = Annotated[
+    str | None,
+    model_option(help="Weights of the backbone: imagenet, none, or a file. Default: imagenet if any."),
+]
+Init = Annotated[Path | None, model_option(help="Folder of a saved model whose weights to begin with.")]
 Samples = Annotated[
-    int | None, model_option("--finetune-samples", min=2, help="Train on this many samples of the test environment.")
+    int | None,
+    model_option(
+        "--finetune-samples", min=2, help="Number of samples of the test environment to train on, in place of the rest."
+    ),
 ]
 Epochs = Annotated[int | None, training_option(min=1, help="Number of epochs. Default: the data set's protocol.")]
 Batch = Annotated[int | None, training_option("--batch-size", min=1, help="Samples of each environment in a step.")]
 Lr = Annotated[float | None, training_option("--lr", min=0, help="Learning rate.")]
 Decay = Annotated[float | None, training_option(min=0, help="Weight decay.")]
-Momentum = Annotated[float | None, training_option(min=0, max=1, help="Momentum of SGD; of Adam its first factor.")]
-Optimiser = Annotated[str | None, training_option(help="sgd, adam or adamw. Default: sgd.")]
-Dropout = Annotated[float | None, training_option(min=0, max=1, help="Share of the features hidden in each step.")]
+Momentum = Annotated[float | None, training_option(min=0, max=1, help="Momentum of SGD, or first beta of Adam.")]
+Optimiser = Annotated[str | None, training_option(help="Optimiser: sgd, adam or adamw. Default: sgd.")]
+Dropout = Annotated[float | None, training_option(min=0, max=1, help="Share of the features set to 0 in each step.")]
 Average = Annotated[
-    str | None, training_option(help="Evaluate and save an average of the weights over steps: ema or swad.")
+    str | None, training_option(help="Average of the weights to evaluate and save: ema or swad. Default: none.")
 ]
 DecayAt = Annotated[
     float | None, training_option(min=0, max=1, help="Share of the steps after which the rate falls; 1: never.")
 ]
-Evaluations = Annotated[int | None, training_option(min=1, help="Number of evaluations, each of which is saved.")]
+Evaluations = Annotated[int | None, training_option(min=1, help="Number of evaluations; each saves the state.")]
 Augment = Annotated[
     bool | None,
     training_option("--augment/--no-augment", help="Vary images at random. Default: if the backbone is pretrained."),
 ]
 Recorded = Annotated[
-    list[str] | None, training_option("--record", help="Record irm (penalties) or transfer (the transfer matrix), too.")
+    list[str] | None,
+    training_option("--record", help="Also record irm (penalties) or transfer (the transfer matrix). May be repeated."),
 ]
 Trackers = Annotated[
-    list[str] | None, training_option("--tracker", help="Report to tensorboard, mlflow or wandb as well.")
+    list[str] | None,
+    training_option("--tracker", help="Also report to tensorboard, mlflow or wandb. May be repeated."),
 ]
 Every = Annotated[
-    int | None, training_option(min=1, help="Save every so many steps, besides evaluations and every five minutes.")
+    int | None,
+    training_option(min=1, help="Number of steps between checkpoints, besides evaluations and every five minutes."),
 ]
 Devices = Annotated[int, machine_option(min=1, help="Number of devices that share a batch.")]
-Loaders = Annotated[int, machine_option(min=0, help="Processes that read data ahead where memory does not hold it.")]
+Loaders = Annotated[int, machine_option(min=0, help="Number of processes that read data ahead of a GPU.")]
 
 
 def train(
@@ -160,7 +171,7 @@ def train(
     biases: Biases = None,
     oracle: Oracle = False,
 ) -> None:
-    """Train a model on all environments but one, and see how it does in that one.
+    """Train a model on all environments but one, and test it on that one.
 
     Example: trm train --data pacs --test-env sketch --algorithm trm --output runs/sketch
     """
@@ -236,7 +247,7 @@ def train(
 
 
 def _accuracies(records: Sequence[Record], rule: str) -> Table:
-    """A row for each part of the data and environment, at the selected evaluation and at the last."""
+    """Return a table with a row for each part and environment, at the selected evaluation and at the last."""
     from ..reports import Table, percent
     from ..results import select
     from ..results.selection import RULE_WORDS
@@ -260,7 +271,7 @@ def _accuracies(records: Sequence[Record], rule: str) -> Table:
 
 
 def _summary(records: Sequence[Record], rule: str) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the selected and the last records for --json."""
     from ..results import mean_score, select
 
     chosen = select(records, rule)

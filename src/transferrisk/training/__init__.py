@@ -1,4 +1,4 @@
-"""Training: one loop for all algorithms, what follows it, and a training as plain values."""
+"""Training: one loop for all algorithms, watches that follow it, and `TrainSpec`, a training as plain values."""
 
 from .defaults import Precision, TrainConfig
 from .engine import Engine

@@ -31,9 +31,9 @@ Step = Callable[[Batch], Logs]
 
 
 def make_step(state: TrainState, captured: bool = True) -> Step:
-    """Steps as CUDA graphs where that is possible, else the algorithm's own, operation by operation.
+    """Return the step of a state: captured in CUDA graphs where possible, else `TrainState.take`.
 
-    A warning says why not, on a GPU, where the difference is felt.
+    On a GPU, a StepWarning tells why a step is not captured. `captured=False` asks for ordinary steps.
     """
 
     if state.model.head.weight.device.type != "cuda":
@@ -51,7 +51,7 @@ def make_step(state: TrainState, captured: bool = True) -> Step:
 
 
 def why_not_captured(algorithm: Algorithm[Any]) -> str | None:
-    """Why an algorithm's steps cannot be captured; None where they can."""
+    """Return the reason why the steps of an algorithm cannot be captured; None: they can."""
     if type(algorithm).step is not Algorithm.step:
         return f"{type(algorithm).__name__} has a step of its own"
     if algorithm.team.size > 1:
@@ -60,10 +60,10 @@ def why_not_captured(algorithm: Algorithm[Any]) -> str | None:
 
 
 class CapturedStep:
-    """A `Step` of a state on a CUDA device, for batches of one shape, in blocks.
+    """Step of a state on a CUDA device, for batches of one shape, in blocks.
 
-    An algorithm whose step a graph cannot hold, because it reads a value from the device, say, goes on operation by
-    operation; a warning says which line of it that is.
+    If a graph cannot hold a step, because the algorithm reads a value from the device, for example, a StepWarning names
+    the line and steps go on operation by operation.
     """
 
     def __init__(self, state: TrainState) -> None:
@@ -116,7 +116,7 @@ class CapturedStep:
         return self.state.algorithm.act(plan, self.state.model, batch, self.state.optimiser)
 
     def _hold(self, batch: Batch) -> Batch:
-        """The batch at the addresses that are recorded."""
+        """Return the batch at the addresses that are recorded."""
         if self.batch is None:
             inputs, labels, environments = (tensor.clone() for tensor in batch[:3])
             weights = None if batch.weights is None else batch.weights.clone()
@@ -129,10 +129,10 @@ class CapturedStep:
 
 
 def _undoing(state: TrainState) -> Callable[[], None]:
-    """What brings back everything that a recording may leave otherwise when it fails.
+    """Return a function that restores everything that a failed recording leaves changed.
 
-    Nothing that is recorded is executed, so weights stay as they are. But torch stays on the stream that it recorded
-    on, its generator believes to be recorded still, and an algorithm may hold new tensors of the graph's memory.
+    Nothing that is recorded is executed, so that weights stay as they are. But torch stays on the stream of the
+    recording, its generator in the state of being recorded, and an algorithm may hold tensors of the graph's memory.
     """
     stream, device = torch.cuda.current_stream(), state.model.head.weight.device
     generator = torch.cuda.default_generators[device.index or 0]
@@ -155,14 +155,14 @@ def _undoing(state: TrainState) -> Callable[[], None]:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """The error that came first: leaving a recording that has failed raises another."""
+    """Return the error that came first; leaving a recording that has failed raises another."""
     while error.__context__ is not None:
         error = error.__context__
     return error
 
 
 def is_capture_error(error: BaseException) -> bool:
-    """Whether torch raised an error because an operation cannot be recorded in a CUDA graph."""
+    """Return whether torch raised an error because an operation cannot be recorded in a CUDA graph."""
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, RuntimeError) and "captur" in str(chain).lower() and not full_memory(chain):
@@ -172,7 +172,7 @@ def is_capture_error(error: BaseException) -> bool:
 
 
 def line_of(error: BaseException) -> str:
-    """The innermost line of code outside torch and this package that an error came from, else outside torch."""
+    """Return the innermost line outside torch and this package that an error came from, else outside torch."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
     for ours in (("torch", "transferrisk"), ("torch",)):
@@ -183,7 +183,7 @@ def line_of(error: BaseException) -> str:
 
 
 class aside:
-    """Run the block on another stream, as it will run when it is recorded."""
+    """Run the block on another stream, as a recording does."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.stream = stream

@@ -1,10 +1,10 @@
-"""The settings of a training, and their defaults by kind of input, with the reason beside each number.
+"""Settings of a training, and their defaults by kind of input, with the reason beside each number.
 
     small images   up to 64 pixels a side   the paper's protocol for 10C-CMNIST (appendix B.3)
     photographs    larger images            the paper's protocol for PACS
-    vectors        tables, embeddings       measured: see `VECTORS`
+    vectors        tables, embeddings       measured, see `VECTORS`
 
-`trm train`, `trm fit` and `TransferRiskClassifier` train on vectors alike.
+`trm train`, `trm fit` and `TransferRiskClassifier` share the defaults for vectors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ Extra = Literal["irm", "transfer"]
 Optimiser = Literal["sgd", "adam", "adamw"]
 RATES: dict[Optimiser, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 DECAYS: dict[Optimiser, float] = {"sgd": 1e-4, "adam": 0.0, "adamw": 1e-2}
-"""Optimiser -> its learning rate and weight decay by default: the paper's for SGD, PyTorch's for the others."""
-
-
+"""Default learning rate and weight decay of each optimiser: the paper's for SGD, PyTorch's for the others."""
 Steps = Annotated[int, Bound(least=1, most=10**9)]
-Rate = Annotated[float, Bound(least=0, most=1e30)]  # a number of float32
+Rate = Annotated[float, Bound(least=0, most=1e30)]  # within the range of float32
 
 
 @dataclass(frozen=True)
@@ -40,43 +38,44 @@ class TrainConfig(Settings):
     Parameters
     ----------
     epochs
-        Passes over the smallest environment.
+        Number of passes over the smallest environment.
     batch_size
-        Samples of each environment in a step; None: every step sees all samples, however many each has.
+        Number of samples of each environment in a step. None: each step sees all samples of all environments.
     lr
-        Learning rate; None: 0.1 for sgd, 1e-3 for the others.
+        Learning rate. None: 0.1 for sgd, 1e-3 for adam and adamw.
     momentum
-        Of sgd; for the others the first of the two factors of their averages, beside 0.999.
+        Momentum of sgd; for adam and adamw the first of their betas, beside 0.999.
     weight_decay
-        Factor of the weights in the gradient; None: 1e-4 for sgd, 0 for adam, 1e-2 for adamw.
+        Weight decay. None: 1e-4 for sgd, 0 for adam, 1e-2 for adamw.
     decay_at
-        Share of the steps after which the rate is multiplied by decay_factor, or several; 1: never.
+        Share of the steps, or several shares, after which the rate is multiplied by `decay_factor`. 1: never.
     decay_factor
-        What the rate is multiplied by at each of `decay_at`.
+        Factor of the rate at each of `decay_at`.
     evaluations
-        How often the model is evaluated, evenly over the steps.
+        Number of evaluations, evenly over the steps.
     transfer_ridge
-        Of the predictors in the recorded transfer matrix.
+        Ridge of the predictors in the recorded transfer matrix.
     augment
-        Vary images at random in each step.
+        Whether images are varied at random in each step.
     record
-        What evaluations measure besides accuracies and losses, on training-domain validation data: "irm" the IRMv1
-        penalty of each environment, "transfer" the exact transfer matrix.
+        Measurements on training-domain validation data besides accuracies and losses: "irm" for IRMv1's penalty of each
+        environment, "transfer" for the transfer matrix.
     steps
-        Number of steps, in place of the epochs.
+        Number of steps, in place of `epochs`.
     optimiser
-        sgd, adam, or adamw, which decays weights apart from the gradient.
+        "sgd", "adam" or "adamw".
     dropout
         Share of the features that are set to 0 at random in each step.
     average
-        What is evaluated and saved: the weights of the last step (None), an exponential moving average ("ema"), or
-        their mean over the valley of the validation loss ("swad"), which is looked at in each evaluation.
+        Weights that are evaluated and saved: those of the last step (None), an exponential moving average ("ema"), or
+        the mean over the valley of the validation loss ("swad").
     ema_decay
-        Factor of the average in each step; with 1 it is the mean over all steps.
+        Decay of the moving average in each step. 1: the mean over all steps.
     swad_patience, swad_tolerance
-        Evaluations without a lower loss after which SWAD's mean begins, and with higher losses after which it ends.
+        Number of evaluations without a lower loss after which the mean of SWAD begins, and number of evaluations with
+        higher losses after which it ends.
     swad_ratio
-        How high these losses are: above the mean loss where it began times this.
+        Bound of these higher losses, as a multiple of the mean loss where the mean began.
 
     Examples
     --------
@@ -115,10 +114,10 @@ class TrainConfig(Settings):
             raise InputError(f"momentum must be < 1 for {optimiser}, got 1")
 
     def with_optimiser(self, optimiser: Optimiser) -> TrainConfig:
-        """The settings with this optimiser; where it is another, with its own weight decay and a rate that suits it.
+        """Return the settings for this optimiser, with its own weight decay and a suitable rate if it is another.
 
-        The rate is half of that of SGD, and at most the optimiser's own: so it stays small for pretrained networks, and
-        is DomainBed's 5e-5 for photographs.
+        The rate is half of SGD's and at most the optimiser's default, so that it stays small for pretrained networks;
+        it is DomainBed's 5e-5 for photographs.
         """
         if optimiser == self.optimiser:
             return self
@@ -127,7 +126,7 @@ class TrainConfig(Settings):
         return replace(self, optimiser=optimiser, lr=lr, weight_decay=DECAYS[optimiser])
 
     def total(self, steps_per_epoch: int) -> int:
-        """The number of steps."""
+        """Return the number of steps."""
         return self.steps or self.epochs * steps_per_epoch
 
     @property
@@ -138,7 +137,7 @@ class TrainConfig(Settings):
 
     @property
     def decay_words(self) -> str:
-        """ "the rate times 0.1 after 40% of the steps", or that it is constant."""
+        """The schedule in words, such as "the rate times 0.1 after 40% of the steps"."""
         if not self.decays:
             return "the rate constant"
         shares = ", ".join(f"{share:.0%}" for share in self.decays)
@@ -149,7 +148,7 @@ class TrainConfig(Settings):
         return self.lr * self.decay_factor ** int((np.asarray(self.decay_at) * total <= step).sum())
 
     def evaluated(self, total: int) -> frozenset[int]:
-        """The steps after which the model is evaluated, the last one among them."""
+        """Return the steps after which the model is evaluated, the last one among them."""
         steps = total * np.arange(1, self.evaluations + 1) / self.evaluations
         return frozenset(steps.round().clip(1).astype(int).tolist())
 
@@ -159,7 +158,7 @@ PHOTOGRAPHS = TrainConfig(epochs=50, batch_size=32, lr=1e-4, decay_at=1.0, recor
 
 PROTOCOLS = {
     "10c-cmnist": SMALL_IMAGES,
-    # The public code's: 1898 steps, the rate divided by ten at 600, 1200 and 1800, an evaluation every 100.
+    # The public code has 1898 steps, the rate divided by ten at 600, 1200 and 1800, and an evaluation every 100.
     "10c-cmnist-public": replace(SMALL_IMAGES, steps=1898, decay_at=(0.316, 0.632, 0.948), evaluations=19),
     "10c-digits": SMALL_IMAGES,
     "scenecoco": replace(SMALL_IMAGES, epochs=100),
@@ -173,34 +172,34 @@ PROTOCOLS = {
 # insurance, opinion polls, scikit-learn's own) and of one where sites disagree by construction, two seeds each.
 FEW_ROWS = 500
 ON_FEW_ROWS, ON_VECTORS = "linear:16", "mlp:64"
-"""Up to `FEW_ROWS`, a learnt linear map does better in the worst environment by 1 to 2 points; beyond, a hidden layer
-does by 1.5 points on average. Both give the transfer risk features to shape."""
+"""Up to `FEW_ROWS`, a learnt linear map is 1 to 2 points better in the worst environment; beyond, a hidden layer is 1.5
+points better on average. Both give the transfer risk features to shape."""
 VECTORS = TrainConfig(epochs=10, lr=0.05, decay_at=0.8, weight_decay=1e-2, record=())
-"""The rate 0.1 loses half a point on few rows. Weights decay strongly, since rows are few beside the weights."""
-LARGE_TABLE, LARGE_TABLE_DECAY = 5000, 1e-3  # rows from which less decay fits more
-STEPS_ON_FEW_ROWS = 100  # each on all rows: as good as 300 steps on some of them, in half the time; 200 are worse
-FEWEST_STEPS, MOST_STEPS = 200, 1000  # that draw rows: 10 passes over them, within these bounds
-WARM_UP = 0.6  # share of the steps on the empirical risk alone, for penalties: 0.4 is not better, and takes longer
+"""The rate 0.1 loses half a point on few rows. Weight decay is strong, since rows are few beside the weights."""
+LARGE_TABLE, LARGE_TABLE_DECAY = 5000, 1e-3  # number of rows from which this smaller weight decay is better
+STEPS_ON_FEW_ROWS = 100  # steps on all rows: as good as 300 on batches, in half the time; 200 are worse
+FEWEST_STEPS, MOST_STEPS = 200, 1000  # bounds of the number of steps on batches, which is 10 passes over the rows
+WARM_UP = 0.6  # share of the steps before a penalty counts; 0.4 is not better and takes longer
 TRM_RIDGE = 1e-2
 """The log loss in held-out environments of nine tables of 1600 to 3600 rows, eight of them real, was 0.525 on average
-(300 steps, warm-up 0.4); with 1e-3 it was 0.543 and with 1e-1 0.526. Too weak a ridge makes predictors of single
-environments too sure."""
-TRM_WEIGHTS = "worst"  # where sites disagree, 3 points more in the worst one than averaged weights; elsewhere the same
-TRM_EMPIRICAL = "mean"  # what the numbers above were measured with
-MANY_ENVIRONMENTS = 8  # beyond, TRM looks at the transfer from one environment a step: time grows with their square
+(300 steps, warm-up 0.4); it was 0.543 with 1e-3 and 0.526 with 1e-1. Too weak a ridge makes predictors of single
+environments too confident."""
+TRM_WEIGHTS = "worst"  # 3 points more in the worst environment than "eg" where sites disagree; elsewhere the same
+TRM_EMPIRICAL = "mean"  # the numbers above were measured with it
+MANY_ENVIRONMENTS = 8  # beyond, TRM takes one random Q in each step, since time grows with the square of their number
 SMALL_HEAD = 300  # weights of a head up to which factoring its Hessian is fastest on a CPU
 
-FEWEST_STEPS_ON_IMAGES = 100  # a handful of passes over few images would be a handful of steps
-SMALLEST_BATCH, LARGEST_STEP = 16, 2048  # samples of an environment, and of all of them together
+FEWEST_STEPS_ON_IMAGES = 100  # a few passes over few images would be a few steps
+SMALLEST_BATCH, LARGEST_STEP = 16, 2048  # samples of one environment, and of all environments together, in a step
 
 
 def is_own_vectors(name: str) -> bool:
-    """Whether a data set is the user's own table or embeddings, for which the defaults of vectors were measured."""
+    """Return whether a data set is the user's own table or embeddings, which the defaults for vectors are for."""
     return name.partition(":")[0] in ("table", "npz", "parquet")
 
 
 def default_backbone(shape: Sequence[int], rows: int | None = None) -> str:
-    """The network for inputs of this shape: the paper's for images, for vectors by their number; None: many."""
+    """Return the network for inputs of this shape: the paper's for images, for vectors by their number (None: many)."""
     if len(shape) != 3:
         return ON_FEW_ROWS if rows is not None and rows <= FEW_ROWS else ON_VECTORS
     side = max(shape[1:])
@@ -208,11 +207,11 @@ def default_backbone(shape: Sequence[int], rows: int | None = None) -> str:
 
 
 def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainConfig:
-    """How `trm train` trains on a data set: by its own protocol, or by the kind of input.
+    """Return the settings with which `trm train` trains on a data set: its own protocol, or one by the kind of input.
 
-    Sets without a protocol are trained on as the paper's set most like them, with batches that the smallest environment
-    fills: the largest power of two up to the protocol's. A test environment that is one of training's, `held_out` to
-    select settings by, counts too: with and without it, the settings are the same.
+    A set without a protocol has that of the paper's set most like it; the batch size is the largest power of two up to
+    that protocol's that the smallest environment fills. With `held_out`, the test environment is a training environment
+    that is left out to select settings; it counts as one, so that the settings are the same with and without it.
     """
     own = PROTOCOLS.get(name.partition(":")[0])
     if own is not None:
@@ -227,11 +226,11 @@ def protocol(name: str, splits: Splits, held_out: bool = False) -> TrainConfig:
 def vector_config(
     sizes: Sequence[int], epochs: int | None = None, batch_size: int | None = None, all_rows: bool | None = None
 ) -> TrainConfig:
-    """How to train on vectors in environments of these sizes.
+    """Return the settings for training on vectors in environments of these sizes.
 
-    epochs      passes over as many rows as there are; None: by their number
-    batch_size  rows of each environment in a step; None: by the number of environments
-    all_rows    whether a step sees all rows instead; None: where they are few, and no batch size is given
+    epochs      number of passes over all rows; None: by the number of rows
+    batch_size  number of rows of each environment in a step; None: by the number of environments
+    all_rows    whether each step sees all rows; None: if they are few and no batch size is given
     """
     rows, environments = sum(sizes), len(sizes)
     config = VECTORS if rows < LARGE_TABLE else replace(VECTORS, weight_decay=LARGE_TABLE_DECAY)
@@ -248,9 +247,9 @@ def vector_config(
 
 
 def image_config(data: EnvironmentSet, epochs: int | None, augment: bool) -> TrainConfig:
-    """How `trm fit` trains on images, which `filled` repeats where an environment has less than a batch of them.
+    """Return the settings for `trm fit` on images; `filled` repeats those of an environment with less than a batch.
 
-    epochs  passes over all images; None: the protocol's, and more of them where that would be a handful of steps
+    epochs  number of passes over all images; None: the protocol's, and more if these are a few steps
     """
     sizes = environment_sizes(data)
     config = replace(image_protocol(data), augment=augment)
@@ -271,9 +270,10 @@ def settings_for(
     vectors: bool,
     head: int | None = None,
 ) -> dict[str, Any]:
-    """The algorithm's settings: those given, and those that the steps, the environments and the inputs suggest.
+    """Return the algorithm's settings: those given, else those for this training, these environments and inputs.
 
-    head  number of weights of the head that is trained on a CPU; None: it is on a GPU, or not known
+    vectors  whether the inputs are vectors
+    head     number of weights of a head that is trained on a CPU; None: not known, or on a GPU
     """
     suggested: dict[str, Any] = {}
     if "start_epoch" in setting_names(algorithm):
@@ -289,10 +289,10 @@ def settings_for(
 
 
 def balanced(data: EnvironmentSet, batch_size: int | None) -> EnvironmentSet:
-    """The vectors so that every environment counts the same, and within it each row by its weight.
+    """Return the vectors such that all environments count the same, and rows within one by their weight.
 
-    Where a step sees all rows, weights see to it. Where it draws from each environment, the draw does; environments
-    with fewer rows than the mean are repeated, so that an epoch is about as many rows as there are.
+    If a step sees all rows, weights do that; if it draws from each environment, the draws do. Environments with fewer
+    rows than the mean are then repeated, so that an epoch draws about as many rows as there are.
     """
     E = len(data.environment_names)
     counts = data.environments.bincount(minlength=E)
@@ -307,17 +307,17 @@ def balanced(data: EnvironmentSet, batch_size: int | None) -> EnvironmentSet:
 
 
 def image_protocol(data: EnvironmentSet) -> TrainConfig:
-    """The protocol of the paper's set most like these images."""
+    """Return the protocol of the paper's set most like these images."""
     return PHOTOGRAPHS if max(data.inputs[:1].shape[2:], default=0) > 64 else SMALL_IMAGES
 
 
 def batch_for(sizes: Sequence[int], config: TrainConfig) -> int:
-    """Samples of each environment in a step: the usual number, fewer with many environments or few samples."""
+    """Return the number of samples of each environment in a step: fewer if environments are many or samples few."""
     usual = config.batch_size or LARGEST_STEP
     return min(max(SMALLEST_BATCH, min(usual, LARGEST_STEP // len(sizes))), max(sizes))
 
 
 def environment_sizes(data: EnvironmentSet) -> list[int]:
-    """Number of samples of each environment."""
+    """Return the number of samples of each environment."""
     sizes: list[int] = data.environments.bincount(minlength=len(data.environment_names)).tolist()
     return sizes

@@ -1,4 +1,4 @@
-"""The engine of a training: device, precision, and the processes that share the work."""
+"""The engine of a training: its device, its precision, and the processes that share its batches."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from .processes import Followed, start_processes, started_by_torchrun
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-ROOM = 0.5  # share of the device's free memory that data may take
-LOOK_EVERY = 50  # steps between two looks at a value on a GPU, which has to be waited for
+ROOM = 0.5  # share of the device's free memory for data
+LOOK_EVERY = 50  # steps between two readings of a value from a GPU, which wait for it
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The device, the precision and the processes of a training.
+    """Device, precision and processes of a training.
 
     Parameters
     ----------
     device
-        That this process trains on.
+        Device of this process.
     precision
-        Of the featuriser; the head is in float32 in any case.
+        Precision of the featuriser; the head is always in float32.
     team
-        The processes that share each batch.
+        Processes that share each batch.
     loaders
-        Processes that read ahead what does not fit the device's memory.
+        Number of processes that read data ahead if the device's memory does not hold it.
     captured
-        Steps are CUDA graphs, on a GPU, where that is possible.
+        Whether steps on a GPU are captured in CUDA graphs where possible.
 
     Examples
     --------
@@ -70,39 +70,41 @@ class Engine:
         captured: bool = True,
         batch_size: int | None = 0,
     ) -> Engine:
-        """Start the processes of a training, after checking everything that can be checked before.
+        """Check the arguments, start the processes of a training, and return its engine.
 
         device      "auto", "cpu", "cuda" or "cuda:1". A CPU, the default, repeats a training bit for bit
-        devices     how many share a batch; torchrun's number where that has started this process
-        precision   None: bf16 on a GPU, fp32 elsewhere
-        batch_size  samples of each environment that the devices will share; 0: not known yet
+        devices     number of devices that share a batch; torchrun's own if it has started this process
+        precision   "fp32", "tf32" or "bf16". None: bf16 on a GPU, else fp32
+        batch_size  number of samples of each environment that the devices share. 0: not known yet
         """
         accelerator, which, nodes = _devices(device, devices)
         size = nodes * (which if isinstance(which, int) else 1)
         chosen = precision or ("bf16" if accelerator == "cuda" else "fp32")
         if chosen not in get_args(Precision):
             raise InputError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
-        Team(0, size).check(batch_size)
-        if accelerator == "cpu" and size == 1:  # Lightning, which holds the processes, takes a second to import
+        if accelerator == "cpu" and size == 1:  # without Lightning, which takes a second to import
             return cls(torch.device("cpu"), chosen, Team(), loaders, captured)  # type: ignore[arg-type]  # a Precision
+        Team(0, size).check(batch_size)
         fabric = _launch(accelerator, which, nodes, several=size > 1)
         team = Team(fabric.global_rank, fabric.world_size)
         return cls(fabric.device, chosen, team, loaders, captured)  # type: ignore[arg-type]  # is a Precision
 
     @property
     def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
     def arithmetic(self) -> AbstractContextManager[None]:
-        """Round products and convolutions of float32 on a GPU as the precision says, for the block."""
+        """Set torch's rounding of float32 products and convolutions by the precision, for the block."""
         if not self.on_gpu:
             return nullcontext()
-        return rounded_products(self.precision != "fp32")  # beside bf16, float32 need not be better than tf32
+        return rounded_products(self.precision != "fp32")  # with bf16, tf32 is accurate enough for the rest
 
     def place(self, sets: Sequence[EnvironmentSet]) -> list[EnvironmentSet]:
-        """Move the sets that fit to the GPU's memory, the first ones first; on a CPU all stay where they are.
+        """Return the sets, moved to the GPU's memory as far as they fit, the first ones first.
 
-        Images that are decoded when asked for stay so: all at once they may not even fit the host's memory.
+        On a CPU all stay as they are, and so do images that are decoded when needed, which may not even fit the host's
+        memory.
         """
         if not self.on_gpu:
             return list(sets)
@@ -118,9 +120,9 @@ class Engine:
 
     @contextmanager
     def together(self, first_alone: bool = False) -> Iterator[None]:
-        """End all processes where one fails in the block: the first raises why, the others `Followed`.
+        """End all processes if one fails in the block: the first raises its error, the others `Followed`.
 
-        first_alone  the first process goes through before the others
+        first_alone  whether the first process runs the block before the others
         """
         if self.team.size == 1:
             yield
@@ -148,7 +150,7 @@ class Engine:
         raise error if error is not None else TransferRiskError(told)
 
     def agreed_signal(self, signum: int | None) -> int | None:
-        """The signal that any process has received, so that all stop after the same step."""
+        """Return the signal that any process has received, so that all stop after the same step."""
         flag = torch.tensor(signum or 0, device=self.device)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return int(flag) or None
@@ -163,11 +165,11 @@ class Engine:
 def rounded_products(rounded: bool) -> Iterator[None]:
     """Let torch round products and convolutions of float32 to tf32, or not, for the block.
 
-    Torch has older and newer settings of this, for the whole process. Both are set back, the newer ones last, because
-    setting an older one changes them too. An older one cannot be read where somebody's newer ones contradict it, and
-    has no effect then.
+    Torch has older and newer settings for this, which hold for the whole process. Both are restored, the newer ones
+    last, because setting an older one changes them too. An older one cannot be read if newer ones contradict it; it has
+    no effect then.
     """
-    backends: Any = torch.backends  # its submodules make up their attributes as they are imported
+    backends: Any = torch.backends  # attributes of its submodules exist once these are imported
     newer = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
     before = [backend.fp32_precision for backend in newer]
     products = convolutions = None
@@ -189,24 +191,24 @@ def rounded_products(rounded: bool) -> Iterator[None]:
 
 
 def is_decoded(data: EnvironmentSet) -> bool:
-    """Whether the inputs are a tensor, in memory or mapped from a file."""
+    """Return whether the inputs are a tensor, in memory or mapped from a file."""
     return isinstance(data.inputs.stored if isinstance(data.inputs, Rows) else data.inputs, Tensor)
 
 
 def stored_bytes(data: EnvironmentSet) -> int:
-    """Bytes of all inputs of a set, as they are stored."""
+    """Return the number of bytes of all inputs of a set, as they are stored."""
     one = data.inputs[:1]
     return len(data) * math.prod(one.shape[1:]) * one.element_size()
 
 
 def device_of(name: str) -> torch.device:
-    """The one device that a name, as in `Engine.of`, means."""
+    """Return the device of a name that `Engine.of` takes."""
     kind, which, _ = _devices(name, 1)
     return torch.device(kind, which[0]) if isinstance(which, list) else torch.device(kind)
 
 
 def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
-    """Fabric's words for devices: their kind, which or how many of them on this machine, and how many machines."""
+    """Return the kind of the devices, which or how many of them on each machine, and the number of machines."""
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (number and (kind != "cuda" or not number.isdecimal())):
         raise InputError(f"device must be auto, cpu, cuda or cuda:1, got {name!r}")
@@ -220,21 +222,21 @@ def _devices(name: str, count: int) -> tuple[str, int | list[int], int]:
         return kind, count, nodes
     if int(number or 0) >= present or count > present:
         have = f"{present} GPU{'s' * (present != 1)}" if present else "no GPU that PyTorch can use"
-        what = f"device {name!r} is missing" if count <= max(present, 1) else f"{count} devices are too many"
+        option = f"device must exist, got {name!r}" if count <= max(present, 1) else f"devices must exist, got {count}"
         raise InputError(
-            f"{what}: this machine has {have}; use --device auto or cpu{', or fewer --devices' * (count > 1)}"
+            f"{option}: this machine has {have}; use --device auto or cpu{', or fewer --devices' * (count > 1)}"
         )
     if count > 1 and number:
-        raise InputError(f"device {name!r} is one, and {count} are asked for: use --device cuda")
+        raise InputError(f"device must be cuda for {count} devices, got {name!r}: use --device cuda")
     return kind, [int(number or 0)] if count == 1 and nodes == 1 else count, nodes
 
 
 def _launch(accelerator: str, devices: int | list[int], nodes: int, several: bool) -> Fabric:
-    """Start the processes, or join those that torchrun has started, whatever else Fabric would detect."""
-    # From its own package, or from Lightning's, which carries it; either takes a second to import.
+    """Start the processes, or join those that torchrun has started; Fabric itself detects nothing."""
+    # Fabric has a package of its own, and is also in Lightning's; either takes a second to import.
     package = "lightning_fabric" if find_spec("lightning_fabric") is not None else "lightning.fabric"
     environments = import_module(f"{package}.plugins.environments")
-    logging.getLogger(package).setLevel(logging.WARNING)  # it tells of every process it starts, and gives advice
+    logging.getLogger(package).setLevel(logging.WARNING)  # it logs each process that it starts, and advice
     if started_by_torchrun():
         environment = environments.TorchElasticEnvironment()
     else:

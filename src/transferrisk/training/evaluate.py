@@ -1,4 +1,7 @@
-"""Evaluation of a model, in each environment. Evaluation data is never augmented."""
+"""Evaluation of a model in each environment: accuracy and loss, IRMv1's penalties, and the transfer matrix.
+
+Evaluation data is never augmented.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from ..results import Record
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:
-    """Measure samples, accuracy, loss and worst_group (the lowest accuracy in a class) by environment.
+    """Return the number of samples, accuracy, loss and worst_group (lowest accuracy of a class) by environment.
 
     Parameters
     ----------
     model
         The classifier.
     data
-        What to evaluate it on.
+        Samples to evaluate it on.
     features
-        (n, d), the model's own, where they are known already.
+        Features of the samples under the model, (n, d). None: they are computed.
 
     Returns
     -------
     dict[str, Record]
-        Environment -> its record.
+        Record of each environment that has samples, by name.
 
     Examples
     --------
@@ -60,21 +63,21 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
 
 
 def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, float]:
-    """Return IRMv1's penalty by environment: the squared slope of its risk in a scale of the logits.
+    """Return IRMv1's penalty (dR_e/ds)^2 at s = 1 by environment, for the risk R_e of logits times s.
 
     Parameters
     ----------
     model
         The classifier.
     data
-        What to measure it on.
+        Samples to evaluate it on.
     features
-        (n, d), the model's own, where they are known already.
+        Features of the samples under the model, (n, d). None: they are computed.
 
     Returns
     -------
     dict[str, float]
-        Environment -> penalty.
+        Penalty of each environment, by name.
 
     Examples
     --------
@@ -97,28 +100,28 @@ def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | No
 def held_out_transfer_matrix(
     model: Classifier, data: EnvironmentSet, ridge: float, features: Tensor | None = None
 ) -> Tensor:
-    """Return M[Q, P] of the model's features on samples it was not trained on.
+    """Return the transfer matrix M[Q, P] of a model's features on samples that it was not trained on.
 
-    Q's predictor is fitted on every other source of Q's samples and P's loss taken on the rest of P's, so that the
-    diagonal too is held out. Unlike `audit`, which takes longer to be more accurate (every sample tested once, ridges
-    by cross-validation, intervals), this is one exact solve with a given ridge, on the model's device: cheap enough for
-    every evaluation of a training, and the same ridge makes them comparable.
+    The predictor of Q is fitted on every other source of samples in Q, and tested on the rest of each P, so that the
+    diagonal is held out too. This is one exact solve with a given ridge on the model's device, cheap enough for every
+    evaluation of a training and comparable between them. `audit` is slower and more accurate: it tests each sample
+    once, chooses ridges by cross-validation, and computes intervals.
 
     Parameters
     ----------
     model
         The classifier.
     data
-        Samples it was not trained on.
+        Samples that the model was not trained on.
     ridge
-        Of every predictor.
+        Strength of the penalty ridge/2 |W|^2 of each predictor.
     features
-        (n, d), the model's own, where they are known already.
+        Features of the samples under the model, (n, d). None: they are computed.
 
     Returns
     -------
     Tensor
-        (E, E), on the CPU; nan where an environment has no samples.
+        Matrix M, (E, E), on the CPU; nan where an environment has no samples.
 
     Examples
     --------
@@ -133,7 +136,7 @@ def held_out_transfer_matrix(
     features = features_of(model, data.batch, len(data)) if features is None else features
     labels, index = data.labels.to(features.device), data.environments.to(features.device)
     E, C = len(data.environment_names), len(data.class_names)
-    # Environments 0..E-1 are the fitting halves, E..2E-1 the testing ones.
+    # Environments 0..E-1 are the halves to fit on, E..2E-1 those to test on.
     halves = alternate_sources(data).to(features.device)
     queries = torch.arange(E, device=features.device)
     result = transfer_risk(features, labels, index + E * halves, 2 * E, C, ridge, queries=queries)
@@ -141,7 +144,7 @@ def held_out_transfer_matrix(
 
 
 def alternate_sources(data: EnvironmentSet) -> Tensor:
-    """0 and 1 in turns along the sources of each environment, (n,): samples of one source never part."""
+    """Return 0 and 1 in turn for the sources of each environment, (n,): samples of one source are in one half."""
     sources = torch.arange(len(data), device=data.labels.device) if data.sources is None else data.sources
     halves = torch.zeros_like(data.environments)
     for e in range(len(data.environment_names)):

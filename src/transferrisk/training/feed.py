@@ -1,12 +1,11 @@
-"""The data of a training: its batches, and digests of its content.
+"""Batches of a training set, and digests of its content.
 
 Invariant: the k-th batch holds the samples of the sampler's k-th draw, wherever the data lies and however many
-processes read ahead. The sampler in the state is moved when a batch is handed out; what reads ahead draws from a copy
-of it, so a state saved between two steps says exactly which samples come next.
+processes read ahead. The sampler of the state moves when a batch is handed out; processes that read ahead draw from a
+copy of it, so that a state saved between two steps determines the samples that come next.
 
-Digests tell one content from another. Labels, environments and names count whole. Of the inputs, as many rows as make
-`SAMPLED` bytes do, evenly spaced from the first to the last, so that a large set costs no more than a small one; a
-change to rows between them is not seen.
+Digests are of all labels, environments and names, and of evenly spaced rows of the inputs, as many as make `SAMPLED`
+bytes. So a large set costs no more than a small one, and a change to other rows is not noticed.
 """
 
 from __future__ import annotations
@@ -34,16 +33,27 @@ from ..errors import TransferRiskError
 from .engine import is_decoded
 
 AHEAD = 2  # batches that each process prepares
-SAMPLED = 2**22  # bytes of the inputs of a set that its digest counts
-FILES = 32  # and this many files, where images are not decoded yet
+SAMPLED = 2**22  # bytes of the inputs in a digest
+FILES = 32  # files in a digest of images that are not decoded
 
 
 class Feed:
-    """
-    data          the training set; where its inputs are not on the device, they are sent there batch by batch
-    sampler       the state's own
-    augmentation  generator that images are augmented with; None: they are not
-    loaders       processes that read ahead, where inputs must be decoded or do not fit the GPU's memory
+    """Batches of a training set on a device, in the order of a sampler.
+
+    Parameters
+    ----------
+    data
+        Training set. Inputs that are not on the device are sent there batch by batch.
+    sampler
+        Sampler of the training's state.
+    device
+        Device of the batches.
+    augmentation
+        Generator of random variations of images. None: images stay as they are.
+    loaders
+        Number of processes that read ahead if inputs must be decoded or do not fit the GPU's memory.
+    team
+        Processes that share each batch. None: this one alone.
     """
 
     def __init__(
@@ -65,7 +75,7 @@ class Feed:
         self._end: Callable[[], Any] | None = None
 
     def next(self) -> Batch:
-        """The next batch, in the form that a network takes: images as floats in 0..1, with channels last on a GPU."""
+        """Return the next batch as a network takes it: images as floats in 0..1, with channels last on a GPU."""
         if self.loaders and self._ahead is None:
             self._ahead = self._read_ahead()
         drawn = self.sampler.next()
@@ -88,7 +98,7 @@ class Feed:
         return Batch(inputs, self.labels[index], self.environments[index], block, weights)
 
     def close(self) -> None:
-        """End the processes that read ahead; at the latest this happens when the feed or the program ends."""
+        """End the processes that read ahead; they end at the latest with the feed or the program."""
         self._ahead = None
         if self._end is not None:
             self._end()
@@ -101,7 +111,7 @@ class Feed:
                 yield team.share(sampler.next(), sampler.batch_size)
 
         with warnings.catch_warnings():
-            # The user has chosen how many, and the loader's advice cannot know what the files wait for.
+            # The user has chosen the number, and torch's advice on it does not know about waiting for files.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             loader: DataLoader[Tensor | TransferRiskError] = DataLoader(
                 _Stored(self.data),
@@ -111,10 +121,10 @@ class Feed:
                 prefetch_factor=AHEAD,
                 pin_memory=self.device.type == "cuda",
                 worker_init_fn=_leave_signals_to_the_parent,
-                generator=Generator(),  # else the loader draws from torch's own, and the run would depend on the loader
+                generator=Generator(),  # else the loader would draw from torch's own generator
             )
             ahead = iter(loader)
-        # They ignore signals, so nothing else ends them while an error's traceback, say, keeps the iterator alive.
+        # Loaders ignore signals, so that nothing else ends them while a traceback keeps the iterator alive.
         self._end = weakref.finalize(self, ahead._shutdown_workers)  # type: ignore[attr-defined]  # of its kind with workers
         return ahead
 
@@ -124,7 +134,7 @@ def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
         stored = next(ahead)
     except RuntimeError as error:
         raise TransferRiskError(
-            f"a process that reads data ended ({' '.join(str(error).split())}): use fewer loaders, or 0"
+            f"a process that reads data has ended ({' '.join(str(error).split())}): use fewer --loaders, or 0"
         ) from None
     if isinstance(stored, TransferRiskError):
         raise stored
@@ -132,7 +142,7 @@ def _receive(ahead: Iterator[Tensor | TransferRiskError]) -> Tensor:
 
 
 class _Stored(Dataset[Tensor | TransferRiskError]):
-    """Stored inputs by positions, (n,) to (n, ...); an error in the user's data is returned as a value."""
+    """Stored inputs (n, ...) by positions (n,); an error in the user's data is returned as a value."""
 
     def __init__(self, data: EnvironmentSet) -> None:
         self.data = data
@@ -145,7 +155,7 @@ class _Stored(Dataset[Tensor | TransferRiskError]):
 
 
 class _Endless:
-    """Draws in the form that the loader takes: an iterable without a length."""
+    """Draws as an iterable without a length, which the loader takes."""
 
     def __init__(self, draws: Iterator[Tensor]) -> None:
         self.draws = draws
@@ -155,13 +165,13 @@ class _Endless:
 
 
 def _leave_signals_to_the_parent(_: int) -> None:
-    """A Ctrl-C reaches all processes of a terminal; what it means is decided in one."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal: the first of them handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def content_digests(data: EnvironmentSet) -> dict[str, str]:
-    """Digests of the inputs, labels, environments and names of a set."""
+    """Return digests of the inputs, labels, environments and names of a set."""
     return {
         "inputs": inputs_digest(data),
         "labels": _digest(data.labels, data.weights),
@@ -171,7 +181,7 @@ def content_digests(data: EnvironmentSet) -> dict[str, str]:
 
 
 def inputs_digest(data: EnvironmentSet) -> str:
-    """A digest of the inputs alone, whatever the samples are called and wherever they belong."""
+    """Return a digest of the inputs alone, which labels, environments and names do not change."""
     rows = data.inputs
     stored = rows.stored if isinstance(rows, Rows) else rows
     if isinstance(stored, LazyImages):
@@ -188,7 +198,7 @@ def inputs_digest(data: EnvironmentSet) -> str:
 
 
 def _digest(*pieces: Tensor | bytes | None) -> str:
-    """Twelve hexadecimal digits of all pieces and their lengths; None does not count."""
+    """Return twelve hexadecimal digits for all pieces and their lengths; None does not count."""
     digest = hashlib.blake2b(digest_size=6)
     for piece in pieces:
         if isinstance(piece, Tensor):

@@ -20,23 +20,25 @@ from ..errors import InputError
 from .defaults import TrainConfig
 
 LEAST_STEPS = 100
-"""Steps of a fine-tuning. The paper does not say how long it tunes; ten steps are too few to fit a hundred samples."""
+"""Fewest steps of a fine-tuning. The paper does not state the number; ten are too few to fit a hundred samples."""
 
 
 def few_samples(test: EnvironmentSet, count: int, seed: int) -> tuple[EnvironmentSet, EnvironmentSet]:
-    """`count` samples of a test environment to train on, and the rest of it to test on."""
+    """Return `count` samples of a test environment to train on, and the samples of other sources to test on."""
     drawn = balanced_draw(test, count, seed)
     sources = torch.arange(len(test)) if test.sources is None else test.sources.cpu()
     rest = ~torch.isin(sources, sources[drawn])
     if not rest.any():
-        raise InputError(f"{count} samples to fine-tune on leave none of {len(test)} to test on: use fewer")
+        raise InputError(
+            f"finetune_samples must leave samples of other sources to test on, got {count} of {len(test)}: use fewer"
+        )
     return test.select(drawn), test.select(rest.nonzero().flatten())
 
 
 def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
-    """Positions of `count` random samples, (count,): the same number of each class as far as that goes."""
+    """Return the positions of `count` random samples, (count,), equally many of each class where there are enough."""
     if not 2 <= count < len(data):
-        raise InputError(f"finetune_samples must be 2 to {len(data) - 1}, of the {len(data)} there are, got {count}")
+        raise InputError(f"finetune_samples must be 2 to {len(data) - 1}, of {len(data)} samples, got {count}")
     generator = Generator().manual_seed(50_000 + seed)
     order = torch.randperm(len(data), generator=generator)
     labels = data.labels.cpu()[order]
@@ -46,10 +48,10 @@ def balanced_draw(data: EnvironmentSet, count: int, seed: int) -> Tensor:
 
 
 def finetuning(config: TrainConfig, count: int, given: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
-    """The protocol for going on: the rate at which training ended, constant, and batches no larger than the samples.
+    """Return the settings of a fine-tuning on `count` samples, after a training with `config`.
 
-    An epoch of a few samples is one step, so there are as many epochs as it takes to make `LEAST_STEPS`. What is
-    `given`, by name, is as it is.
+    The rate is the last of the training, and constant. Batches are no larger than the samples. An epoch of few samples
+    is one step, so that epochs are as many as make `LEAST_STEPS`. The settings in `given` replace these.
     """
     rate = config.lr * config.decay_factor ** len(config.decays)
     batch_size = None if config.batch_size is None else min(config.batch_size, count)

@@ -1,11 +1,10 @@
 """The processes that share a training: how they start, and how they end together.
 
-The first process, rank 0, starts the others of its machine, or torchrun has started them all. Variables of the same
-names that a scheduler or a shell has left (RANK, SLURM_NTASKS, ...) start no process of ours, and say nothing about
-this one.
+The first process, rank 0, starts the others on its machine, unless torchrun has started them all. Variables that a
+scheduler or a shell has left (RANK, SLURM_NTASKS, ...) start no process, and do not give this one a rank.
 
 A process that is killed leaves the others waiting for it. Gloo notices a closed connection at once, NCCL may not. So
-the first process watches those it started, and they watch the first: one of them says who was lost, and all end.
+the first process watches those that it started, and they watch the first: one of them reports the loss, and all end.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ import torch.distributed as dist
 
 from ..errors import DivergedError, TransferRiskError
 
-PATIENCE = 10.0  # seconds in which a process ends by itself after another one has ended
-CLOSING = 2.0  # seconds at most between the end of a connection and that of the process behind it
+PATIENCE = 10.0  # seconds that a process has to end by itself after another one has ended
+CLOSING = 2.0  # longest time between the end of a connection and that of its process, seconds
 FOLLOWED = 75  # exit code of a process that ends because another one was lost
-LEADER = "TRANSFERRISK_LEADER"  # the process that started the others; they inherit it
+LEADER = "TRANSFERRISK_LEADER"  # variable with the id of the process that started the others, which inherit it
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _STRAY = (*_TORCHRUN, "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _started: list[subprocess.Popen[bytes]] = []  # by the first process: ranks 1, 2, ...
 
 
 class Followed(TransferRiskError):
-    """The first process has failed, and says why."""
+    """Raised where the first process has failed, which reports the error itself."""
 
 
 class ProcessLost(TransferRiskError):
-    """Another process of the training has ended, so that this one cannot go on; `lost` says which, where it is seen."""
+    """Raised where another process of the training has ended; `lost` tells which, if it is known."""
 
     exit_code = 1
 
@@ -51,16 +50,16 @@ class ProcessLost(TransferRiskError):
 
 
 class Stopped(TransferRiskError):
-    """A training was asked to stop by a signal, and has been saved; `again` says how to go on with it.
+    """Raised after a training was stopped by a signal and has been saved.
 
     Parameters
     ----------
     signum
-        The signal.
+        Number of the signal.
     step, total
-        Where the training was.
+        Number of steps taken and of all steps.
     again
-        How to go on with it.
+        Command that goes on with the training.
 
     Examples
     --------
@@ -76,12 +75,12 @@ class Stopped(TransferRiskError):
 
 
 def started_by_torchrun() -> bool:
-    """Whether torchrun has started this process."""
+    """Return whether torchrun has started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ and all(os.environ.get(name, "").isdecimal() for name in _TORCHRUN)
 
 
 def start_processes(count: int) -> None:
-    """Start the other processes of a training on this machine, with the command of this one. They start none."""
+    """Start the other processes of a training on this machine, by the command of this one; they start none."""
     if LEADER not in os.environ:
         for name in _STRAY:
             os.environ.pop(name, None)
@@ -100,7 +99,7 @@ def start_processes(count: int) -> None:
 
 @contextmanager
 def first_process_speaks() -> Iterator[bool]:
-    """Yield whether this process is the first. Others end silently where the first fails with the same error."""
+    """Yield whether this process is the first; the others end silently if the first fails with the same error."""
     name = "RANK" if started_by_torchrun() else "LOCAL_RANK" if LEADER in os.environ else ""
     rank = os.environ.get(name, "")
     first = not rank.isdecimal() or int(rank) == 0
@@ -109,25 +108,25 @@ def first_process_speaks() -> Iterator[bool]:
     try:
         yield first
     except TransferRiskError as error:
-        # Before the processes have met, all fail in the same; afterwards they do in what concerns them all.
+        # Before the processes are connected, all fail alike; afterwards they do in errors that concern all of them.
         told = not dist.is_initialized() or isinstance(error, (Followed, Stopped, DivergedError))
         if not first and told:
             if isinstance(error, Stopped) and LEADER not in os.environ:
-                os._exit(error.exit_code)  # torchrun has been asked to stop too, and waits for all
+                os._exit(error.exit_code)  # torchrun has received the signal too, and waits for all processes
             _end_after_the_first(error.exit_code)
         if isinstance(error, ProcessLost):
             if not _speaks(error.lost):
-                os._exit(FOLLOWED)  # at once: the closed connections tell the first process
+                os._exit(FOLLOWED)  # at once, so that the first process notices the closed connection
             _end_the_others()
         _leave_group()
         raise
-    _leave_group()  # not where anything else is raised: others may wait in it, and leaving is done together
+    _leave_group()  # not after other errors: leaving takes all processes, and some may wait for another message
 
 
 def raise_lost(saved: str) -> NoReturn:
-    """Raise what ends this process where another one does not answer.
+    """Raise `ProcessLost` where another process does not answer.
 
-    saved  where there is something to go on from; "" where nothing is saved
+    saved  words about the last checkpoint; "" if nothing is saved
     """
     end = time.monotonic() + CLOSING * (LEADER in os.environ)
     while (lost := _lost()) is None and time.monotonic() < end:
@@ -136,7 +135,7 @@ def raise_lost(saved: str) -> NoReturn:
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a process ended, from its exit code as subprocess and multiprocessing give it."""
+    """Return in words how a process ended, from its exit code in subprocess and multiprocessing."""
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -148,15 +147,15 @@ def _is_first() -> bool:
 
 
 def _speaks(lost: str | None) -> bool:
-    """Whether this process is the one to say what was lost: the first, or the second where that is the first.
+    """Return whether this process reports the loss: the first does, or the second if the first is lost.
 
-    Nobody sees torchrun's processes, so that all of them speak.
+    Of torchrun's processes all report, because none of them watches the others.
     """
     return LEADER not in os.environ or _is_first() or (lost is not None and os.environ["LOCAL_RANK"] == "1")
 
 
 def _lost() -> str | None:
-    """The process that has ended too early, and how; None where all that this one can see are there."""
+    """Return which process has ended too early, and how; None: none of those that this one watches."""
     if LEADER in os.environ and not _is_first():
         ended = os.getppid() != int(os.environ[LEADER])
         return "the process of rank 0 has ended, perhaps because memory ran out" if ended else None
@@ -172,7 +171,7 @@ def _watch_the_others() -> None:
 
 
 def _end_when_one_is_lost() -> None:
-    """Wait for the loss of another process. If this one does not notice, since it waits for it, it is ended."""
+    """Wait for the loss of another process, and end this one if it does not end by itself."""
     while (lost := _lost()) is None:
         time.sleep(0.2)
     time.sleep(PATIENCE)
@@ -183,21 +182,21 @@ def _end_when_one_is_lost() -> None:
 
 
 def _end_the_others() -> None:
-    """End those that this process started. Only the first writes files, so nothing is cut off."""
+    """End the processes that this one started; only the first writes files, so that none is cut off."""
     for process in _started:
         process.kill()
 
 
 def _leave_group() -> None:
-    """Leave the group of processes: its threads, if left to the interpreter's end, may abort the process."""
+    """Leave the group of processes, whose threads may abort the process at the interpreter's end."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def _end_after_the_first(code: int) -> NoReturn:
-    """End this process silently after the first one, which would take it for lost if it ended before."""
+    """End this process silently after the first one, which would report it as lost if it ended before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))  # what torchrun sends when the first one has ended
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(code))  # torchrun sends it when the first one has ended
     parent, end = int(os.environ.get(LEADER, os.getppid())), time.monotonic() + PATIENCE
     while os.getppid() == parent and time.monotonic() < end:
         time.sleep(0.02)

@@ -1,13 +1,13 @@
 """The folder of a run: checkpoints to go on from, records, and the selected model.
 
-    run.json                        what the run is: its settings, digests of its data, versions
-    records.jsonl                   what was recorded; see `results.records`
-    last.safetensors                the state to go on from
-    model.safetensors, model.json   the model at the selected evaluation so far; see `models.saved`
+    run.json                        settings, digests of the data, versions
+    records.jsonl                   records of the evaluations; see `results.records`
+    last.safetensors                state to go on from
+    model.safetensors, model.json   model at the selected evaluation so far; see `models.saved`
 
-Invariant: `last` is never ahead of the records, and the model never ahead of `last`. Records are on the disk before the
-checkpoint that counts them, and a model before a later checkpoint; so what an interruption cut off is seen, and mended,
-when the run goes on.
+Invariant: `last` is never ahead of the records, and the model never ahead of `last`. Records are written before the
+checkpoint that counts them, and a model before any later checkpoint, so that a resumed run recognises and repairs what
+an interruption cut off.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ Index = Annotated[int, Bound(least=0)]
 
 @dataclass(frozen=True)
 class Checkpoint(Snapshot):
-    """A state as it was saved, with the description of its run and how many records had been written.
+    """A saved state, with the description of its run and the number of its records.
 
     Attributes
     ----------
     description
-        Of its run.
+        Description of the run: its settings, and the sizes and digests of its data.
     records
-        How many had been written.
+        Number of records that had been written.
     tensors, values
-        The state of model, optimiser and algorithm.
+        State of model, optimiser, algorithm and generators.
 
     Examples
     --------
@@ -72,19 +72,17 @@ class Checkpoint(Snapshot):
 
 
 def load_checkpoint(path: Path | str) -> Checkpoint:
-    """Read the state in a file such as last.safetensors.
-
-    A file that is damaged or something else is an InputError.
+    """Read the state in a file such as last.safetensors; a damaged or other file raises InputError.
 
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
 
     Returns
     -------
     Checkpoint
-        The state.
+        Saved state.
 
     Examples
     --------
@@ -109,28 +107,28 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 
 
 class RunFolder(Watch):
-    """Saves a training in a folder and goes on with it after an interruption, bit for bit on a CPU.
+    """Save a training in a folder, and go on with it after an interruption, bit for bit on a CPU.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 finish the step, save, and raise `Stopped`. Weights that are not numbers are
-    never saved.
+    On SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 the step is finished and saved, and `Stopped` is raised. Weights that are
+    not finite are never saved.
 
-    The model is that of the evaluation that validation data like training's selects, where it is evaluated; else
-    validation data like the test's; else it is the last one.
+    The saved model is that of the evaluation which training-domain validation selects if there is any, else test-domain
+    validation, else the last evaluation.
 
     Parameters
     ----------
     folder
-        Made when there is something to write.
+        Folder of the run, created with the first file.
     resume
-        Go on from what is there; without it, a folder that holds a run is refused.
+        Whether to go on with the run in the folder. If not, a folder that holds a run is refused.
     every
-        Steps between two checkpoints, besides those at evaluations; None: none besides.
+        Number of steps between two checkpoints. None: at evaluations and after `seconds` only.
     seconds
-        And no longer than this between two of them.
+        Longest time between two checkpoints.
     say
-        Told in a few words where the run stands when it begins; None: nobody is.
+        Function to call with a line about the run when it begins. None: nothing is said.
     again
-        How to go on, in the words of the caller, for messages.
+        Command that goes on with the run, for messages.
 
     Examples
     --------
@@ -158,7 +156,7 @@ class RunFolder(Watch):
     ) -> None:
         self.folder, self.resume, self.every, self.seconds = Path(folder), resume, every, seconds
         self.say, self.again = say, again
-        self.saved_step: int | None = None  # of the last checkpoint; None: there is none yet
+        self.saved_step: int | None = None  # step of the last checkpoint; None: there is none yet
         self._saved_at = time.monotonic()
         self._held = ExitStack()  # the lock of the folder, and the signals
         self._signals: list[int] = []
@@ -166,14 +164,14 @@ class RunFolder(Watch):
             check_target(self.folder / name)
         if not resume and (there := self._present()):
             raise InputError(
-                f"{self.folder} holds a run already ({', '.join(there)}): go on with it with --resume, or choose "
-                "another folder"
+                f"{self.folder} holds a run already ({', '.join(there)}): go on with it by --resume, or choose another "
+                "folder"
             )
 
-    # ---- what a watch does
+    # ---- methods of a watch
 
     def begin(self, run: Run) -> None:
-        """Bring the state to where the run stopped, and the history; at the beginning, write down what the run is."""
+        """Restore the state and the history of the run in the folder, or write the description of a new one."""
         self._run, self._writes = run, run.engine.team.rank == 0
         run.saved = "there is no checkpoint yet"
         with run.engine.together(first_alone=True):
@@ -184,6 +182,7 @@ class RunFolder(Watch):
         self._signals = self._held.enter_context(noted_signals())
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
+        """Save the records, the state and, if this evaluation is selected, the model, in this order."""
         if self._writes:
             with self._disk_errors(RECORDS):
                 append_records(self.folder / RECORDS, records)
@@ -192,6 +191,7 @@ class RunFolder(Watch):
             self._keep_selected()
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
+        """Save the state if it is due; raise `Stopped` after a signal."""
         engine, asked = self._run.engine, self._signals[-1] if self._signals else None
         if engine.team.size > 1:
             looks = not engine.on_gpu or step % LOOK_EVERY == 0
@@ -206,7 +206,7 @@ class RunFolder(Watch):
             raise Stopped(asked, step, total, self.again)
 
     def end(self, error: BaseException | None) -> None:
-        """Let other processes use the folder. A signal that came too late to stop this training acts now."""
+        """Release the folder, and raise a signal again that came too late to stop the training."""
         self._held.close()
         if error is None and self._signals:
             signal.raise_signal(self._signals[-1])
@@ -214,12 +214,12 @@ class RunFolder(Watch):
     # ---- going on
 
     def _open(self) -> None:
-        """Lock the folder, and go on with the run that it holds, or begin one."""
+        """Lock the folder, and go on with the run in it or begin one."""
         with new_folders(self.folder), ExitStack() as held:
             busy = f"another process is training in {self.folder}: wait for it, or choose another folder"
             held.enter_context(locked(self.folder / LOCK, busy))
             for name in FILES:
-                for unfinished in self.folder.glob(f".{name}.*"):  # of a process that was killed while it wrote
+                for unfinished in self.folder.glob(f".{name}.*"):  # left by a process that was killed
                     unfinished.unlink()
             begun = (self.folder / LAST).exists()
             try:
@@ -238,7 +238,9 @@ class RunFolder(Watch):
     def _go_on(self, checkpoint: Checkpoint) -> None:
         run = self._run
         if different := difference(checkpoint.description, run.description):
-            raise OtherRunError(f"{self.folder} was started otherwise ({different}): use the same, or another folder")
+            raise OtherRunError(
+                f"{self.folder} holds a run with other settings ({different}): use the same, or choose another folder"
+            )
         run.history[:] = keep_records(self.folder / RECORDS, checkpoint.records)
         self._restore(checkpoint)
         self._keep_selected(resumed=True)
@@ -249,7 +251,7 @@ class RunFolder(Watch):
 
     def _begin_afresh(self) -> None:
         records = self.folder / RECORDS
-        # Records of one evaluation may be there before the first checkpoint.
+        # Records of one evaluation may exist before the first checkpoint.
         if (self.folder / WEIGHTS).exists() or (records.exists() and len(_evaluations(records)) > 1):
             raise InputError(
                 f"{self.folder} holds {' and '.join(self._present())} but no {LAST} to go on from: restore it, "
@@ -270,7 +272,7 @@ class RunFolder(Watch):
         self._note_saved()
 
     def _present(self) -> list[str]:
-        """Files that would be lost if a run began here; run.json alone is from a run without a checkpoint."""
+        """Return the files that a new run would replace; run.json alone is from a run without a checkpoint."""
         names = (RECORDS, LAST, WEIGHTS)
         return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
 
@@ -288,7 +290,7 @@ class RunFolder(Watch):
         self._run.saved = f"{self.folder / LAST} holds step {self.saved_step}"
 
     def _keep_selected(self, resumed: bool = False) -> None:
-        """Save the model if it is the selected one; an earlier one must be there when a run is resumed."""
+        """Save the model if it is selected; when a run is resumed, an earlier selected one must exist."""
         run = self._run
         chosen = select(run.history, run.rule)
         if chosen and chosen[0]["step"] == run.state.step:
@@ -308,7 +310,7 @@ class RunFolder(Watch):
             self._check_model(chosen[0]["step"])
 
     def _check_model(self, selected: int) -> None:
-        """The selected model cannot be made again, so one that is lost is not passed over."""
+        """Refuse a folder without the selected model, which cannot be computed again."""
         path = self.folder / WEIGHTS
         try:
             about = read_tensors(path)[1].get("about")
@@ -338,18 +340,14 @@ class RunFolder(Watch):
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Note requests to stop in the list for the block: Ctrl-C, SIGTERM, and what schedulers are told to send.
+    """Collect signals to stop in a list for the block: SIGINT, SIGTERM, and those that schedulers send.
 
-    A second Ctrl-C acts at once, as if this were not here. A second SIGTERM does not: schedulers send several. SIGUSR1
-    and SIGUSR2 are taken only where they would end the process, since a program may use them for something else. In a
-    thread other than the main one nothing is caught, because Python allows it there alone.
+    A second Ctrl-C acts at once, as without this block. A second SIGTERM does not, because schedulers send several.
+    SIGUSR1 and SIGUSR2 are collected only if they would end the process, since a program may use them otherwise. In
+    other threads than the main one nothing is collected, because Python does not allow it.
     """
     noted: list[int] = []
     before: dict[signal.Signals, Any] = {}
-
-    def release() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
     def note(signum: int, frame: FrameType | None) -> None:
         noted.append(signum)
@@ -365,13 +363,14 @@ def noted_signals() -> Iterator[list[int]]:
     try:
         yield noted
     finally:
-        release()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The differences between two descriptions: "training.lr: 0.1 there, 0.05 here; ..."; "" where they are equal.
+    """Return the differences of two descriptions, as "training.lr: 0.1 there, 0.05 here"; "" if they are equal.
 
-    A digest is not shown: "train.labels: changed since".
+    A digest that differs is told as "train.labels: changed since".
     """
     old, new = flattened(as_json(there)), flattened(as_json(here))
     told = []
@@ -385,7 +384,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested names joined by dots."""
+    """Return a nested mapping as a flat one, with names joined by dots."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -393,7 +392,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _evaluations(path: Path) -> set[Any]:
-    """The steps of the records in a file, whatever else is in it."""
+    """Return the steps of the records in a file; other lines are skipped."""
     found = set()
     for line in path.read_bytes().splitlines():
         try:

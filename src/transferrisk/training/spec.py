@@ -1,7 +1,11 @@
-"""One training as plain values: `TrainSpec` is all that decides its numbers, and `run_spec` does it.
+"""A training as plain values: `TrainSpec` is everything that decides its numbers, and `run_spec` runs it.
 
-The command line builds one from flags, a recipe from TOML; it is written into checkpoints and saved models, and its
-digest names the run.
+The command line builds a `TrainSpec` from options, a recipe from TOML. It is written into checkpoints and saved models,
+and its digest names the run.
+
+    TrainSpec(...)      checks all values but the data
+    .resolve()          writes out all defaults that do not depend on reading the data
+    run_spec(...)       reads the data, writes out the rest, and trains
 """
 
 from __future__ import annotations
@@ -38,60 +42,60 @@ from .finetune import few_samples, finetuning
 from .loop import Trained, train
 from .watches import Watch
 
-LENGTH = 12  # hexadecimal digits of a digest of files
+LENGTH = 12  # hexadecimal digits in a digest of files
 
 
 @dataclass(frozen=True)
 class TrainSpec(Settings):
-    """All that decides the numbers of a training, as plain values.
+    """Everything that decides the numbers of a training, as plain values.
 
     Parameters
     ----------
     data
-        A data set's name, as in `trm data list`.
+        Name of the data set, as in `trm data list`.
     algorithm
-        Its name in the registry.
+        Name of the algorithm in the registry.
     seed
-        Decides everything that is random.
+        Random seed.
     test_env
-        The environment to test on, for sets that do not say.
+        Environment to test on, for sets without one of their own.
     hold_out
-        A training environment to leave out and test on in place of `test_env`, of which nothing is used: such runs
-        select settings by `results.leave_one_environment_out`.
+        Training environment to leave out and test on in place of `test_env`, which is not used at all. Such runs select
+        settings by `results.leave_one_environment_out`.
     backbone
-        None: that of the model in `init`, else the paper's for inputs like these.
+        Network. None: that of the model in `init`, else the paper's for inputs of this kind.
     weights
-        Of the backbone, as `models.build_model` takes them.
+        Weights of the backbone, as in `models.build_model`.
     init
-        The folder of a saved model whose weights to begin with, in place of `weights`.
+        Folder of a saved model whose weights to begin with, in place of `weights`.
     finetune_samples
-        Train on this many samples of the test environment, and test on the rest of it.
+        Number of samples of the test environment to train on; the rest of it is for testing.
     augment
-        None: where the backbone is pretrained and the inputs are images.
+        Whether images are varied at random. None: if the backbone is pretrained.
     precision
-        None: bf16 on a GPU, fp32 elsewhere.
+        "fp32", "tf32" or "bf16". None: bf16 on a GPU, else fp32.
     shift
-        What differs between the environments of a synthetic set.
+        Kind of shift between the environments of a synthetic set.
     bias, first_bias
-        Its bias degrees in the second and in the first training environment.
+        Bias degrees of the second and of the first training environment of a synthetic set.
     biases
-        Its bias degrees in all training environments, where they are more than two.
+        Bias degrees of all training environments of a synthetic set, if these are more than two.
     oracle
-        Train on data like the test environment's.
+        Whether to train on data like the test environment's.
     size, skip_bad
-        Of images, as `data.Options` has them.
+        Size of images, and whether bad files are left out, as in `data.Options`.
     label, environment, features, path
-        Columns or arrays of the user's own files, likewise.
+        Columns or arrays of the user's files, as in `data.Options`.
     categorical, numeric, drop, schema, missing_indicators
-        What is said about a table's columns, likewise; None: nothing.
+        Statements about the columns of a table, as in `data.Options`. None: inferred.
     content
-        A digest of the user's own files, by which a run on others is another run; set by `resolve`.
+        Digest of the user's files, so that a run on other files is another run; set by `resolve`.
     weights_content
-        The same of a file of weights, or of the model in `init`.
+        Digest of a file of weights or of the model in `init`; set by `resolve`.
     settings
-        Of the algorithm, where they are not its defaults.
+        Settings of the algorithm that differ from its defaults.
     training
-        Fields of `TrainConfig` that differ from the data set's protocol, all but `augment`.
+        Fields of `TrainConfig` that differ from the data set's protocol, except `augment`.
 
     Examples
     --------
@@ -134,33 +138,33 @@ class TrainSpec(Settings):
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check everything but the data itself."""
+        """Check all values, and convert settings to the types that the algorithm and `TrainConfig` declare."""
         super().__post_init__()
         find_set(self.data)
         shift_of(self.data, self.shift, self.bias, self.first_bias, self.biases)
         if "augment" in self.training:
-            raise InputError("training: augment must be given beside training, not in it")
+            raise InputError("training must not hold 'augment', got one: give TrainSpec(augment=...)")
         config = configure(self.algorithm, **self.settings)
         with checked_fields(TrainConfig, self.training, "training"):
             training = TrainConfig(**self.training)
         for name, checked in (("settings", config), ("training", training)):
             object.__setattr__(self, name, {key: getattr(checked, key) for key in getattr(self, name)})
         if self.init is not None and self.weights is not None:
-            raise InputError(f"init and weights must not be given both, got {self.init!r} and {self.weights!r}")
+            raise InputError(f"init and weights must not both be given, got {self.init!r} and {self.weights!r}")
         if self.finetune_samples is not None and self.algorithm != "erm":
             raise InputError(f"algorithm must be 'erm' to fine-tune in one environment, got {self.algorithm!r}")
 
     @property
     def digest(self) -> str:
-        """A short name of the run; runs that differ in any value differ in it. Values that are None do not count."""
+        """Short name of the run, which differs if any value differs; values that are None do not count."""
         return digest(self)
 
     def resolve(self) -> TrainSpec:
-        """Replace defaults by their values, as far as they are known before the data is read.
+        """Return the spec with defaults written out, as far as they are known before the data is read.
 
         These are the settings of the algorithm, of the data set's protocol and of the network, and digests of files.
         """
-        # An oracle's data has no bias, so whatever is asked for, it is the same run.
+        # The data of an oracle has no bias, so that all values are the same run.
         asked = (None, None, None) if self.oracle else (self.bias, self.first_bias, self.biases)
         found = shift_of(self.data, self.shift, *asked)
         biases = () if found is None else found.biases
@@ -181,15 +185,16 @@ class TrainSpec(Settings):
     def _with_protocol(
         self, own: TrainConfig | None, shape: Sequence[int] | None, rows: int | None = None
     ) -> TrainSpec:
-        """Write out the settings of the training and of the network.
+        """Return the spec with the settings of the training and of the network written out.
 
-        own    the protocol of the data; None: it is not known yet
-        shape  of one input; None: likewise
-        rows   number of inputs
+        own    protocol of the data set; None: not known yet
+        shape  shape of one input; None: not known yet
+        rows   number of training samples; None: many
         """
         training = dict(self.training)
         if own is not None:
-            own = own.with_optimiser(training.get("optimiser", own.optimiser))
+            if "optimiser" in training:
+                own = own.with_optimiser(training["optimiser"])
             if self.finetune_samples is not None:
                 own = finetuning(own, self.finetune_samples, self.training)
             training = asdict(own) | training
@@ -206,10 +211,11 @@ class TrainSpec(Settings):
         pretrained = first != "none" and not ours
         augment = pretrained and images if self.augment is None else self.augment
         if augment and not images:
-            raise InputError("augment must be False: the inputs are vectors, not images")
+            raise InputError("augment must be False for inputs that are vectors, not images, got True")
         return replace(self, training=training, backbone=backbone, weights=weights, augment=augment)
 
     def _read(self, root: Path | str | None, lazy: bool | None, progress: Progress | None) -> Splits:
+        """Read the data, with the test environment or the one that is held out."""
         options = Options(
             root=root,
             seed=self.seed,
@@ -234,8 +240,8 @@ class TrainSpec(Settings):
         data = load_data(self.data, options)
         if isinstance(data, Splits) or self.test_env is None:
             own = isinstance(data, Splits)
-            why = "is for sets without a test of their own" if own else "needs --test-env beside it"
-            raise InputError(f"--hold-out {self.hold_out} {why}: leave it out, or say which environment to test on")
+            why = "must be left out for a set with a test environment of its own" if own else "needs --test-env as well"
+            raise InputError(f"--hold-out {why}, got {self.hold_out}")
         others = [name for name in data.environment_names if name != self.test_env]
         if self.hold_out not in others or len(others) == len(data.environment_names):
             raise InputError(
@@ -261,20 +267,20 @@ def run_spec(
     Parameters
     ----------
     spec
-        What to train.
+        The training.
     device, devices, loaders
-        As `Engine.of` has them; a GPU is taken where there is one.
+        Device, number of devices that share a batch, and number of processes that read ahead, as in `Engine.of`.
     data_root, lazy
-        Where data is kept, and whether images are decoded when needed alone.
+        Folder of the data sets, and whether images are decoded only when needed, as in `data.Options`.
     watch
-        What follows the training, as `train` takes it.
+        Watches that follow the training, such as `EarlyStopping` or `RunFolder`.
     progress
-        Told what is being read.
+        Function to call with a description, the part done and the total while data is read.
 
     Returns
     -------
     Trained
-        The model, its evaluations and its state.
+        The model, the records of its evaluations, and its state.
 
     Examples
     --------
@@ -290,7 +296,7 @@ def run_spec(
     sets: dict[str, EnvironmentSet] = dict(vars(splits))
     if spec.finetune_samples is not None:
         sets["train"], sets["test"] = few_samples(splits.test, spec.finetune_samples, spec.seed)
-        del sets["training_domain"]  # it would be of environments that this training does not see
+        del sets["training_domain"]  # it is of environments that a fine-tuning does not see
     data = sets["train"]
     shape = tuple(data.inputs[:1].shape[1:])
     spec = spec._with_protocol(own, shape, len(data))
@@ -300,7 +306,7 @@ def run_spec(
         spec = replace(spec, settings=asdict(configure(spec.algorithm, **settings)))
         data = balanced(data, config.batch_size)
     if "transfer" in config.record and len(data.environment_names) < 2:
-        raise InputError("record must not hold 'transfer': it needs two training environments, and there is one")
+        raise InputError("record must not hold 'transfer' for one training environment, got 'transfer': leave it out")
     engine = Engine.of(device, devices, spec.precision, loaders, batch_size=config.batch_size)
     return train(
         partial(_build, spec, len(data.class_names), shape),
@@ -316,6 +322,7 @@ def run_spec(
 
 
 def _build(spec: TrainSpec, classes: int, shape: tuple[int, ...]) -> Classifier:
+    """Return the network of a resolved spec, with its initial weights."""
     assert spec.backbone is not None
     model = build_model(spec.backbone, classes, shape, "none" if spec.init else spec.weights)
     return model if spec.init is None else load_model_folder(spec.init, model).network
@@ -328,14 +335,14 @@ def shift_of(
     first_bias: float | None = None,
     biases: tuple[float, ...] | None = None,
 ) -> Shift | None:
-    """The shift between the environments of a synthetic set; values that are not stated are the set's own."""
+    """Return the shift between the environments of a synthetic set; values that are None are the set's own."""
     if (kind, bias, first_bias, biases) == (None, None, None, None):
         return None
     known = find_set(data)[0]
     if "shift" not in known.takes:
-        raise InputError(f"shift and bias must be left out: data set {data!r} has no shift to choose")
+        raise InputError(f"shift and bias must be left out for data set {data!r}, which has no shift to choose")
     if biases is not None and (bias, first_bias) != (None, None):
-        raise InputError("biases must stand alone, got bias or first_bias beside it")
+        raise InputError("biases must be given without bias and first_bias, got both: leave out one")
     own = known.shift or Shift()
     first, second, *more = own.biases
     both = (first if first_bias is None else first_bias, second if bias is None else bias)
@@ -343,7 +350,7 @@ def shift_of(
 
 
 def facts_of(data: str, size: int | None = None) -> Facts | None:
-    """The facts of a data set, whose images have this size where one is given; None where the user's files decide."""
+    """Return the facts of a data set, with images of this size if given; None: they depend on the user's files."""
     found = DATA_SETS.find(data.partition(":")[0])
     if found is None or not found.facts.environments:
         return None
@@ -352,10 +359,9 @@ def facts_of(data: str, size: int | None = None) -> Facts | None:
 
 
 def files_digest(data: str, schema: str | None = None) -> str | None:
-    """A digest of the user's files behind a name such as table:visits.csv; None where there are none.
+    """Return a digest of the files behind a name such as table:visits.csv, and of the schema; None: there are none.
 
-    A folder counts by the names and sizes of the files in it. A file that is missing is an error. The file that says
-    what the columns are counts too.
+    Of a folder, the names and sizes of its files count. A missing file raises InputError.
     """
     if schema is not None:
         return f"{files_digest(data)}-{_file_digest(existing_file(schema))}"
@@ -373,7 +379,7 @@ def files_digest(data: str, schema: str | None = None) -> str | None:
 
 
 def _content_digest(path: Path) -> str:
-    """A digest of a file, or of the names and sizes of the files in a folder."""
+    """Return a digest of a file, or of the names and sizes of the files in a folder."""
     if path.is_file():
         return _file_digest(path)
     listed = sorted(f"{file.relative_to(path)} {file.stat().st_size}" for file in path.rglob("*") if file.is_file())
@@ -381,9 +387,9 @@ def _content_digest(path: Path) -> str:
 
 
 def weights_digest(weights: str | None, init: str | None = None) -> str | None:
-    """A digest of a file of weights, or of a saved model; None where the weights are a word such as "imagenet"."""
+    """Return a digest of a file of weights, or of a saved model; None: the weights are a word such as "imagenet"."""
     if init is not None:
-        describe_folder(init)  # which says what is wrong with it
+        describe_folder(init)  # raises an error that tells what is wrong with the folder
         return _file_digest(Path(init) / WEIGHTS)
     if weights is None or weights in WORDS:
         return None

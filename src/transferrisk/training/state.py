@@ -156,7 +156,15 @@ class TrainState:
         random = {"cpu": torch.get_rng_state(), "augmentation": self.augmentation.get_state()}
         if device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(device)
-        moving, fixed = _optimiser_state(self.optimiser)
+        optimiser = self.optimiser.state_dict()
+        moving: dict[str, Tensor] = {}  # named as "0.momentum_buffer", by the number of the parameter
+        fixed: dict[str, Any] = {}
+        for number, held in optimiser["state"].items():
+            for name, value in held.items():
+                (moving if isinstance(value, Tensor) else fixed)[f"{number}.{name}"] = value
+        for group in optimiser["param_groups"]:
+            del group["params"]
+            group["lr"] = float(group["lr"])  # a tensor if steps are captured
         averages, averaging = ({}, {}) if self.averaging is None else encode(self.averaging)
         kept = {
             "averages": averages,
@@ -171,7 +179,8 @@ class TrainState:
             for name, value in held.items():
                 copied = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
                 tensors[f"{part}.{name}"] = copied
-        values = {"optimiser": fixed, "averaging": averaging, "step": self.step, "seconds": self.seconds}
+        groups = {"state": fixed, "groups": optimiser["param_groups"]}
+        values = {"optimiser": groups, "averaging": averaging, "step": self.step, "seconds": self.seconds}
         return Snapshot(tensors, values)
 
     def restore(self, saved: Snapshot) -> None:
@@ -284,20 +293,6 @@ def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimi
     betas = (config.momentum, 0.999)
     # A capturable Adam counts its steps, by which it corrects its averages, on the device.
     return kind(model.parameters(), lr, betas, weight_decay=decay, fused=fused, capturable=engine.on_gpu)
-
-
-def _optimiser_state(optimiser: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of an optimiser, named as "0.momentum_buffer" by the parameter's number, and other values."""
-    held = optimiser.state_dict()
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-    for number, state in held["state"].items():
-        for name, value in state.items():
-            (tensors if isinstance(value, Tensor) else values)[f"{number}.{name}"] = value
-    for group in held["param_groups"]:
-        del group["params"]
-        group["lr"] = float(group["lr"])  # a tensor where steps are captured
-    return tensors, {"state": values, "groups": held["param_groups"]}
 
 
 def _restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:

@@ -22,11 +22,11 @@ from .watches import Watch
 if TYPE_CHECKING:
     from .loop import Run
 
-LOSS_EVERY = 50  # steps between two losses that trackers are told
+LOSS_EVERY = 50  # steps between two losses that are reported
 
 
 def scalars(records: Sequence[Record]) -> dict[str, float]:
-    """All numbers of an evaluation by name, such as "test/east/accuracy"."""
+    """Return all numbers of an evaluation by name, such as "test/east/accuracy"."""
     found: dict[str, float] = {}
     for record in records:
         part, environment = record["part"], record.get("environment")
@@ -46,7 +46,7 @@ _WHEN = ("step", "epoch", "seconds", "part")
 
 
 class TensorBoard(Watch):
-    """Writes event files into `tensorboard` of a folder; what an interrupted run had written ahead is hidden."""
+    """Write event files into `tensorboard` in a folder; those of steps that a resumed run repeats are hidden."""
 
     def __init__(self, folder: Path) -> None:
         require("tensorboard", "tracking")
@@ -71,7 +71,7 @@ class TensorBoard(Watch):
 
 
 class MLflow(Watch):
-    """Reports to a run of MLflow, at $MLFLOW_TRACKING_URI or in `mlruns` of a folder; resuming goes on with it."""
+    """Report to a run of MLflow, at $MLFLOW_TRACKING_URI or in `mlruns` in a folder; a resumed run goes on with it."""
 
     def __init__(self, folder: Path) -> None:
         self.mlflow: Any = require("mlflow", "tracking")
@@ -80,7 +80,7 @@ class MLflow(Watch):
 
     def begin(self, run: Run) -> None:
         if self.own_store:
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the small client has no database of its own
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no database
             self.mlflow.set_tracking_uri((self.folder / "mlruns").resolve().as_uri())
         try:
             with self._mlflow_errors():
@@ -114,12 +114,12 @@ class MLflow(Watch):
             with self._mlflow_errors():
                 self.mlflow.end_run("FINISHED" if error is None else "KILLED" if stopped else "FAILED")
         except TransferRiskError:
-            if error is None:  # otherwise what ended the run is the one to tell
+            if error is None:  # otherwise the error that ended the run is reported
                 raise
         finally:
             if self.own_store:
                 self.mlflow.set_tracking_uri(None)
-                os.environ.pop("MLFLOW_TRACKING_URI", None)  # MLflow had set it, and the next run would go there
+                os.environ.pop("MLFLOW_TRACKING_URI", None)  # set by MLflow; the next run would use it
 
     @contextmanager
     def _mlflow_errors(self) -> Iterator[None]:
@@ -133,9 +133,9 @@ class MLflow(Watch):
 
 
 class WeightsAndBiases(Watch):
-    """Reports to a run of Weights & Biases, as `wandb` is set up; resuming goes on with it.
+    """Report to a run of Weights & Biases, with the user's settings of wandb; a resumed run goes on with it.
 
-    Without an account, WANDB_MODE=offline writes files into `wandb` of the folder, which `wandb sync` uploads later.
+    Without an account, WANDB_MODE=offline writes files into `wandb` in the folder, which `wandb sync` uploads later.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -170,7 +170,7 @@ class WeightsAndBiases(Watch):
             with self._wandb_errors():
                 self.run.finish(exit_code=0 if error is None else getattr(error, "exit_code", 1))
         except TransferRiskError:
-            if error is None:  # otherwise what ended the run is the one to tell
+            if error is None:  # otherwise the error that ended the run is reported
                 raise
 
     @contextmanager
@@ -193,7 +193,7 @@ TRACKERS: dict[str, Callable[[Path], Watch]] = {
 
 
 def make_trackers(names: Sequence[str], folder: Path) -> list[Watch]:
-    """Trackers of these names, which write into the folder where they write files."""
+    """Return the trackers of these names, which write files into the folder."""
     for name in names:
         if name not in TRACKERS:
             raise InputError(f"tracker must be one of {', '.join(TRACKERS)}, got {name!r}")

@@ -244,7 +244,7 @@ class Progress(Watch):
         self._bars.stop()
 
     def _print_settings(self) -> None:
-        """Print the settings of the algorithm and of the training in one line, once."""
+        """Print the settings of the algorithm and of the training in one line, the first time."""
         if self._told:
             return
         self._told, run = True, self._run
