@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -30,6 +31,12 @@ def results(tmp_path):
     write(root, "part", {"kind": "table"}, cells, lambda c: None if c["method"] == "TRM" else evaluation(1, 0.5))
     (root / "runs").mkdir()
     return root
+
+
+def retyped(results, **columns):
+    """Replace whole columns of the records of an experiment."""
+    path = results / "part" / "records.parquet"
+    pd.read_parquet(path).assign(**columns).to_parquet(path)
 
 
 def test_prints_tables_and_writes_beside_the_results(trm, results):
@@ -117,6 +124,12 @@ def test_help_has_an_example(trm):
                                                        '"cells": []}'), PART, "published.last must be a table"),
         (lambda r: (r / "part/records.parquet").write_bytes(b"PAR1 no"), PART, "cannot be read as Parquet"),
         (lambda r: (r / "part/records.parquet").write_bytes(b""), PART, "cannot be read as Parquet"),
+        (lambda r: retyped(r, accuracy="x"), PART, "column 'accuracy' must hold numbers"),
+        (lambda r: retyped(r, step=pd.Timestamp(0)), PART, "column 'step' must hold numbers"),
+        (lambda r: retyped(r, part=3), PART, "column 'part' must hold text"),
+        (lambda r: retyped(r, date=1.5), PART, "column 'date' must hold text"),
+        (lambda r: (r / "part/recipe.json").write_text('{"recipe": {"select": ["last"]}, "cells": [], "pruned": 3}'),
+         PART, "pruned must be a list, got 3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_one_line_and_writes_nothing(trm, results, monkeypatch, spoil, arguments, said):

@@ -177,6 +177,13 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
             '[settings]\ndata = "gaussian"\nalgorithm = "erm"\nweights = "x.pt"',
             r"weights must be .*, got 'x.pt'",
         ),
+        ('[settings]\ndata = "gaussian"\nepochs = 3', r"\[settings\]: epochs .* training = \{ epochs = 3 \}"),
+        (
+            '[settings]\ndata = "gaussian"\n[vary]\nepocs = [3]',
+            r"\[vary\]: unknown setting 'epocs': did you mean 'epochs'",
+        ),
+        ('[settings]\ndata = "gaussian"\n[methods]\nA = { algorithm = "emr" }', "recipe .*, method A: .*'emr'.*'erm'"),
+        ('task = "trian"', "recipe .*: unknown task 'trian': did you mean 'train'"),
         ('[settings]\ndata = "gaussian"\nalgoritm = "erm"', r"unknown setting 'algoritm': did you mean 'algorithm'\?"),
         ('[settings]\ndata = "gaussian"\nalgorithm = "emr"', r"did you mean 'erm'\?"),
         (
@@ -203,7 +210,7 @@ def test_what_a_recipe_may_not_say(tmp_path, text, message):
 def test_names_that_a_folder_of_results_cannot_have(tmp_path, name):
     path = tmp_path / f"{name}.toml"
     path.write_text('extends = "cmnist"')
-    with pytest.raises(InputError, match="an experiment cannot be called"):
+    with pytest.raises(InputError, match="NAME must be"):
         load_recipe(path)
 
 

@@ -16,13 +16,15 @@ from ..data.fetch import verify
 from ..data.roots import data_root
 from ..errors import InputError, choices
 from ..results.selection import HELD_OUT
+from ..settings import dumps
+from ..training import TrainConfig
 from .points import count_points, value_text
 from .recipe import Recipe, load_recipe, recipe_names
 from .studies import MOST_RUNS, Cell, Study, find_studies, study_cells
 from .tasks import PlannedRun, get_task, has_needs, needs_of
 
 LABELS = {"seed": "seed", "hold_out": "without"}
-"""Columns that are named beside their values, and by which --only does not choose."""
+"""Columns by which --only does not choose -> their words in labels of runs."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ class Plan:
         found: dict[str, str] = {}
         for cell in self.cells:
             columns = {key: value for key, value in cell.columns.items() if value != ""}
-            words = [f"{LABELS[key]} {v}" if key in LABELS else value_text(v) for key, v in columns.items()]
+            words = []
+            for key, value in columns.items():
+                is_word = isinstance(value, str) and key not in LABELS
+                words.append(value if is_word else f"{LABELS.get(key, key)} {value_text(value)}")
             found.setdefault(cell.run.name, ", ".join(words))
         for run in self.runs:
             if run.name not in found:
@@ -178,15 +183,30 @@ def _without_data(plan: Plan, data: str) -> str:
 
 def _check_recipe(recipe: Recipe) -> None:
     """Refuse a recipe without runs, one that sets what it varies, and rules that its task has no data for."""
-    where, task = f"recipe {recipe.where}", get_task(recipe.task)
+    where = f"recipe {recipe.where}"
+    try:
+        task = get_task(recipe.task)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     if recipe.task == Recipe.task and not (recipe.settings or recipe.problems or recipe.methods):
         raise InputError(
             f'{where} has nothing to run: add data, as data = "pacs" below [settings], and methods, as '
             'ERM = { algorithm = "erm" } below [methods]'
         )
+    settings = task.settings_type.__dataclass_fields__
+    of_training = TrainConfig.__dataclass_fields__.keys() if "training" in settings else set()
+    for key in recipe.vary:
+        if key not in settings and key not in of_training:
+            known = choices(key, sorted({*settings, *of_training}))
+            raise InputError(f"{where}, [vary]: unknown setting {key!r}{known}")
     kinds = {"": {"settings": recipe.settings}, "problems.": recipe.problems, "methods.": recipe.methods}
     for kind, tables in kinds.items():
         for label, table in tables.items():
+            for key in of_training & table.keys() - settings.keys():
+                value = dumps(table[key])
+                raise InputError(
+                    f"{where}, [{kind}{label}]: {key} is a setting of training: write training = {{ {key} = {value} }}"
+                )
             within = [own for own in (table.get("training"), table.get("grid")) if isinstance(own, Mapping)]
             for key in recipe.vary.keys() & {*table, *itertools.chain(*within)}:
                 # Cells of the table would not be what they are called.

@@ -98,11 +98,11 @@ def load_recipe(name: str | Path, fast: bool = False, defaults: bool = False) ->
     defaults  every method with its default settings, without grids, NAME-defaults
     """
     given = [str(name)]
-    called = Path(name).name.removesuffix(SUFFIX)  # as the folder of its results
+    called = Path(name).name.removesuffix(SUFFIX)  # the name of the folder of its results
     if not called or called[0] == "." or called in TAKEN or not called.isprintable():
         raise InputError(
-            f"an experiment cannot be called {called!r}, since its results go into a folder of that name: rename "
-            f"{readable(name)}"
+            f"NAME must be an experiment or FILE{SUFFIX}, which also names a folder, got {readable(name)}: "
+            "choose another name"
         )
     table, small = _whole(given[0], _find(given[0]), ())
     if defaults:

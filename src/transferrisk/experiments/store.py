@@ -57,7 +57,9 @@ class Store:
         if self._bucket is None:
             self.local = Path(self.root)
             if self.local.exists() and not self.local.is_dir():
-                raise InputError(f"the place of the results must be a folder, got {readable(self.root)}")
+                raise InputError(
+                    f"results must go to a folder, got the file {readable(self.root)}: choose another --output"
+                )
         else:
             below = Path(scratch or Path(tempfile.gettempdir()) / f"transferrisk-{getpass.getuser()}").absolute()
             self.local = below / hashlib.sha256(self.root.encode()).hexdigest()[:16]

@@ -51,8 +51,8 @@ class Study:
     def at(self, point: Point, seeds: Sequence[int]) -> list[Cell]:
         """The cells of a point."""
         recipe = self.recipe
-        settings = _joined(self.settings, _settings_of(recipe, point, self.settings.get("algorithm")))
         try:
+            settings = _joined(self.settings, _settings_of(recipe, point, self.settings.get("algorithm")))
             run = plan_run(recipe.task, {**settings, "seed": seeds[0]}, recipe.keep)
         except InputError as error:
             method = f", method {self.columns['method']}" if self.columns.get("method") else ""
@@ -127,14 +127,18 @@ def _environments(recipe: Recipe, settings: Mapping[str, Any], what: str) -> lis
 
 
 def _grid(recipe: Recipe, method: str, grid: Any, algorithm: str) -> Grid:
-    if grid == "paper":
-        grid = get_algorithm(algorithm).grid
+    try:
+        known = get_algorithm(algorithm) if algorithm else None
+    except InputError as error:
+        raise InputError(f"recipe {recipe.where}, method {method}: {error}") from None
+    if grid == "paper" and known is not None:
+        grid = known.grid
     if not isinstance(grid, Mapping):
         raise InputError(f'recipe {recipe.where}: grid of {method} must be "paper" or a table, got {grid!r}')
     if not grid:
         return {}
     kinds = {**field_kinds(get_task(recipe.task).settings_type), **field_kinds(TrainConfig)}
-    kinds |= field_kinds(get_algorithm(algorithm).config_type) if algorithm else {}
+    kinds |= {} if known is None else field_kinds(known.config_type)
     return read_grid(grid, kinds, f"recipe {recipe.where}: grid of {method}")
 
 

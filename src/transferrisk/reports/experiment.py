@@ -280,6 +280,7 @@ def planned_runs(found: Any, where: str, remedy: str) -> tuple[Recipe, pd.DataFr
     recipe, cells = (found.get("recipe"), found.get("cells")) if isinstance(found, Mapping) else (None, None)
     try:
         cells = convert("cells", cells, tuple[tuple[str, Mapping[str, Any]], ...])
+        convert("pruned", found.get("pruned", ()), tuple[tuple[str, Mapping[str, Any]], ...])
         recipe = convert("recipe", recipe, Mapping[str, Any])
         kept = {key.name: recipe[key.name] for key in fields(Recipe) if recipe.get(key.name) is not None}
         with checked_fields(Recipe, kept):

@@ -224,14 +224,24 @@ def read_table(source: Path | bytes, where: str = "") -> pd.DataFrame:
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from pandas.api.types import infer_dtype
 
     try:
         content = source if isinstance(source, bytes) else source.read_bytes()
-        return pq.read_table(pa.BufferReader(content)).to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, OSError) as error:
+        table = pq.read_table(pa.BufferReader(content)).to_pandas(ignore_metadata=True)
+        for column, kinds in _COLUMN_TYPES.items():
+            kind = infer_dtype(table[column], skipna=True) if column in table else "empty"
+            if kind not in ("empty", *kinds):
+                raise ValueError(
+                    f"column {column!r} must hold {'text' if 'string' in kinds else 'numbers'}, got {kind}"
+                )
+    except (pa.ArrowException, OSError, ValueError) as error:
         name = where or (readable(source) if isinstance(source, Path) else "the table")
         why = str(error).partition("\n")[0]
-        raise InputError(f"{name} cannot be read as Parquet ({why}): run the experiment again to rewrite it") from None
+        raise InputError(
+            f"{name} cannot be read as Parquet with records ({why}): run the experiment again to rewrite it"
+        ) from None
+    return table
 
 
 def parse_records(lines: Iterable[bytes], path: Path | str) -> list[Record]:
@@ -271,6 +281,11 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "transfer": dict,
     **dict.fromkeys(("epoch", "seconds", "accuracy", "loss", "worst_group", "irm", "transfer_risk"), _NUMBER),
 }
+_COLUMN_TYPES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("part", "environment", "run", "date"), ("string",)),
+    **{name: ("floating", "integer", "mixed-integer-float") for name, kind in _TYPES.items() if kind in (int, _NUMBER)},
+}
+"""Column of a table -> the kinds of values that pandas may infer for it."""
 
 
 def _column(values: Sequence[Any]) -> pd.Series:
