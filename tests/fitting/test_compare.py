@@ -77,6 +77,11 @@ def test_what_costs_accuracy_is_not_taken_where_another_is_as_good():
     third = of_losses(linear=rows(0.5, 0.6, 0.5), boosting=rows(0.4, 0.5, 0.4), trm=rows(0.4, 0.5, 0.4, seed=1))
     third.summary.loc[["linear", "trm"], "mean"] += np.array([0.02, 0.006])
     assert choose(third).algorithm == "trm"  # though a candidate that is far behind in loss is more accurate still
+    behind = of_losses(linear=rows(0.41, 0.51, 0.4), boosting=rows(0.405, 0.505, 0.4), trm=rows(0.4, 0.5, 0.4))
+    behind.summary.loc[["linear", "boosting"], "mean"] += np.array([0.05, 0.004])
+    assert choose(behind).algorithm == "linear"  # five points more accurate, for 1.5 % of the loss
+    behind.summary.loc["linear", "mean"] = behind.summary["mean"]["trm"] + 0.004
+    assert choose(behind).algorithm == "trm"
 
 
 def test_a_candidate_far_behind_in_two_environments_is_trained_no_further():

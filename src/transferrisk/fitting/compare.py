@@ -33,6 +33,7 @@ from .metrics import METRICS, Metric, row_losses, row_scores
 from .trainings import Curve, Kept, Stopped, train_all
 
 NEAR = 0.001  # of the metric: a smaller difference to the best does not count, however certain it is
+CLOSE = 0.02  # of the lowest loss: a candidate that is clearly more accurate may have so much more
 WORTH = 0.005  # of accuracy: a candidate is not taken if it costs more than this
 
 
@@ -322,7 +323,8 @@ class Choice:
 def choose(comparison: Comparison) -> Choice:
     """Choose the simplest candidate that is as good as the best in loss and in accuracy.
 
-    1. Candidates within one standard error of the lowest loss, in the mean and in the worst environment.
+    1. Candidates within one standard error of the lowest loss, in the mean and in the worst environment; and ones whose
+       loss is within 2 % of the lowest, where they are more accurate than all of those by more than half a point.
     2. Of these, the ones whose mean accuracy is within half a point of the highest among them.
     3. Of these, the simplest; of those as simple, such as all networks, the one with the lowest loss.
 
@@ -336,6 +338,8 @@ def choose(comparison: Comparison) -> Choice:
     lowest = found["loss"].idxmin()
     near = (found["gap"] <= found["gap_error"].clip(NEAR)) & (found["worst_gap"] <= found["worst_error"].clip(NEAR))
     near[lowest] = True
+    close = found["gap"] <= CLOSE * found["loss"][lowest]
+    near |= close & (found["mean"] > found["mean"][near].max() + WORTH)
     accurate = found["mean"] >= found["mean"][near].max() - WORTH
     order = sorted(found.index[near & accurate], key=lambda name: (simplicity(name), found["loss"][name]))
     taken = order[0]
