@@ -1,4 +1,4 @@
-"""Audits of features: will predictors on them transfer, before a model is trained on them or put to use?"""
+"""Audits of features: how well linear predictors on them transfer between environments."""
 
 from .report import Audit, Estimate, WorstPair
 from .run import audit

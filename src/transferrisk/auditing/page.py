@@ -67,8 +67,8 @@ def accuracy_table(audit: Audit) -> Table:
         q = int(others.argmin()) if np.isfinite(others).any() else p
         worst = values[q, p] if q != p else np.nan
         there = (values[p, p], audit.pooled_accuracy.value[p], audit.left_out_accuracy.value[p])
-        rows.append([name, *map(percent, there), f"{percent(worst).text} ({names[q]})", percent(majority[p])])
-    columns = ["Tested in", "Trained there", "On all", "On all others", "Worst single", "Guessing"]
+        rows.append([name, *map(percent, there), percent(worst), names[q] if q != p else None, percent(majority[p])])
+    columns = ["Tested in", "Trained there", "On all", "On all others", "Worst single", "Worst trained on", "Guessing"]
     note = (
         "Each column is a model, by the environments it was trained on. Worst single: the model of one other "
         f"environment with the lowest accuracy. {_GUESSING} Environments where training on all others gains least over "

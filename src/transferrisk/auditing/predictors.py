@@ -170,9 +170,9 @@ def _pooled_change(before: Sequence[Floats], after: Sequence[Floats]) -> Pooled:
 
 
 def _home_risk(samples: Samples, homes: Codes, ridge: float, start: Tensor | None) -> tuple[float, Tensor]:
-    """Fit a predictor on each home Q alone; return its largest loss in an environment P != Q, averaged over Q, and all.
+    """Fit a predictor on each home Q alone; return the mean over Q of its largest loss in an environment P != Q.
 
-    The predictors (H, C, D) are fitted one after the other, so that each uses only its rows.
+    The predictors (H, C, D), returned as well, are fitted one after the other, so that each uses only its rows.
     """
     E, fitted = len(samples.environments), []
     for place, e in enumerate(homes):

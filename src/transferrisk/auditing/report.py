@@ -1,7 +1,7 @@
-"""The findings of an audit in numbers: estimates with intervals, and numbers pooled over environments.
+"""Findings of an audit: estimates with intervals, and numbers pooled over environments.
 
-`pool` has the model of a random-effects meta-analysis. Environment e has the true value theta_e, drawn around the mean
-mu with the variance tau^2 between environments, and y_e is what was measured there, with the error variance v_e:
+`pool` is a random-effects meta-analysis. Environment e has the true value theta_e, drawn around the mean mu with the
+variance tau^2 between environments; y_e is its measured value, with the error variance v_e:
 
     y_e ~ N(theta_e, v_e),    theta_e ~ N(mu, tau^2)
 
@@ -12,11 +12,11 @@ mu with the variance tau^2 between environments, and y_e is what was measured th
     error = sqrt(max(1, q) / sum u_e),  q = sum u_e (y_e - mu)^2 / (k - 1)    (Knapp and Hartung, 2003)
     low, high = mu -+ t_{k-2} sqrt(tau^2 + error^2)                           (prediction; Higgins et al., 2009)
 
-Knapp and Hartung's factor q is not taken below 1, so that environments that agree by luck do not make the mean surer
+Knapp and Hartung's factor q is at least 1, so that environments that agree by luck do not make the mean more certain
 than their errors allow (Roever et al., 2015).
 
-Where v_e is small because y_e is, as of a difference of losses, weights 1 / v_e pull the mean to zero or beyond. There
-environments are pooled evenly: u_e = 1, and error = sqrt(max(s^2, mean of v) / k) with s^2 the variance of the y_e.
+Differences of losses have a small v_e where y_e is small, so that weights 1 / v_e would pull their mean to zero or
+beyond. They are pooled evenly: u_e = 1, and error = sqrt(max(s^2, mean of v) / k), with s^2 the variance of the y_e.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ Floats = NDArray[np.float64]
 POOLED = "all environments"
 LEFT_OUT = "all other environments"
 MAJORITY = "guessing"  # the most frequent class of the environment tested in
-_LEAST = 1e-9  # an error variance is at least this share of the largest, or of the spread of the values
+_LEAST = 1e-9  # smallest error variance, as a share of the largest one or of the spread of the values
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A number, or an array of them, and where it lies with the confidence asked for; nan where it is not known.
+    """A number or an array with its confidence interval; nan if it is unknown.
 
     Attributes
     ----------
     value
         The number or the array.
     low, high
-        The bounds of the interval, of the same shape.
+        The bounds of the interval, of the same shape as the value.
 
     Examples
     --------
@@ -81,15 +81,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Pooled:
-    """The mean over k environments and the heterogeneity between them; nan where k is too small to know.
+    """The mean over k environments and the heterogeneity between them; nan if k is too small.
 
-    mean       mu, of the random-effects model; known from k = 1
+    mean       mu of the random-effects model
     error      its standard error; k = 1: that of the one environment
-    tau2       variance between environments; from k = 2, as q and i2
+    tau2       variance between environments; needs k >= 2, like q and i2
     q          Cochran's Q
     i2         share of the spread that is not error, 0 to 1
-    low, high  prediction interval: where a new environment's true value lies; from k = 3
-    k          environments whose value and variance are known
+    low, high  prediction interval of a new environment's true value; needs k >= 3
+    k          number of environments whose value and variance are finite
     """
 
     mean: float
@@ -103,12 +103,12 @@ class Pooled:
 
     @property
     def tau(self) -> float:
-        """Deviation between environments."""
+        """Standard deviation between environments."""
         return float(np.sqrt(self.tau2))
 
 
 def pool(values: Any, variances: Any, confidence: float = 0.95, *, evenly: bool = False) -> Pooled:
-    """Pool a value of every environment, (E,), each with its error variance, (E,), as the module says.
+    """Pool the values of environments (E,) with their error variances (E,), see the module.
 
     Environments whose value or variance is not finite are left out. A variance of zero counts as a very small one.
     """
@@ -148,23 +148,23 @@ def t_quantile(confidence: float, degrees: Any) -> Any:
 
 @dataclass(frozen=True)
 class WorstPair:
-    """The pair (Q, P) where a predictor fitted on Q does worst at P, next to one fitted there; indices of environments.
+    """The pair (Q, P) where a predictor fitted on Q does worst at P, compared with one fitted on P.
 
-    It has the largest M[Q, P] - M[P, P], both taken on the same held-out samples of P, or by accuracy the one
-    with the largest difference there. The intervals of all pairs hold at once, so that of the pair named holds too.
+    It has the largest M[Q, P] - M[P, P] on the same held-out samples of P, or the largest difference of accuracies. The
+    intervals of all pairs hold at once, and so does that of the worst pair.
 
     Attributes
     ----------
     fitted_on, tested_on
-        Q and P, places in `Audit.environments`.
+        Q and P, indices into `Audit.environments`.
     excess
-        Cross-entropy above that of P's own predictor.
+        Cross-entropy less that of P's own predictor.
     points
-        Accuracy below that of P's own predictor, a share.
+        Accuracy of P's own predictor less that of Q's, as a share.
     helper
-        The environment R that, added to Q's training samples, helps most; None: there is none.
+        Index of the environment R that helps most when added to Q's training samples; None: no other is judged.
     closed
-        Accuracy that R brings, a share.
+        Gain of accuracy by adding R, as a share.
 
     Examples
     --------
@@ -188,21 +188,21 @@ class WorstPair:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Held-out transfer between E environments. Arrays are in the order of `environments`, nan where not known.
+    """Held-out transfer between E environments. Arrays are in the order of `environments`; nan is unknown.
 
     Attributes
     ----------
     environments, classes
-        The ids, sorted.
+        Names, sorted.
     loss, accuracy
-        (E, E): the predictor fitted on the row's environment, tested on the column's.
+        (E, E) results of the predictor fitted on the row's environment, tested on the column's.
     pooled_loss, pooled_accuracy
-        (E,): one predictor for all environments, tested on each.
+        (E,) results of the predictor fitted on all environments, tested on each.
     left_out_loss, left_out_accuracy
-        (E,): the predictor fitted on all other environments, tested on each.
+        (E,) results of the predictor fitted on all other environments, tested on each.
     unseen
-        (E,): accuracy of the one fitted there less that of the left-out one, on the same samples, a share; the
-        intervals of all judged environments hold at once, and the others have none.
+        (E,) accuracy of the predictor fitted there less that of the predictor fitted on all others, as a share, on the
+        same samples; the intervals of all judged environments hold at once, and the others have none.
     transfer_risk
         Mean over Q of the largest M[Q, P], P != Q (the paper's eq. 1).
     mean_transfer_risk
@@ -210,24 +210,23 @@ class Audit:
     irm
         (E,) IRMv1's penalty of the pooled predictor on held-out samples.
     worst, worst_by_accuracy
-        The pair where transfer fails most, by loss and by accuracy; None: there is none.
+        The pair where transfer fails most, by loss and by accuracy; None: fewer than two environments are judged.
     shifts
-        By environment, why the left-out predictor loses more there than in the others.
+        For each environment, the shifts that explain its loss when it is left out of training.
     counts
-        (E, C) samples.
+        (E, C) number of samples.
     ridges
-        (E,) with which each environment's predictor was fitted, nan where none could be chosen; `pooled_ridge` with
-        which the others.
+        (E,) ridge of each environment's predictor; nan if none could be chosen.
     pooled_ridge
-        The ridge of predictors of several environments.
+        Ridge of predictors of several environments.
     judged
-        (E,) bool; transfer risks and the worst pair leave out environments too small to judge.
+        (E,) bool; transfer risks and worst pairs leave out environments that cannot be judged.
     remarks
-        Environment -> why it is too small to judge, or a caution.
+        Environment -> why it cannot be judged, or a caution about it.
     settings, seconds
-        How the audit was done, and how long its stages took.
+        Arguments of the audit, and the duration of its stages.
     columns
-        Of a table, what is known of its columns, where `column_effects` was asked.
+        The result of `column_effects`, if it was run for the columns of a table.
 
     Examples
     --------
@@ -268,9 +267,9 @@ class Audit:
 
     @property
     def expected(self) -> dict[str, Pooled]:
-        """What a predictor fitted on all environments will have in a new one: its "accuracy" and its "loss".
+        """Expected "accuracy" and "loss" of a predictor fitted on all environments in a new one.
 
-        Pooled over judged environments, each left out once: `low` to `high` is where a new environment's value lies.
+        They are pooled over judged environments, each left out once; `low` to `high` is the prediction interval.
         """
         found = {}
         width = 2 * NormalDist().inv_cdf(0.5 + self.settings["confidence"] / 2)
@@ -281,7 +280,7 @@ class Audit:
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """Whether a model will transfer, what to expect of it, where to worry, and what to do next."""
+        """Sentences: whether a model will transfer, its expected accuracy, the worst environment, and the next step."""
         from .page import verdict_of
 
         return verdict_of(self)
@@ -295,18 +294,18 @@ class Audit:
 
     @property
     def majority(self) -> Floats:
-        """(E,) share of each environment's most frequent class: the accuracy of guessing it always."""
+        """(E,) share of each environment's most frequent class, which is the accuracy of always predicting it."""
         found: Floats = self.counts.max(1) / self.counts.sum(1)
         return found
 
     @property
     def marked_names(self) -> list[str]:
-        """The environments as texts, with a star where they cannot be judged, which `NOT_JUDGED` explains."""
+        """The environments as texts, with a star if they cannot be judged, see `NOT_JUDGED`."""
         stars = np.where(self.judged, "", " *")
         return list(map("{}{}".format, self.environments, stars))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a predictor and environment it was tested on."""
+        """Return a row for each predictor and environment it was tested on."""
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
@@ -332,7 +331,7 @@ class Audit:
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """The findings in the types of JSON; None where a number is not known."""
+        """Return the findings as JSON types, with None for nan."""
         from .shift import shifts_json
 
         estimates = ("loss", "accuracy", "pooled_loss", "pooled_accuracy", "left_out_loss", "left_out_accuracy",
@@ -374,7 +373,7 @@ class Audit:
         }
 
     def to_html(self, path: str | Path, command: str = "", data: str = "") -> None:
-        """Write one page, which asks nothing of any network."""
+        """Write one self-contained HTML page; command and data are names that it shows."""
         from ..reports import write_page
         from .page import page_of
 

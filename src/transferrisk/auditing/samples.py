@@ -50,7 +50,7 @@ class Samples:
     folds: int
     environments: tuple[Any, ...]
     classes: tuple[Any, ...]
-    moments: dict[int, Tensor] = field(default_factory=dict)  # kept by `gram`
+    moments: dict[int, Tensor] = field(default_factory=dict)  # cache of `gram`
 
     def span(self, environment: int, fold: int | None = None) -> slice:
         """Return the rows of an environment, or of one of its folds."""

@@ -1,4 +1,4 @@
-"""Divides the excess loss of a held-out environment into a shift of inputs, of label shares, and of the relation.
+"""Parts of a held-out environment's excess loss: the shifts of the inputs, of the label shares, and of the relation.
 
 Environment T is compared with the other environments S, each counted the same. Every sample has the loss l of a model
 that was not fitted on its environment. Following Cai, Namkoong and Yadlowsky (2023), inputs are compared where both

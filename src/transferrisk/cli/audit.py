@@ -40,20 +40,22 @@ Data = Annotated[
         help="An .npz, .csv, .tsv or .parquet file, a folder of images, or a data set of trm data list.",
     ),
 ]
-Output = Annotated[Path, typer.Option(metavar="FILE", help="Page to write, .html.")]
+Output = Annotated[Path, typer.Option(metavar="FILE", help="HTML page to write.")]
 Model = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="A folder of trm train or trm fit, whose features are audited in place of the data's own, on rows that "
-        "the model was not trained on. Default for images: features of a pretrained backbone.",
+        help="Folder of trm train or trm fit. The features of its model are audited in place of the data's own, on "
+        "rows that it was not trained on. Default for images: features of a pretrained backbone.",
     ),
 ]
-Ridge = Annotated[float | None, typer.Option(help="Ridge of every predictor. Default: by cross-validation.")]
-Folds = Annotated[int, typer.Option(min=2, max=100, help="Folds, of which each is held out once.")]
-Draws = Annotated[int, typer.Option("--bootstrap", min=1, max=100_000, help="Draws behind each interval.")]
-Confidence = Annotated[float, typer.Option(help="Share of the draws that an interval holds.")]
-Standardise = Annotated[bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and deviation 1.")]
+Ridge = Annotated[float | None, typer.Option(help="Ridge of every predictor. Default: chosen by cross-validation.")]
+Folds = Annotated[int, typer.Option(min=2, max=100, help="Number of folds; each is held out once.")]
+Draws = Annotated[int, typer.Option("--bootstrap", min=1, max=100_000, help="Bootstrap draws for each interval.")]
+Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
+Standardise = Annotated[
+    bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and standard deviation 1.")
+]
 
 
 def audit(
@@ -81,7 +83,7 @@ def audit(
     lazy: Lazy = False,
     skip_bad: SkipBad = False,
 ) -> None:
-    """Tell whether predictors fitted on features in one environment work in the others.
+    """Test whether predictors fitted on features in one environment work in the others.
 
     Example: trm audit embeddings.npz --label y --environment site --output audit.html
     """
@@ -135,7 +137,7 @@ def audit(
             progress=advance,
         )
         if rows.groups:
-            advance("looking at columns", 0, 1)
+            advance("auditing columns", 0, 1)
             columns = column_effects(
                 rows.whole, rows.groups, *rows[1:3], missing=rows.missing, confidence=confidence, seed=seed
             )
@@ -144,7 +146,7 @@ def audit(
     if as_json and as_json.write(found.to_dict() | {"page": str(target)}):
         return
     if backbone:
-        print_line(f"Audited: {backbone}, pretrained on ImageNet; --model audits those of a model of yours.")
+        print_line(f"Audited: {backbone}, pretrained on ImageNet. --model audits features of your own model.")
     by_column = found.columns.sentences if found.columns else ()
     shifts = shift_sentences(found.shifts) if found.shifts else ()
     print_values(*verdict_of(found), accuracy_table(found), *findings_of(found), *shifts, *by_column)
