@@ -149,6 +149,12 @@ def test_a_file_that_is_cut_anywhere_is_refused(folder):
     path.write_bytes(whole)
 
 
+@pytest.mark.parametrize("classes", [["no", "no"], ["no", "\ud800"], ["no"], ["no", "yes", "perhaps"]])
+def test_classes_that_cannot_be_those_of_the_model_are_refused(forge, classes):
+    answer, _, header = forge
+    assert answer(header=changed(header, ("classes",), classes))
+
+
 def test_a_schema_that_does_not_give_the_inputs_of_the_network_is_refused(forge):
     answer, _, header = forge
     for columns in (header["about"]["schema"]["columns"][1:], []):

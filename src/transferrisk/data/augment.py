@@ -37,7 +37,7 @@ def augment(
     jitter: float = 0.3,
     grey: float = 0.1,
 ) -> Tensor:
-    """All the changes in turn; the generator must be on the images' device. The same state gives the same images."""
+    """Return the changed images. The generator, which determines them, must be on the images' device."""
     _check(images, generator)
     n, _, h, w = images.shape
 
@@ -65,7 +65,7 @@ def random_boxes(
     scale: tuple[float, float] = (0.7, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """Boxes within images of (height, width): top, left, height and width in pixels, (n, 4).
+    """Draw boxes in images of (height, width): top, left, height and width in pixels, (n, 4).
 
     Area uniform in `scale`, logarithm of width / height uniform in that of `ratio`, position uniform; of ten boxes the
     first that fits.
@@ -85,7 +85,7 @@ def random_boxes(
 
 
 def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
-    """The boxes (n, 4) of the images, each resized to the images' own size.
+    """Return the boxes (n, 4) of the images, each resized to the images' own size.
 
     Pixel i covers i..i+1. Only pixels within a box count, so a box of whole pixels gives the same as `interpolate`.
     """
@@ -103,7 +103,7 @@ def resized_crop(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def flip_left_right(images: Tensor, chosen: Tensor) -> Tensor:
-    """The images, mirrored where `chosen`, (n,) bool."""
+    """Return the images, mirrored where `chosen`, (n,) bool."""
     return torch.where(_each(chosen), images.flip(-1), images)
 
 
@@ -123,7 +123,7 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """The hue turned by a part of the circle, (n,) in -1..1; value and saturation stay.
+    """Turn the hue by a part of the circle, (n,) in -1..1; value and saturation stay.
 
     With value v, chroma c and hue u of a pixel, u in sixths of the circle, each channel is
     v - c max(0, min(k, 4 - k, 1)), k = (m + u) mod 6, where m is 5, 3, 1 for red, green, blue.
@@ -142,19 +142,19 @@ def adjust_hue(images: Tensor, turn: Tensor) -> Tensor:
 
 
 def luminance(images: Tensor) -> Tensor:
-    """ITU-R 601-2, (n, 1, h, w)."""
+    """Return the luminance by ITU-R 601-2, (n, 1, h, w)."""
     red, green, blue = images.split(1, 1)
     grey: Tensor = 0.2989 * red + 0.587 * green + 0.114 * blue
     return grey
 
 
 def greyscale(images: Tensor) -> Tensor:
-    """The luminance in all three channels."""
+    """Return the luminance in all three channels."""
     return luminance(images).expand_as(images)
 
 
 def _each(values: Tensor) -> Tensor:
-    """(n,) as (n, 1, 1, 1)."""
+    """Return (n,) as (n, 1, 1, 1)."""
     return values[:, None, None, None]
 
 

@@ -174,14 +174,14 @@ class DataSet:
 
     @property
     def usage(self) -> str:
-        """The name with the placeholder of its argument."""
+        """Name with the placeholder of its argument."""
         if self.argument is None:
             return self.facts.name
         return f"{self.facts.name}[:{self.argument[1:-1]}]" if self.optional else f"{self.facts.name}:{self.argument}"
 
     @property
     def optional(self) -> bool:
-        """Whether the argument may be left out."""
+        """True if the argument may be left out."""
         return self.argument is not None and self.argument.startswith("[")
 
     def sources_of(self, argument: str = "") -> tuple[Facts, ...]:

@@ -184,7 +184,7 @@ def ask_about_columns(table: Table) -> None:
 
 
 def _is_label(table: Table, name: str) -> bool:
-    """Whether each value of a column comes with one class and each class with one value, in enough rows."""
+    """Return whether each value of a column comes with one class and each class with one value, in enough rows."""
     codes, texts = as_codes(table.frame[name])
     given = codes >= 0
     if len(texts) != len(table.class_names) or given.sum() < ROWS_PER_CODE * len(texts):

@@ -75,7 +75,7 @@ class Entry:
         return str(self.container / self.name) if self.container.is_dir() else f"{self.container}: {self.name}"
 
     def read(self) -> bytes:
-        """Its content; single files are not read from an archive that is compressed as a whole."""
+        """Return its content; single files are not read from an archive that is compressed as a whole."""
         if self.packed:
             raise compressed_as_a_whole(self.container)
         ((_, content),) = contents([self])
@@ -85,12 +85,12 @@ class Entry:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file's name is that of an archive."""
+    """Return whether the file's name is that of an archive."""
     return path.name.lower().endswith(ARCHIVES)
 
 
 def entries(path: Path) -> list[Entry]:
-    """All files in a folder or archive, sorted by name; hidden ones and those of file managers are left out."""
+    """Return all files in a folder or archive, sorted by name; hidden ones and those of file managers are left out."""
     if not path.exists():
         raise InputError(f"{path} does not exist: check the path")
     if path.is_dir():
@@ -105,7 +105,7 @@ def entries(path: Path) -> list[Entry]:
 
 
 def contents(wanted: Sequence[Entry]) -> Iterator[tuple[int, bytes | InputError]]:
-    """(position in `wanted`, content or why it cannot be read), archive after archive, in the cheapest order.
+    """Yield the place in `wanted` of each file, and its content or the error, archive by archive in the cheapest order.
 
     Each position comes once. An archive that cannot be opened is an error.
     """
@@ -127,7 +127,7 @@ def contents(wanted: Sequence[Entry]) -> Iterator[tuple[int, bytes | InputError]
 
 
 def folders(path: Path, left_out: list[Path] | None = None) -> Iterator[tuple[Path, list[str]]]:
-    """Each folder from `path` on and the names of the files in it, without hidden folders.
+    """Yield each folder from `path` on and the names of its files; hidden folders are left out.
 
     Links are followed after all else, unless they lead to a folder above or to one that came already: those are added
     to `left_out`.
@@ -156,13 +156,13 @@ def folders(path: Path, left_out: list[Path] | None = None) -> Iterator[tuple[Pa
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a path below a container belongs to a system or a file manager."""
+    """Return whether a path below a container belongs to a system or a file manager."""
     names = name.split("/")
     return names[-1] in ("Thumbs.db", "desktop.ini") or any(part[:1] == "." or part == "__MACOSX" for part in names)
 
 
 def unreadable(path: Path, error: BaseException, kind: str) -> InputError:
-    """The error of an archive that cannot be opened; it is damaged unless the system refuses to read it."""
+    """Return the error of an archive that cannot be opened; it is damaged unless the system refuses to read it."""
     if isinstance(error, InputError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
@@ -232,7 +232,7 @@ def _read_loose(path: Path) -> bytes | InputError:
 
 
 def _inside(archive: Path, name: str) -> str:
-    """A member's name as a path below the archive, without "." and doubled slashes.
+    """Return a member's name as a path below the archive, without "." and doubled slashes.
 
     An absolute path or one with ".." is refused, since it may have been meant to write elsewhere.
     """
@@ -260,7 +260,7 @@ def _opened_zip(path: Path) -> zipfile.ZipFile:
 
 
 def _zip_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """All files by name; a backslash in a name separates folders."""
+    """Return all files by name; a backslash in a name separates folders."""
     files = (info for info in archive.infolist() if not info.filename.endswith(("/", "\\")))
     return {_inside(path, info.filename.replace("\\", "/")): info for info in files}
 
@@ -302,7 +302,7 @@ def _in_tar(path: Path) -> list[Entry]:
 
 
 def _tar_contents(path: Path, wanted: Sequence[Entry], members: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """(position in `wanted`, content) of these members, in the order in which their bytes lie."""
+    """Yield the place in `wanted` and the content of these members, in the order of their bytes."""
 
     def place(i: int) -> tuple[int, int]:
         return wanted[i].offset or 0, wanted[i].size
@@ -320,7 +320,7 @@ def _tar_contents(path: Path, wanted: Sequence[Entry], members: Sequence[int]) -
 
 
 def _tar_opener(path: Path) -> Any | None:
-    """The function that unpacks a tar archive which is compressed as a whole; None where it is not compressed."""
+    """Return the function that unpacks a tar archive that is compressed as a whole; None if it is not compressed."""
     with path.open("rb") as file:
         begin = file.read(8)
     return next((opener for magic, opener in OPENERS.items() if begin.startswith(magic)), None)
@@ -331,7 +331,7 @@ def _unpacked(path: Path) -> IO[bytes]:
 
 
 def _tar_headers(path: Path, stream: IO[bytes]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Files by name, each with (start of its bytes, size), and links by name with the names they lead to."""
+    """Return files by name, as (start of the bytes, size), and links by name, as the names that they lead to."""
     found: dict[str, tuple[int, int]] = {}
     links: dict[str, str] = {}
     with tarfile.open(fileobj=cast(IO[bytes], _Headers(stream)), mode="r:") as archive:
@@ -352,7 +352,7 @@ def _tar_headers(path: Path, stream: IO[bytes]) -> tuple[dict[str, tuple[int, in
 
 
 class _Headers:
-    """A stream whose headers are read: a long one, which would have to be held whole, is refused."""
+    """Stream of a tar archive in which headers are read; a long header, which would fill the memory, is refused."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.tell, self.seek, self._read = stream.tell, stream.seek, stream.read
@@ -375,7 +375,7 @@ def _refuse_rest(stream: IO[bytes]) -> None:
 
 
 def _followed(path: Path, found: Mapping[str, tuple[int, int]], links: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-    """The files that links lead to, directly or by other links, under the links' names."""
+    """Return the files that links lead to, directly or by other links, under the links' names."""
     ends: dict[str, str] = {}  # of every link that was followed; itself if it leads in a circle
     for name in links:
         chain = [name]

@@ -201,7 +201,7 @@ class Downloads:
 
 
 def _open_address(address: str, have: int) -> tuple[http.client.HTTPResponse, int]:
-    """The answer to a request for all after the first `have` bytes, and how many bytes come before it: `have` or 0."""
+    """Return the answer to a request for the bytes after the first `have`, and where it begins: at `have` or 0."""
     headers = {"User-Agent": AGENT} | ({"Range": f"bytes={have}-"} if have else {})
     try:
         response: http.client.HTTPResponse = urlopen(Request(address, headers=headers), timeout=TIMEOUT)
@@ -241,7 +241,7 @@ def _read(response: http.client.HTTPResponse, most: int) -> bytes:
 
 
 def part_of(target: Path) -> Path:
-    """The unfinished download of a file."""
+    """Return the unfinished download of a file."""
     return target.with_name(f"{target.name}.part")
 
 
@@ -250,14 +250,14 @@ def size_of(path: Path) -> int:
 
 
 def locate_file(file: RemoteFile, root: Path) -> Path:
-    """The place of a file below a root; the content of a .gz file may lie there unpacked instead."""
+    """Return the path of a file below a root; a .gz file may be there unpacked."""
     path = root / file.path
     unpacked = path.with_suffix("")
     return unpacked if file.content and path.suffix == ".gz" and not path.is_file() and unpacked.is_file() else path
 
 
 def find_fault(file: RemoteFile, path: Path, progress: Progress | None = None, digests: bool = True) -> str | None:
-    """The difference of the copy at `path` from the published file; None if there is none.
+    """Return the difference of the copy at `path` from the published file; None if there is none.
 
     The size counts where the digest is that of the file itself: packings of one content differ in size.
     """

@@ -36,7 +36,7 @@ class FileState:
 
 
 def needed_facts(name: str) -> list[Facts]:
-    """Facts with the files of a set or source: its own, and those of its sources; [] if it needs no files.
+    """Return the facts with the files of a set or source, its own and those of its sources; [] if it needs no files.
 
     The argument after the colon of a set's name may decide which sources it is built from.
     """
@@ -87,7 +87,7 @@ def fetch(
 def verify(
     name: str, root: Path | str | None = None, progress: Progress | None = None, digests: bool = True
 ) -> list[FileState]:
-    """State of everything that a set or source needs; without `digests` only sizes are compared."""
+    """Return the state of all files that a set or source needs; without `digests`, only sizes are compared."""
     place = data_root(root)
     found = []
     for facts in needed_facts(name):
@@ -99,7 +99,7 @@ def verify(
 
 
 def file_state(file: RemoteFile, root: Path, progress: Progress | None = None, digests: bool = True) -> FileState:
-    """Whether a file is there and as published."""
+    """Return whether a file exists and is the published one."""
     path = locate_file(file, root)
     if not path.is_file():
         return FileState(path, "missing")
@@ -108,12 +108,12 @@ def file_state(file: RemoteFile, root: Path, progress: Progress | None = None, d
 
 
 def folder_of(facts: Facts, root: Path) -> Path:
-    """The folder of a set that is got by hand."""
+    """Return the folder of a set that the user has to fetch."""
     return root / (facts.folder or facts.name)
 
 
 def _locate_set(facts: Facts, root: Path) -> Path | None:
-    """The place of a set that is got by hand, in whatever form; None where it is missing."""
+    """Return the place of a set that the user has to fetch, in any form; None if it is missing."""
     data_set = DATA_SETS.find(facts.name)
     if data_set is not None and data_set.locate is not None:
         return data_set.locate(root)
@@ -208,7 +208,7 @@ def _take_file(entry: Entry, file: RemoteFile, root: Path, progress: Progress) -
 
 @contextmanager
 def _scratch_beside(target: Path, size: int, what: str) -> Iterator[Path]:
-    """A temporary folder on the disk of the target, which has room for `size` bytes."""
+    """Yield a temporary folder on the disk of the target, which has room for `size` bytes."""
     with disk_errors(target, size), new_folders(target.parent):
         check_room(target.parent, size, what)
         with hidden_folder(target.parent, target.name) as scratch:

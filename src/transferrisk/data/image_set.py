@@ -120,7 +120,7 @@ def image_set(
 
 
 def find_unreadable(files: Sequence[Entry], progress: Progress | None = None) -> Bad:
-    """All images that cannot be read, and why."""
+    """Return the images that cannot be read, each with the reason."""
     bad: Bad = {}
     for done, (position, image) in enumerate(decode_all(contents(files), 8), start=1):
         if isinstance(image, BadImageError):
@@ -131,7 +131,7 @@ def find_unreadable(files: Sequence[Entry], progress: Progress | None = None) ->
 
 
 def decode_cached(files: Sequence[Entry], size: int, progress: Progress | None = None) -> tuple[Tensor, Bad]:
-    """The images as (n, 3, size, size) uint8, mapped from the cache, and those of them that could not be read."""
+    """Return the images as (n, 3, size, size) uint8, mapped from the cache, and those that could not be read."""
     folder = cache_root() / "decoded"
     seen = folder / "seen" / _stamp(files, size)
     shape = (len(files), 3, size, size)
@@ -151,7 +151,7 @@ def decode_cached(files: Sequence[Entry], size: int, progress: Progress | None =
 
 
 def _stored(folder: Path, key: str, shape: tuple[int, ...]) -> tuple[Tensor, Bad] | None:
-    """The array in the cache under a key; None if it is missing or damaged."""
+    """Return the array in the cache under a key; None if it is missing or damaged."""
     try:
         # Private: a write to the tensor, which nobody should do, would not reach the file.
         mapped = np.load(folder / f"{key}.npy", mmap_mode="c", allow_pickle=False)

@@ -60,7 +60,7 @@ def is_image(name: str) -> bool:
 def decode_all(
     numbered: Iterable[tuple[int, bytes | InputError]], size: int
 ) -> Iterator[tuple[int, Pixels | BadImageError]]:
-    """(position, content) -> (position, image or what is wrong with it), in order, by as many threads as processors.
+    """Decode images, each (position, content), to (position, image or error), in order, with a thread per processor.
 
     Pillow releases the interpreter while it works. The queue is bounded, so files do not pile up in memory.
     """
@@ -86,7 +86,7 @@ def decode_all(
 def _batches(
     numbered: Iterable[tuple[int, bytes | InputError]], most: int
 ) -> Iterator[list[tuple[int, bytes | InputError]]]:
-    """Lists of at most so many, and of not many more bytes than the queue may hold."""
+    """Yield lists of at most so many items, and of hardly more bytes than the queue may hold."""
     batch: list[tuple[int, bytes | InputError]] = []
     size = 0
     for position, content in numbered:
@@ -108,7 +108,7 @@ def _quietly() -> Iterator[None]:
 
 
 def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -> Pixels:
-    """An image file as (3, size, size).
+    """Return the image in a file as (3, size, size).
 
     `expected` is the (width, height) its stored pixels must have; they are then left as they are stored, since
     something else, such as a mask, refers to them.
@@ -141,7 +141,7 @@ def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -
 
 
 def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
-    """An image of any mode in three channels of bytes; `upright` turns it as its EXIF orientation says."""
+    """Return an image of any mode in three channels of bytes; `upright` turns it by its EXIF orientation."""
     from PIL import Image, ImageOps
 
     bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))
@@ -158,7 +158,7 @@ def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
 
 
 def _highest_byte(values: NDArray[np.generic], bits: int) -> Pixels:
-    """(h, w) of any number type as bytes; integers have `bits` bits, or 31 where one is larger.
+    """Return (h, w) of any number type as bytes; integers have `bits` bits, or 31 where one is larger.
 
     Pillow's own conversion clips instead, which turns most of an image white. Rows are taken a few at a time, since
     they are held as float64.

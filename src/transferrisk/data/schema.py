@@ -121,7 +121,7 @@ class BaseColumn:
 
     @property
     def constant_but_for_missing(self) -> bool:
-        """Whether nothing but the indicator varied."""
+        """True if no feature but the indicator varied."""
         return not {*self.features} - {f"{self.name} (missing)"}
 
     def _with_missing(

@@ -80,7 +80,7 @@ class Shift(Settings):
 
 
 def biased_values(labels: Tensor, bias: float, bijection: Tensor, generator: Generator) -> Tensor:
-    """Non-causal value of each sample, (n,): the label's own with probability `bias`, else uniform.
+    """Return the non-causal value of each sample, (n,): the label's own with probability `bias`, else uniform.
 
     The realised share of samples with their label's value is bias + (1 - bias) / len(bijection).
     """
@@ -99,7 +99,7 @@ def build_splits(
     sizes: Sequence[int] | None = None,
     views: int = 1,
 ) -> Splits:
-    """A synthetic set of samples with labels (n,), painted in `views` images each.
+    """Return a synthetic set of samples with labels (n,), painted in `views` images each.
 
     `sizes` are numbers of samples in the order of `split_sizes`, which decides them where they are not given.
     Samples are split, so that views of one sample never end up on two sides; every view has its own features. With
@@ -149,7 +149,7 @@ def build_splits(
 
 
 def split_sizes(total: int, trainings: int, ratio: tuple[int, int] = (4, 3)) -> list[int]:
-    """Samples of each training environment, the test and the validation.
+    """Return the numbers of samples of each training environment, the test and the validation.
 
     `ratio` is the ratio of an environment to the validation: (4, 3) with two training environments is
     4 : 4 : 4 : 3. The remainder goes to the validation.

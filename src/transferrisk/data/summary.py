@@ -38,7 +38,7 @@ class Listing:
 
 
 def list_sets(root: Path | str | None = None) -> list[Listing]:
-    """All data sets, and whether the files they need are below the data root."""
+    """Return all data sets, and whether the files they need are below the data root."""
     return [
         _listing(one.usage, one.facts, tuple(source.name for source in one.sources_of()), root)
         for one in available().values()
@@ -46,7 +46,7 @@ def list_sets(root: Path | str | None = None) -> list[Listing]:
 
 
 def list_sources(root: Path | str | None = None) -> list[Listing]:
-    """All sources, from which sets are built."""
+    """Return all sources, from which sets are built."""
     return [_listing(name, facts, (), root) for name, facts in available_sources().items()]
 
 
@@ -75,14 +75,14 @@ def check_data(name: str, options: Options) -> tuple[list[FileState], Environmen
 
 
 def sets_by_title(data: EnvironmentSet | Splits) -> dict[str, EnvironmentSet]:
-    """The four sets of Splits by title; any other set has no title."""
+    """Return the four sets of Splits by title; any other set has no title."""
     if isinstance(data, EnvironmentSet):
         return {"": data}
     return {title: getattr(data, name) for name, title in SPLITS.items()}
 
 
 def count_by_class(data: EnvironmentSet) -> dict[str, dict[str, int]]:
-    """Environment -> class -> number of samples."""
+    """Return the number of samples as environment -> class -> count."""
     rows = data.group_counts().tolist()
     return {
         where: dict(zip(data.class_names, map(int, row), strict=True))
@@ -91,7 +91,7 @@ def count_by_class(data: EnvironmentSet) -> dict[str, dict[str, int]]:
 
 
 def count_distinct(data: EnvironmentSet | Splits) -> int:
-    """Number of samples; one that serves both kinds of validation, such as a digit painted twice, counts once."""
+    """Return the number of samples; one in both kinds of validation, such as a digit painted twice, counts once."""
     if isinstance(data, EnvironmentSet):
         return len(data)
     total = sum(map(len, sets_by_title(data).values()))
@@ -104,7 +104,7 @@ def count_distinct(data: EnvironmentSet | Splits) -> int:
 
 
 def environments_of(data: EnvironmentSet | Splits) -> Iterator[tuple[str, EnvironmentSet]]:
-    """Each environment by name: those to train on, then those to test on."""
+    """Return each environment by name: those to train on, then those to test on."""
     if isinstance(data, EnvironmentSet):
         for name in data.environment_names:
             yield name, data.environment(name)
@@ -115,7 +115,7 @@ def environments_of(data: EnvironmentSet | Splits) -> Iterator[tuple[str, Enviro
 
 
 def pictures_by_class(data: EnvironmentSet, per_class: int, seed: int = 0) -> NDArray[np.uint8]:
-    """(C, per_class, h, w, 3) drawn by the seed; white where a class has too few."""
+    """Draw pictures by the seed, (C, per_class, h, w, 3); white where a class has too few."""
     generator = Generator().manual_seed(seed)
     shape = data.inputs[:1].shape[1:]
     pictures = torch.full((len(data.class_names), per_class, *shape), 255, dtype=torch.uint8)

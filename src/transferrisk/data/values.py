@@ -88,7 +88,7 @@ def as_text(value: Any) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a finite number."""
+    """Return whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -1,7 +1,7 @@
-"""How predictions of a file with labels did: counted while it is read, and shown as tables and a curve.
+"""Figures of the predictions of a file with labels, counted while it is read, and their tables and curve.
 
-Accuracies and the confusion are of all rows. Log loss, Brier score, AUROC and calibration error are of the rows whose
-probabilities are kept: all, up to `KEPT` numbers, and beyond that a random half of the rows, a quarter, and so on.
+Accuracies and the confusion count all rows. Log loss, Brier score, AUROC and calibration error are of the rows whose
+probabilities are kept: of all rows up to `KEPT` numbers, beyond that of a random half of them, a quarter, and so on.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def guesses(found: Mapping[str, Figures]) -> list[str]:
 
 
 def figures_table(found: Mapping[str, Figures], title: str = "By environment", first: str = "Environment") -> Table:
-    """A row of figures for each environment, or whatever else `first` names; of many, the highest log loss first."""
+    """Return a table of figures by environment, or by what `first` names; if there are many, by falling log loss."""
     if len(found) > 2 * ENDS:
         found = dict(sorted(found.items(), key=lambda item: -item[1].log_loss))
     columns = [first, "Rows", "Accuracy, %", "Most frequent class there, %"]
@@ -241,7 +241,7 @@ def figures_table(found: Mapping[str, Figures], title: str = "By environment", f
 
 
 def confusion_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = "Confusion") -> Table:
-    """Rows of each true class by what was predicted, with recall, and precision in the last row."""
+    """Return a table of the rows of each true class by predicted class, with recall, and precision in the last row."""
     scores = per_class(matrix)
     columns = ["True class", *map("as {}".format, classes), "Recall, %"]
     rows: list[list[Entry]] = [
@@ -253,7 +253,7 @@ def confusion_table(matrix: NDArray[np.int64], classes: Sequence[str], title: st
 
 
 def class_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = "By class") -> Table:
-    """Rows, precision, recall and F1 of each class."""
+    """Return a table of the rows, precision, recall and F1 of each class."""
     rows: list[list[Entry]] = [
         [name, int(count), *map(percent, map(float, scores))]
         for name, count, scores in zip(classes, matrix.sum(1), per_class(matrix), strict=True)
@@ -264,7 +264,7 @@ def class_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = 
 def reliability_section(
     curves: Mapping[str, tuple[Ints, Floats]], title: str = "Reliability", classes: Sequence[str] = ()
 ) -> Curves:
-    """How often what was predicted happened; `curves` is name -> (labels, probabilities), such as before and after."""
+    """Return a figure of how often predictions come true; `curves` are name -> (labels, probabilities)."""
     lines = {name: reliability(*given) for name, given in curves.items()}
     of = f"of {classes[1]}" if len(classes) == 2 else "of the predicted class"
     return Curves(

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from ..data.values import Standardise
+from ..data.values import SURROGATE, Standardise
 from ..errors import InputError, cause_of
 from ..files import write_atomically
 from ..settings import Count, Length, Settings, convert, dumps, field_kinds
@@ -205,8 +205,8 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
         backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
         if prod(shape) > MOST_NUMBERS:
             raise InputError(f"input_shape must hold at most {MOST_NUMBERS} numbers, got {shape}")
-        if len(set(classes)) < len(classes):
-            raise InputError(f"classes must be different, got {classes}")
+        if len(set(classes)) < len(classes) or SURROGATE.search("".join(classes)):
+            raise InputError(f"classes must be different texts that UTF-8 can hold, got {classes}")
         if network is None and backbone:
             layers = convert("about", {name: about[name] for name in field_kinds(Layers) if name in about}, Layers)
             network = _build_saved(backbone, shape, len(classes), layers)

@@ -161,7 +161,7 @@ class TreeEnsemble(nn.Module):
         return final.view(n, len(roots))
 
     def _below(self, node: Tensor, value: Tensor) -> Tensor:
-        """The child of each node that a value of its column leads to; a leaf is its own child."""
+        """Return the child of each node that a value of its column leads to; a leaf is its own child."""
         lost, left = value.isnan(), value <= self.threshold[node]
         if len(self.subsets) > 1:  # some split is by categories
             subset = self.subset[node]

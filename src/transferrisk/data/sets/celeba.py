@@ -49,7 +49,7 @@ def load_celeba(_: str, options: Options) -> Splits:
 
 
 def find_samples(options: Options) -> tuple[Path, list[list[LabelledFile]]]:
-    """The folder, and its images for training, validation and test; an error if some are missing."""
+    """Return the folder, and its images for training, validation and test; missing images are an error."""
     folder = locate(data_root(options.root))
     if folder is None:
         raise InputError(f"celeba is not in {data_root(options.root)}: {FACTS.by_hand}")

@@ -44,7 +44,7 @@ def assemble(
     skip_bad: bool,
     columns: Sequence[str] | None = None,
 ) -> EnvironmentSet:
-    """The set of vectors (n, d), labels (n,) and environments (n,), whose names in the file are `keys`."""
+    """Return the set of vectors (n, d), labels (n,) and environments (n,), whose names in the file are `keys`."""
     import pandas as pd
 
     by_option = {"label": labels, "environment": environments}
@@ -73,7 +73,7 @@ def assemble(
 
 
 def _for_pandas(values: Any, name: str) -> Any:
-    """NumPy's texts and bytes as pandas takes them; NumPy writes a missing text as "nan"."""
+    """Return NumPy's texts and bytes as pandas takes them; NumPy writes a missing text as "nan"."""
     if not isinstance(values, np.ndarray):
         return values
     if values.dtype.kind == "S":
@@ -125,7 +125,7 @@ def load_npz(file: str, options: Options) -> EnvironmentSet:
 
 
 def read_arrays(path: Path, keys: Mapping[str, str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """Arrays of an NPZ file by name: those of `keys`, option -> name, and those of the `optional` names that it has."""
+    """Return arrays of an NPZ file by name: all in `keys`, option -> name, and the `optional` ones that it has."""
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path} is not an NPZ file, or damaged: write it with numpy.savez")
     try:
@@ -142,7 +142,7 @@ def read_arrays(path: Path, keys: Mapping[str, str], optional: Sequence[str] = (
 
 
 def as_vectors(array: NDArray[Any], key: str, path: Path) -> Vectors:
-    """An array of numbers (n, d) in float32; numbers that are too large for it become infinite."""
+    """Return an array of numbers (n, d) in float32; numbers that are too large for it become infinite."""
     if array.ndim != 2 or not array.size:
         raise InputError(f"{path}: array {key!r} must have the shape (n, d), a row a sample, got {array.shape}")
     if array.dtype.kind not in "fiub":
@@ -152,7 +152,7 @@ def as_vectors(array: NDArray[Any], key: str, path: Path) -> Vectors:
 
 
 def _array(archive: Any, key: str, path: Path) -> NDArray[Any]:
-    """An array of an open NPZ file, never of Python objects."""
+    """Return an array of an open NPZ file; arrays of Python objects are refused."""
     try:
         array = archive[key]
     except MemoryError as error:
@@ -186,7 +186,7 @@ class Columns:
 
 
 def find_columns(path: Path, options: Options) -> Columns:
-    """The columns that the options name, or those with the usual names."""
+    """Return the columns that the options name, or those with the usual names."""
     schema = open_parquet(path).schema_arrow
     header = [name for name in schema.names if not INDEX.fullmatch(name)]
     for name in header:
@@ -214,7 +214,7 @@ def load_parquet(file: str, options: Options) -> EnvironmentSet:
 
 
 def vectors_of(table: Any, columns: Sequence[str], path: Path) -> Vectors:
-    """Vectors (n, d) of a pyarrow.Table: one column of lists, or columns of numbers."""
+    """Return vectors (n, d) of a pyarrow.Table: one column of lists, or columns of numbers."""
     if is_list(table.schema.field(columns[0]).type):
         return _from_lists(table.column(columns[0]), columns[0], path)
     vectors = np.empty((table.num_rows, len(columns)), np.float32)
@@ -225,7 +225,7 @@ def vectors_of(table: Any, columns: Sequence[str], path: Path) -> Vectors:
 
 
 def has_lists(path: Path, features: str | None) -> bool:
-    """Whether the features of a Parquet file are a column of lists: the one named, or one with a usual name."""
+    """Return whether the features of a Parquet file are a column of lists, which is named or has a usual name."""
     names = LISTS if features is None else (features, features.strip())
     return any(field.name in names and is_list(field.type) for field in open_parquet(path).schema_arrow)
 
@@ -246,7 +246,7 @@ def _is_number(kind: Any) -> bool:
 def _feature_columns(
     features: str | None, header: Sequence[str], keys: dict[str, str], schema: Any, path: Path
 ) -> Sequence[str]:
-    """One column of lists, or columns of numbers."""
+    """Return the column of lists, or the columns of numbers, that hold the features."""
     if features is None:
         others = [name for name in header if name not in keys.values()]
         chosen = [name for name in LISTS if name in others and is_list(schema.field(name).type)][:1]
@@ -273,7 +273,7 @@ def _feature_columns(
 
 
 def _from_lists(column: Any, name: str, path: Path) -> Vectors:
-    """Vectors (n, d); NaN throughout where the list itself is missing."""
+    """Return vectors (n, d); a row is NaN where its list is missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -79,7 +79,7 @@ class Gaussian(Settings):
 
 
 def _rotation(size: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """An orthogonal matrix that depends on nothing but its size and seed."""
+    """Return an orthogonal matrix that depends on its size and seed alone."""
     draws = torch.randn(size, size, generator=Generator().manual_seed(seed), dtype=torch.float64)
     rotation: Tensor = torch.linalg.qr(draws).Q
     return rotation.to(dtype)

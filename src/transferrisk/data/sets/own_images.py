@@ -72,13 +72,13 @@ def load_folder(name: str, options: Options) -> EnvironmentSet:
 
 
 def _wrapped(images: Sequence[Entry]) -> bool:
-    """Whether all lie in one folder that is not an environment, because environments are below it."""
+    """Return whether all lie in one folder that is not an environment, because environments are below it."""
     first = {entry.folders[:1] for entry in images}
     return len(first) == 1 and () not in first and all(len(entry.folders) >= 3 for entry in images)
 
 
 def _like_images(files: Sequence[Entry]) -> str:
-    """How many files have each of the suffixes that are akin to images, or none."""
+    """Return the number of files with each suffix that is not an image but close to one, or with none."""
     suffixes = (PurePosixPath(entry.name).suffix.lower() for entry in files)
     counts = Counter(suffix for suffix in suffixes if suffix in RELATIVES or not suffix)
     return listed(f"{count} {suffix or 'without a suffix'}" for suffix, count in counts.most_common())
@@ -133,7 +133,7 @@ def load_manifest(file: str, options: Options) -> EnvironmentSet:
 
 
 def _image(folder: Path, row: Row, columns: Row) -> Entry:
-    """The file of a row, if it has one."""
+    """Return the file of a row, if it has one."""
     if not all(row):
         raise InputError(f"it has no {columns[row.index('')]}")
     name = row[0]
@@ -149,7 +149,7 @@ def _image(folder: Path, row: Row, columns: Row) -> Entry:
 
 
 def _rows(path: Path, columns: Row) -> Iterator[Row]:
-    """Path, label and environment of each row, "" where one is missing."""
+    """Return path, label and environment of each row, "" where one is missing."""
     if path.name.lower().endswith(JSON_LINES):
         yield from _json_rows(path, columns)
         return
@@ -185,7 +185,7 @@ def _json_rows(path: Path, columns: Row) -> Iterator[Row]:
 
 
 def _row(manifest: Path, values: Any) -> Row:
-    """A path as it is written; a label and an environment by name."""
+    """Return a path as it is written; a label or an environment as its name."""
     path, label, environment = ("" if _missing(value) else value for value in values)
     try:
         return str(path).strip(), as_name(label), as_name(environment)

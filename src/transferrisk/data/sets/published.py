@@ -43,7 +43,7 @@ class Published:
         return image_set(samples, tuple(self.facts.environments), self.facts.classes, SIZE, options, place)
 
     def samples(self, options: Options) -> list[LabelledFile]:
-        """All its images, environment after environment; an error if their number is not the published one."""
+        """Return all images, environment by environment; a number other than the published one is an error."""
         root = data_root(options.root)
         place = self.locate(root)
         if place is None:
@@ -54,7 +54,7 @@ class Published:
         return sorted(found, key=lambda s: (order.index(s.environment), s.label, s.file.name))
 
     def locate(self, root: Path) -> Path | None:
-        """The first folder below the root named like it that is not empty, else an archive."""
+        """Return the first folder below the root named like it that is not empty, else an archive."""
         names = {letters(name) for name in self.folders}
         below = sorted(root.iterdir()) if root.is_dir() else []
         folders = [path for path in below if path.is_dir() and letters(path.name) in names and any(path.iterdir())]
@@ -78,7 +78,7 @@ class Published:
 
 
 def compare_counts(facts: Facts, counts: Mapping[str, int], place: Path, skip_bad: bool) -> None:
-    """An error if environments do not have as many images as published; with `skip_bad` a warning, if any has some."""
+    """Refuse environments without the published number of images; with `skip_bad` it is a warning, if any has some."""
     wrong = [
         f"{name} {counts.get(name, 0)} of {published}"
         for name, published in facts.environments.items()
@@ -95,7 +95,7 @@ def compare_counts(facts: Facts, counts: Mapping[str, int], place: Path, skip_ba
 
 
 def images_among(place: Path, files: Sequence[Entry]) -> list[Entry]:
-    """The images among the files of a folder or archive, else those in the archives in a folder."""
+    """Return the images among the files of a folder or archive, else those in the archives in a folder."""
     loose = [entry for entry in files if is_image(entry.name)]
     archives = [entry.name for entry in files if is_archive(Path(entry.name))]
     if archives and not loose and not place.is_dir():
@@ -104,12 +104,12 @@ def images_among(place: Path, files: Sequence[Entry]) -> list[Entry]:
 
 
 def letters(name: str) -> str:
-    """Letters and digits of a name, in lower case."""
+    """Return the letters and digits of a name, in lower case."""
     return "".join(character for character in name.lower() if character.isalnum())
 
 
 def stem(path: Path) -> str:
-    """The name of an archive without its suffix."""
+    """Return the name of an archive without its suffix."""
     for suffix in sorted(ARCHIVES, key=len, reverse=True):
         if path.name.lower().endswith(suffix):
             return path.name[: -len(suffix)]

