@@ -36,7 +36,7 @@ from .options import (
 )
 
 Name = Annotated[
-    str, typer.Argument(metavar="FILE", help="A table, embeddings, a folder of images, or a name of trm data list.")
+    str, typer.Argument(metavar="FILE", help="A table, embeddings, a folder of images, or a data set of trm data list.")
 ]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write the model to.")]
 DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
@@ -53,42 +53,52 @@ Algorithms = Annotated[
         help="Candidates to compare, separated by commas: majority, linear; trees: boosting (scikit-learn's), "
         "lightgbm, boosting-weighted (small, environments weighted), trm-leaves (transfer risk on leaves); networks: "
         "erm (empirical risk), groupdro (worst environment), trm (transfer risk) and every other algorithm; blend, a "
-        "weighted average of others. Default: those named here that are installed; no trees for vectors and images; "
-        "networks alone where images train a backbone."
+        "weighted average of the others. Default: all named here that are installed; no trees for vectors and images; "
+        "networks alone for images with a backbone that is trained."
     ),
 ]
-Algorithm = Annotated[str | None, model_option(help="Candidate to take, whatever the comparison says.")]
+Algorithm = Annotated[
+    str | None, model_option(help="Candidate to take, whatever the comparison says. Default: the comparison's choice.")
+]
 Metric = Annotated[
     str,
     model_option(
-        help="What the choice goes by in held-out environments: log_loss, brier, auroc, accuracy, balanced_accuracy or "
-        "f1. The last three also set the threshold between two classes."
+        help="Metric in held-out environments that the choice goes by: log_loss, brier, auroc, accuracy, "
+        "balanced_accuracy or f1. The last three also set the threshold between two classes."
     ),
 ]
-Compare = Annotated[bool, model_option("--compare/--no-compare", help="Compare in held-out environments first.")]
+Compare = Annotated[
+    bool, model_option("--compare/--no-compare", help="Compare candidates in held-out environments first.")
+]
 Set = Annotated[
     list[str] | None,
-    model_option("--set", metavar="NAME=VALUE", help="Setting of an algorithm: ridge=1e-2, or trm.ridge=1e-2 for one."),
+    model_option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Setting of each algorithm that has it, ridge=1e-2, or of one, trm.ridge=1e-2.",
+    ),
 ]
 Backbone = Annotated[str | None, model_option(help="Network. Default: mlp:64 for vectors, by size for images.")]
 Weights = Annotated[str | None, image_option(help="imagenet, none, or a file of weights for the backbone.")]
 Frozen = Annotated[
     bool | None,
     image_option(
-        "--frozen/--tuned", help="Take a pretrained backbone as it is, or train all of it. Default: frozen on a CPU."
+        "--frozen/--tuned", help="Keep a pretrained backbone as it is, or train all of it. Default: frozen on a CPU."
     ),
 ]
 OnTop = Annotated[str | None, image_option(help="Network on a frozen backbone. Default: mlp:64.")]
-Epochs = Annotated[int | None, training_option(min=1, help="Passes over all rows. Default: by their number.")]
-Repeats = Annotated[int, training_option(min=1, max=100, help="Seeds of the comparison.")]
-Folds = Annotated[int, training_option(min=1, help="Environments to hold out at most.")]
+Epochs = Annotated[int | None, training_option(min=1, help="Number of passes over all rows. Default: by their number.")]
+Repeats = Annotated[int, training_option(min=1, max=100, help="Number of seeds of the comparison.")]
+Folds = Annotated[int, training_option(min=1, help="Largest number of environments to hold out.")]
 Ordered = Annotated[
     bool,
     training_option(
         "--ordered", help="Environments are times, such as years: hold out the future only, after training on the past."
     ),
 ]
-Workers = Annotated[int | None, machine_option(min=1, help="Processes that compare at once. Default: by the data.")]
+Workers = Annotated[
+    int | None, machine_option(min=1, help="Number of processes that train at once. Default: by the number of rows.")
+]
 
 
 def fit(
@@ -128,7 +138,7 @@ def fit(
     size: Size = None,
     lazy: Lazy = False,
 ) -> None:
-    """Fit a model that is to work in new environments, and keep it with all it needs.
+    """Compare candidates in held-out environments, fit one to all rows, and save the model.
 
     Example: trm fit visits.csv --label outcome --environment hospital --output model
     """

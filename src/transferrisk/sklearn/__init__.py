@@ -1,4 +1,4 @@
-"""The algorithms as a scikit-learn classifier for tables, and cross-validation over environments."""
+"""Scikit-learn classifiers for rows of several environments, and cross-validation over environments."""
 
 from .baselines import LinearClassifier, MajorityClassifier
 from .boosting import BoostingClassifier, LeafTransferClassifier

@@ -1,6 +1,6 @@
-"""What others have to beat, as scikit-learn classifiers: the most frequent class and a linear model.
+"""Baselines as scikit-learn classifiers: the shares of the classes and a linear model.
 
-Each of them has `model_`, a `transferrisk.models.Classifier`, so that one folder format, `trm predict` and ONNX serve
+Each has `model_`, a `transferrisk.models.Classifier`, so that one folder format, `trm predict` and ONNX serve
 all candidates of `trm fit` alike.
 """
 
@@ -27,15 +27,15 @@ from .splitter import encode_environments
 
 Array = NDArray[Any]
 RIDGES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
-PATIENCE = 2  # ridges in a row that are not better than the best so far, after which weaker ones are not tried
-MOST_FOLDS = 5  # environments that are held out to choose a ridge; more are dealt out to as many groups
+PATIENCE = 2  # ridges in a row without a better loss, after which weaker ones are not tried
+MOST_FOLDS = 5  # groups of environments that are held out to choose a ridge
 
 
 class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Takes rows X (n, k), labels and environments, and keeps a fitted network as `model_`."""
+    """Base of classifiers that keep a fitted network as `model_`."""
 
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
-    _takes_gaps: ClassVar[bool] = False  # missing values (nan) and columns of a frame with a categorical type
+    _takes_gaps: ClassVar[bool] = False  # whether nan and columns of a frame with a categorical type are allowed
     model_: Classifier
 
     def __sklearn_tags__(self) -> Any:
@@ -44,7 +44,7 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return tags
 
     def fit(self, X: Any, y: Any, environments: Any = None) -> Self:
-        """Fit to rows X (n, k), labels y (n,) and the environment of each row (n,)."""
+        """Fit to rows X (n, k), labels y (n,) and the environment (n,) of each row."""
         self._categories = _categories_of(X) if self._takes_gaps else {}
         X, y = self._validated(X, y=y)
         check_classification_targets(y)
@@ -57,7 +57,7 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return self
 
     def _validated(self, X: Any, **more: Any) -> Any:
-        """Rows as float32, and labels where they are given too; scikit-learn refuses what does not fit."""
+        """Return rows as float32, and labels if they are given, checked by scikit-learn."""
         X = _with_codes(X, self._categories) if self._takes_gaps else X
         finite = "allow-nan" if self._takes_gaps else True
         return validate_data(self, X, **more, dtype=np.float32, ensure_all_finite=finite)
@@ -66,29 +66,29 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         raise NotImplementedError
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probabilities (n, C), in the order of `classes_`."""
+        """Return probabilities (n, C), in the order of `classes_`."""
         check_is_fitted(self)
         rows = torch.from_numpy(np.ascontiguousarray(self._validated(X, reset=False)))
         with torch.no_grad():
             return torch.cat([self.model_(chunk).double().softmax(1) for chunk in rows.split(1 << 11)]).numpy()
 
     def predict(self, X: Any) -> Array:
-        """The likeliest label, (n,)."""
+        """Return the most likely label of each row, (n,)."""
         likeliest = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest])
 
 
 def _categories_of(X: Any) -> dict[int, Any]:
-    """The categories of each column of a frame with a categorical type, by the column's place."""
+    """Return the categories of each column of a frame with a categorical type, by the column's place."""
     X = X.to_pandas() if hasattr(X, "to_pandas") else X  # of polars
     places = [i for i, dtype in enumerate(getattr(X, "dtypes", ())) if str(dtype) == "category"]
     return {i: X.iloc[:, i].cat.categories for i in places}
 
 
 def _with_codes(X: Any, categories: Mapping[int, Any]) -> Any:
-    """Rows with the place of a value among the categories of its column; nan where it is missing or not among them.
+    """Replace values by their place among the categories of their column; nan if missing or not among them.
 
-    Columns that have `categories` may come as any type; others must not come as categories.
+    Columns with `categories` may have any type; others must not be categorical.
     """
     import pandas as pd
 
@@ -112,7 +112,7 @@ def _with_codes(X: Any, categories: Mapping[int, Any]) -> Any:
 
 
 def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> Classifier:
-    """W (C, d + 1), the bias last, on standardised columns."""
+    """Build a network from W (C, d + 1), the bias last, on standardised columns."""
     top = build_model("linear", len(W), (columns,), "none").double()
     top.requires_grad_(False)
     top.head.weight.copy_(W[:, :-1])
@@ -121,7 +121,7 @@ def _linear_network(columns: int, W: torch.Tensor, standardise: Standardise) -> 
 
 
 class MajorityClassifier(Baseline):
-    """Predict the shares of the classes, whatever the row: what every other classifier has to beat.
+    """Predict the shares of the classes in the training rows, whatever the row.
 
     Examples
     --------
@@ -146,9 +146,9 @@ class MajorityClassifier(Baseline):
 class LinearClassifier(Baseline):
     """Multinomial logistic regression on standardised columns; the ridge has the least loss in held-out environments.
 
-    Each environment is held out once, by itself or, where there are more than five, together with others, and each
-    counts the same in the choice; with one environment, a fifth of the rows is held out at a time. The intercept is not
-    penalised: its ridge is a thousandth of the others', a constant column being that much larger.
+    Each environment is held out once, by itself or, if there are more than five, together with others, and each counts
+    the same in the choice. With one environment, a fifth of the rows is held out at a time. The ridge of the intercept
+    is a thousandth of the others'.
 
     Parameters
     ----------
@@ -157,7 +157,12 @@ class LinearClassifier(Baseline):
 
     Attributes
     ----------
-    ridge_ : the ridge that was chosen
+    classes_ : ndarray of shape (C,)
+        Labels.
+    ridge_ : float
+        Ridge that was chosen.
+    model_ : transferrisk.models.Classifier
+        Fitted network.
 
     Examples
     --------

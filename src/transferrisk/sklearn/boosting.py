@@ -1,4 +1,4 @@
-"""Boosted trees as scikit-learn classifiers: plain, with weighted environments, and with a head that transfers."""
+"""Boosted trees as scikit-learn classifiers: with weighted environments, or with a head that transfers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCALE_STEPS, SCALE_LR = 10, 0.4  # of Adam on log s, to exp(-4) at the most: few
 
 
 class BoostingClassifier(Baseline):
-    """Gradient boosting, kept as plain arrays.
+    """Gradient boosting whose trees are stored as arrays.
 
     With `environments_lr`, the environments are weighted by exponentiated gradient as the trees grow:
 
@@ -51,18 +51,25 @@ class BoostingClassifier(Baseline):
     library : {"scikit-learn", "lightgbm"}, default="scikit-learn"
         HistGradientBoostingClassifier, or LightGBM's LGBMClassifier where it is installed.
     params : dict or None, default=None
-        Parameters of that class, in place of its defaults. Those with which its trees would not be plain sums of
-        leaves, such as LightGBM's `linear_tree`, are refused.
+        Parameters of that class. Those with which scores would not be sums of leaves, such as LightGBM's
+        `linear_tree`, are refused.
     environments_lr : float, default=0.0
-        0: every row counts the same. Above 0, the library must be "scikit-learn".
+        Learning rate of the weights of environments. 0: every row counts the same. Above 0, the library must be
+        "scikit-learn".
     categorical : sequence of int, default=()
-        Columns of an array that hold the index of a category, as columns of a DataFrame with a categorical type do.
-        All others hold numbers. Values may be missing in both: nan, and an index below 0.
+        Columns of an array that hold the index of a category; all others hold numbers. Categorical columns of a
+        DataFrame need not be listed. Missing values are nan, or an index below 0.
     random_state : int or None, default=None
+        Random seed.
 
     Attributes
     ----------
-    environment_weights_ : (E,) the last q, of the environments in sorted order
+    classes_ : ndarray of shape (C,)
+        Labels.
+    environment_weights_ : ndarray of shape (E,)
+        The last q, of the environments in sorted order.
+    model_ : transferrisk.models.Classifier
+        Fitted trees.
 
     Examples
     --------
@@ -175,7 +182,7 @@ class BoostingClassifier(Baseline):
         return dict(self.params or {})
 
     def _row_weights(self, environments: Array, counts: Array) -> Array | None:
-        """q_e n / n_e of each row; None where every row counts the same."""
+        """Return q_e n / n_e of each row; None if every row counts the same."""
         if not self._weighted:
             return None
         return np.asarray((self.environment_weights_ * counts.sum() / counts)[environments])
@@ -193,31 +200,41 @@ class BoostingClassifier(Baseline):
 
 
 class LeafTransferClassifier(BoostingClassifier):
-    """Transfer risk minimisation on the leaves of boosted trees: a linear head on what the trees say.
+    """Transfer risk minimisation on the leaves of boosted trees.
 
     Trees are grown on all rows. The part of a row's scores that comes from splits of column k is a feature z_k; these
     features add up to the scores. A scale s_k in (0, 1] of each is learned by
 
         minimise over s   min_W l(W; s z) + transfer_weight R(s z)
 
-    with l the ridge-regularised loss of a linear head and R the transfer risk of the scaled features, both with their
-    exact gradients: what does not transfer between environments loses its scale. Both are taken on up to 2000 rows of
-    the 20 largest environments, about as many of each. The head is the W that minimises l on all rows at the scales
-    that were learned, and becomes new values of the leaves. A feature cannot gain by growing, which would only lower
-    the ridge.
+    where l is the ridge-regularised loss of a linear head and R the transfer risk of the scaled features, both with
+    exact gradients: a column that does not transfer between environments loses its scale. Both are computed on up to
+    2000 rows of the 20 largest environments, about as many of each. The head is the W that minimises l on all rows at
+    the learned scales, and becomes new values of the leaves. Scales are at most 1, since larger features would only
+    lower the ridge.
 
-    Environments with fewer than 50 rows take no part in learning the scales; without two others, the trees stay as
+    Environments with fewer than 50 rows are not used to learn the scales. Without two larger ones, the trees stay as
     they are.
 
     Parameters
     ----------
     transfer_weight : float, default=3.0
+        Weight of the transfer risk.
     ridge : float, default=0.01
-    params, categorical, random_state : see `BoostingClassifier`; small trees unless `params` are given
+        Ridge of the head and of the predictors in the transfer risk.
+    params : dict or None, default=None
+        Parameters of HistGradientBoostingClassifier. None: small trees.
+    categorical, random_state
+        See `BoostingClassifier`.
 
     Attributes
     ----------
-    scales_ : (k,) s of each column
+    classes_ : ndarray of shape (C,)
+        Labels.
+    scales_ : ndarray of shape (k,)
+        Scale s of each column.
+    model_ : transferrisk.models.Classifier
+        Fitted trees.
 
     Examples
     --------
@@ -268,7 +285,7 @@ class LeafTransferClassifier(BoostingClassifier):
         return dict(SMALL_TREES if self.params is None else self.params)
 
     def _transferred(self, features: Tensor, labels: Tensor, environments: Tensor) -> Tensor:
-        """The scales s, (k,)."""
+        """Learn the scales s, (k,)."""
         C, rows = len(self.classes_), _rows_of_the_largest(environments)
         z, y, e = features[rows], labels[rows], environments[rows]
         logs = torch.zeros(z.shape[1], dtype=z.dtype, requires_grad=True)
@@ -292,12 +309,12 @@ class LeafTransferClassifier(BoostingClassifier):
 
 
 def _some_rows(X: Array) -> slice:
-    """Evenly spaced rows, about `COMPARED_ROWS` of them."""
+    """Return a slice of about `COMPARED_ROWS` evenly spaced rows."""
     return slice(None, None, -(-len(X) // COMPARED_ROWS))
 
 
 def _check_agreement(model: Classifier, rows: Array, expected: Array) -> None:
-    """Refuse trees that say something else as arrays than in the library that grew them."""
+    """Refuse trees whose probabilities as arrays differ from those of the library that grew them."""
     off = abs(model(torch.from_numpy(rows)).softmax(1).numpy() - expected).max()
     if not off <= EXACT:
         raise InputError(
@@ -307,7 +324,7 @@ def _check_agreement(model: Classifier, rows: Array, expected: Array) -> None:
 
 
 def _cuts(values: Array) -> Array:
-    """Cuts between the values of a column, ascending: halfway between all, or at quantiles where they are many."""
+    """Return cuts between the values of a column: halfway between all, or between quantiles if they are many."""
     given = np.unique(values[~np.isnan(values)])
     if len(given) > MOST_CUTS + 1:
         given = np.unique(np.quantile(values[~np.isnan(values)], np.linspace(0, 1, MOST_CUTS + 1), method="nearest"))
@@ -315,7 +332,7 @@ def _cuts(values: Array) -> Array:
 
 
 def _rows_of_the_largest(environments: Tensor) -> Tensor:
-    """Places of rows of the largest environments, up to `MOST_TO_TRANSFER` in all, about as many of each."""
+    """Draw rows of the largest environments, `MOST_TO_TRANSFER` at most and about as many of each; return places."""
     counts = environments.bincount()
     large = counts.argsort(descending=True, stable=True)[:MOST_ENVIRONMENTS]
     large = large[counts[large] >= FEWEST_TO_TRANSFER]

@@ -1,4 +1,4 @@
-"""`TransferRiskClassifier`: a table, its labels and the environments of its rows in, a classifier out."""
+"""`TransferRiskClassifier`: the algorithms as a scikit-learn classifier for rows of several environments."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from .saving import load_classifier, save_classifier
 from .splitter import choose_held_out, encode_environments
 
 Array = NDArray[Any]
-EVALUATIONS = 50  # looks at the environments held out
-SMALL_STEP = 1 << 20  # numbers in a step up to which one thread is as fast as several, which wait for each other
+EVALUATIONS = 50  # of the environments held out, with early stopping
+SMALL_STEP = 1 << 20  # numbers in a step up to which one thread is as fast as several
 _ALONE = Lock()
 
 
 @dataclass(frozen=True)
 class _Parameters(Settings):
-    """The constructor's parameters, checked when the classifier is fitted, as scikit-learn wants it."""
+    """Parameters of the constructor; scikit-learn asks for a check in `fit`, not before."""
 
     algorithm: str
     algorithm_params: Mapping[str, Any] | None
@@ -69,63 +69,79 @@ class TransferRiskClassifier(
     ClassifierMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]
 ):
-    """A classifier for environments that it was not trained in, from a table with rows of several environments.
+    """Classifier for environments it was not trained in, fitted to rows of several environments.
 
     It learns a representation of the rows and a linear predictor on it. Each environment (a site, a year, a device)
-    counts the same, however many rows it has. Without `environments`, or with one only, there is nothing to transfer
-    between: the empirical risk is minimised, `algorithm_` is "erm", and an `EnvironmentWarning` says so unless that
-    was asked for.
+    counts the same, however many rows it has. Without `environments`, or with only one, the empirical risk is
+    minimised: `algorithm_` is then "erm", and unless that was asked for there is an `EnvironmentWarning`.
 
     Parameters
     ----------
     algorithm : str, default="trm"
-        Any of `transferrisk.algorithms.available()`.
+        Name of an algorithm, see `transferrisk.algorithms.available`.
     algorithm_params : dict or None, default=None
-        Settings of the algorithm, such as {"ridge": 1e-3}. Where they are not given, `start_epoch` is 0.6 of the
-        epochs, TRM's `weights` are "worst" and its `ridge` is 0.01.
+        Settings of the algorithm, such as {"ridge": 1e-3}. By default, `start_epoch` is 0.6 of the epochs, and TRM has
+        `weights` "worst" and `ridge` 0.01.
     representation : str, default="auto"
-        The network below the predictor: "linear:16" learns A x + b of length 16 of a row x, so that decisions stay
-        linear in x and the algorithm decides which directions they may use; "mlp:64" learns relu(A x + b); "linear"
-        takes the rows as they are; or the name of any network for vectors, see `transferrisk.models.available()`.
-        "auto": "linear:16" up to 500 rows, "mlp:64" beyond.
+        Network below the predictor. "linear:16" learns A x + b of length 16, so that decisions stay linear in the row
+        x; "mlp:64" learns relu(A x + b); "linear" takes rows as they are; other networks for vectors are listed by
+        `transferrisk.models.available`. "auto": "linear:16" up to 500 rows, otherwise "mlp:64".
     max_epochs : int or "auto", default="auto"
-        Passes over as many rows as there are. "auto": 100 where a step sees all rows; otherwise as many as make 200 to
-        1000 steps, by the number of rows.
+        Number of passes over the rows. "auto": 100 if a step sees all rows, otherwise as many as make 200 to 1000
+        steps, by the number of rows.
     batch_size : int, "auto" or None, default="auto"
         Rows of each environment in a step; None: all rows. "auto": all up to 500 rows, otherwise 128 of each
-        environment, fewer, down to 16, where there are more than 16 environments.
+        environment, or fewer, down to 16, if there are more than 16 environments.
     learning_rate : float, default=0.05
         Learning rate of SGD with momentum 0.9; a tenth of it for the last fifth of the steps.
     weight_decay : float or "auto", default="auto"
-        "auto": 0.01, or 0.001 from 5000 rows on.
+        Weight decay. "auto": 0.01, or 0.001 from 5000 rows on.
     early_stopping : bool, default=False
-        Hold environments out, look at the accuracy there 50 times, stop when it has not improved for
-        `n_iter_no_change` looks, counted from a while after `start_epoch`, and keep the weights of the best. Needs
-        three environments; with fewer it trains to the end on all of them, and warns.
+        Whether to hold environments out and evaluate the accuracy there 50 times. Training stops after
+        `n_iter_no_change` evaluations without a gain, counted from a while after `start_epoch`, and the weights with
+        the highest accuracy are kept. With fewer than three environments, nothing is held out, with a warning.
     validation_environments : int, float or list, default=1
-        Which environments to hold out: so many or this share of them, drawn at random, or those listed.
+        Environments to hold out: their number or share, drawn at random, or a list of them.
     n_iter_no_change : int, default=10
+        Number of evaluations without a gain after which training stops.
     standardise : bool, default=True
-        Subtract the mean of each column and divide by its standard deviation; both are kept with the model.
+        Whether to subtract the mean of each column and divide by its standard deviation.
     random_state : int, RandomState, Generator or None, default=None
+        Source of all random numbers.
     device : str, default="cpu"
-        Where to train: "cpu", "cuda", "cuda:1", or "auto", a GPU where there is one. The fitted model is on the CPU.
+        Device to train on: "cpu", "cuda", "cuda:1", or "auto", which is a GPU if there is one. The fitted model is on
+        the CPU.
     watch : sequence of `transferrisk.training.Watch`, default=()
         Objects that follow the training, such as a progress bar. They are not saved.
     verbose : int, default=0
+        Above 0, a line is printed at each evaluation.
 
     Attributes
     ----------
-    classes_ : (C,) the labels
-    environments_ : (E,) the environments, sorted; None where none were given
-    validation_environments_ : environments that were held out; None: none
-    algorithm_, representation_ : the algorithm and the network that were used
-    settings_, config_ : its settings, and how it was trained
-    model_ : the fitted `transferrisk.models.Classifier`; takes float tensors of rows
-    n_iter_ : epochs that were trained
-    loss_curve_, loss_steps_ : the loss of each step and the number of the step; on a GPU of every fiftieth
-    validation_scores_ : accuracy in the held-out environments at each look; None: none were held out
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    classes_ : ndarray of shape (C,)
+        Labels.
+    environments_ : ndarray of shape (E,) or None
+        Environments, sorted; None: none were given.
+    validation_environments_ : ndarray or None
+        Environments that were held out.
+    algorithm_, representation_ : str
+        Algorithm and network that were used.
+    settings_ : dict
+        Settings of the algorithm.
+    config_ : transferrisk.training.TrainConfig
+        Configuration of the training.
+    model_ : transferrisk.models.Classifier
+        Fitted network, which takes float tensors of rows.
+    n_iter_ : int
+        Number of epochs trained.
+    loss_curve_, loss_steps_ : list
+        Loss of each step and the number of the step; on a GPU, of every fiftieth step.
+    validation_scores_ : list or None
+        Accuracy in the held-out environments at each evaluation.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray
+        Names of the columns, if they are strings.
 
     Notes
     -----
@@ -183,7 +199,7 @@ class TransferRiskClassifier(
     def fit(self, X: Any, y: Any, environments: Any = None, sample_weight: Any = None) -> Self:
         """Fit to rows X (n, d), labels y (n,) and the environment (n,) of each row: strings or integers.
 
-        `sample_weight` (n,) says how much a row counts within its environment; 0 is as if it were not there.
+        `sample_weight` (n,) is the weight of a row within its environment; rows of weight 0 are left out.
         """
         parameters = _Parameters(**{name: getattr(self, name) for name in _Parameters.__dataclass_fields__})
         configure(parameters.algorithm, **(parameters.algorithm_params or {}))
@@ -231,35 +247,35 @@ class TransferRiskClassifier(
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Logits, (n, C); with two classes, how much the second one's is larger, (n,)."""
+        """Return logits, (n, C); with two classes, the second minus the first, (n,)."""
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities (n, C), in the order of `classes_`."""
+        """Return probabilities (n, C), in the order of `classes_`."""
         return np.asarray(softmax(self._logits(X), axis=1))
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of the probabilities, (n, C)."""
+        """Return the logarithms of the probabilities, (n, C)."""
         return np.asarray(log_softmax(self._logits(X), axis=1))
 
     def predict(self, X: Any) -> Array:
-        """The likeliest label, (n,)."""
+        """Return the most likely label of each row, (n,)."""
         best = self._logits(X).argmax(1)
         return np.asarray(self.classes_[best])
 
     def transform(self, X: Any) -> Array:
-        """The representation, (n, length)."""
+        """Return the representation of each row, (n, length)."""
         return self._featurise(X).double().numpy()
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted classifier to a folder that holds nothing else, without pickle; `load` reads it."""
+        """Write the fitted classifier to a folder of its own, without pickle; `load` reads it."""
         check_is_fitted(self)
         save_classifier(self, Path(folder))
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """A classifier that `save` wrote; it classifies as that one did, to the bit."""
+        """Read a classifier that `save` wrote; its predictions are the same to the bit."""
         return load_classifier(cls, Path(folder))
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, api: Any = None) -> str:
@@ -270,7 +286,7 @@ class TransferRiskClassifier(
 
     @classmethod
     def from_pretrained(cls, name: str | Path, revision: str | None = None) -> Self:
-        """A classifier from a folder or from the Hugging Face hub, as `models.from_hub` finds it."""
+        """Read a classifier from a folder or the Hugging Face hub, see `models.from_hub`."""
         return cls.load(from_hub(name, revision))
 
     @property
@@ -278,16 +294,16 @@ class TransferRiskClassifier(
         return self.model_.head.in_features
 
     def _usable_algorithm(self, parameters: _Parameters, names: Array, absent: bool, weighted: bool) -> str:
-        """Name of the algorithm to use: the parameter, or ERM if there are too few environments."""
+        """Return the name of the algorithm to use: the parameter, or ERM if there are too few environments."""
         name = parameters.algorithm
         if weighted and not get_algorithm(name).weighted:
-            raise InputError(f"sample_weight must be left out: algorithm {name!r} does not heed it")
+            raise InputError(f"sample_weight must be left out: algorithm {name!r} does not support it")
         if len(names) > 1 or name == "erm":
             return name
         got = "none were given" if absent else f"{names[:1].tolist()[0]!r} is the only one"
         warn(
-            f"{name} needs two or more environments, and {got}: the empirical risk is minimised instead; give "
-            'environments, or ask for algorithm="erm"',
+            f"{name} needs two or more environments, and {got}: the empirical risk is minimised; give environments, or "
+            'set algorithm="erm"',
             EnvironmentWarning,
         )
         return "erm"
@@ -300,7 +316,7 @@ class TransferRiskClassifier(
         held_out: EnvironmentSet | None,
         seed: int,
     ) -> None:
-        """Train the network, and keep what is known of the training."""
+        """Train the network, and set the attributes that describe the training."""
         batch, epochs, decay = parameters.batch_size, parameters.max_epochs, parameters.weight_decay
         config = vector_config(
             environment_sizes(data),
@@ -315,8 +331,8 @@ class TransferRiskClassifier(
             evaluations=EVALUATIONS if held_out is not None else 10 if parameters.verbose else 1,
         )
         on_cpu = Engine.of(parameters.device).device.type == "cpu"
-        # Differences between rows that are weighted and rows that are repeated are of rounding only; in float64 a
-        # hundred steps on all rows leave them below what anybody sees, and small tables can afford it.
+        # A weighted row and a repeated row differ by rounding only. In float64 the difference stays negligible over a
+        # hundred steps on all rows, and small tables can afford float64.
         dtype = torch.float64 if config.batch_size is None and on_cpu else torch.float32
         rows, classes, name = data.inputs[:], len(data.class_names), parameters.representation
         shape = (rows.shape[1],)
@@ -342,8 +358,8 @@ class TransferRiskClassifier(
         watch: list[Watch] = [curve, *self.watch]
         stopping = None
         if held_out is not None:
-            # A penalty shows its effect a while after it is switched on.
-            begin = settings.get("start_epoch")  # None: the algorithm has no fixed start
+            # The effect of a penalty is visible a while after its start.
+            begin = settings.get("start_epoch")  # None: no fixed start
             after = (WARM_UP * config.epochs if begin is None else begin) + 0.1 * config.epochs
             stopping = EarlyStopping("test", parameters.n_iter_no_change, after)
             watch.append(stopping)
@@ -403,10 +419,10 @@ def fit_network(
     evaluate: Mapping[str, EnvironmentSet] | None = None,
     watch: Sequence[Watch] = (),
 ) -> Trained:
-    """Train the network that `make` builds; it ends on the CPU, in evaluation mode.
+    """Train the network that `make` builds, and return it on the CPU, in evaluation mode.
 
-    Torch's own generators are left as they were. Algorithms draw from them, so that threads fit one after another:
-    the same seed then gives the same model, whatever else is fitted meanwhile.
+    Torch's global generators keep their state. Since algorithms draw from them, threads fit one after another, and the
+    same seed gives the same model.
     """
     engine = Engine.of(device, precision=precision)
     rows = len(data) if config.batch_size is None else config.batch_size * len(data.environment_names)

@@ -1,4 +1,4 @@
-"""A fitted classifier as a model's folder: what `models.saved` keeps of every model, and its own values."""
+"""Saving of a fitted `TransferRiskClassifier` to the folder format of all models, see `models.saved`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ VALUES = (
     "settings_",
 )
 ARRAYS = ("classes_", "environments_", "validation_environments_", "feature_names_in_")
-TYPES = "biufUO"  # of arrays that JSON can hold; objects must be strings, numbers or bools
+TYPES = "biufUO"  # kinds of arrays that JSON can hold; objects must be strings, numbers or bools
 
 C = TypeVar("C", bound="TransferRiskClassifier")
 
 
 def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
+    """Write a fitted classifier to a folder that holds a classifier or nothing."""
     parameters = classifier.get_params(deep=False) | {"watch": ()}
     about = {
         "kind": KIND,
@@ -59,6 +60,7 @@ def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
 
 
 def load_classifier(cls: type[C], folder: Path) -> C:
+    """Read a classifier that `save_classifier` wrote."""
     saved = load_model_folder(folder)
     about = saved.about
     if about.get("kind") != KIND:
@@ -81,7 +83,7 @@ def load_classifier(cls: type[C], folder: Path) -> C:
 
 
 def _to_json(name: str, value: Any) -> Any:
-    """The value in the types of JSON. A generator, which later fits would draw from, is not kept: they draw afresh."""
+    """Return the value in the types of JSON. A random generator is not kept: later fits draw from a new one."""
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None
     if isinstance(value, np.ndarray | np.generic):

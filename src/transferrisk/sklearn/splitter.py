@@ -1,4 +1,4 @@
-"""`LeaveOneEnvironmentOut`: cross-validation that tests in environments which were not trained on."""
+"""`LeaveOneEnvironmentOut`: cross-validation that tests in environments not trained on."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ Integers = NDArray[np.integer[Any]]
 
 
 class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # scikit-learn has no types
-    """Hold out each environment once: train on all others, test on its rows.
+    """Cross-validation that holds out each environment once: train on all others, test on its rows.
 
-    The environment of each row reaches the splitter by metadata routing under the name `environments`, which is also
-    what `TransferRiskClassifier.fit` requests, so that one array serves both. Without routing, pass it as `groups`.
+    The environment of each row is passed by metadata routing as `environments`, which `TransferRiskClassifier.fit`
+    requests too. Without routing, pass it as `groups`.
 
     Parameters
     ----------
     max_splits : int or None, default=None
-        Number of environments to hold out at most, drawn at random where there are more. None: every environment.
+        Largest number of environments to hold out; if there are more, they are drawn at random. None: all.
     ordered : bool, default=False
-        Whether environments follow each other, as years do. Then only the future is held out: each environment from the
-        third on is tested on once, with training on the earlier ones alone. Numbers are ordered by value, dates by
-        time, and other texts with the numbers in them by value. Where there are more than `max_splits`, the last ones
-        are held out.
+        Whether environments are times, such as years. Then each environment from the third on is held out once, with
+        training on the earlier ones alone. Numbers are ordered by value, dates by time, and other texts by the numbers
+        in them. If there are more than `max_splits`, the last are held out.
     random_state : int, RandomState, Generator or None, default=0
-        Source of the draw; not used where every environment is held out, or the last ones.
+        Source of the draw of environments.
 
     Notes
     -----
-    Splits come in the order of the environments that are held out: sorted, or that of time.
+    Splits are in the order of the held-out environments: sorted, or by time.
 
     Examples
     --------
@@ -77,7 +76,7 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
     def split(
         self, X: Any, y: Any = None, groups: Any = None, environments: Any = None
     ) -> Iterator[tuple[Integers, Integers]]:
-        """Positions of the rows to train on and of those to test on, for each environment that is held out."""
+        """Yield the positions of the rows to train on and to test on, for each environment that is held out."""
         names, index = encode_environments(groups if environments is None else environments)
         check_consistent_length(X, y, index)
         if self.ordered and all(isinstance(name, str) for name in names):
@@ -88,12 +87,12 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
             yield np.flatnonzero(train), np.flatnonzero(index == held_out)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, environments: Any = None) -> int:
-        """Number of environments that are held out."""
+        """Return the number of environments that are held out."""
         names, _ = encode_environments(groups if environments is None else environments)
         return len(self._held_out(names))
 
     def _held_out(self, names: NDArray[Any]) -> Integers:
-        """Places of the environments to hold out in their order, ascending."""
+        """Return the places of the environments to hold out, ascending."""
         most = convert("max_splits", self.max_splits, Count | None)
         if len(names) < (3 if self.ordered else 2):
             least = "three (two to train on before the first that is held out)" if self.ordered else "two"
@@ -110,7 +109,7 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
 
 
 def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
-    """The distinct environments (E,), sorted, and the number (n,) of each row's."""
+    """Return the distinct environments (E,), sorted, and the place (n,) of each row's."""
     import pandas as pd
 
     if environments is None:
@@ -130,14 +129,14 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
 
 
 def choose_held_out(asked: Any, names: NDArray[Any], seed: int) -> Integers | None:
-    """Draw or look up the environments to hold out: a number of them, a share, or those that are named.
+    """Return the places of the environments to hold out: a number of them, a share, or a list.
 
-    Fewer than three environments are all needed to train on: None, with a warning.
+    With fewer than three environments, nothing is held out: None, with a warning.
     """
     E = len(names)
     if E < 3:
         warn(
-            f"early stopping holds environments out and needs three or more, got {E}: trained to the end",
+            f"early stopping needs three or more environments, got {E}: none is held out, and training runs to the end",
             EnvironmentWarning,
         )
         return None
