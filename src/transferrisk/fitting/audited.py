@@ -1,4 +1,4 @@
-"""Features of a trained model for an audit, of samples that it was not trained on."""
+"""Features of a trained model for an audit, for samples that it was not trained on."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .model import Model, load_model
 from .source import read_source
 
 _KINDS = {"table": "a table", "vectors": "vectors", "images": "images"}
-_UNSEEN = ("training_domain", "test")  # splits that are not trained on
+_UNSEEN = ("training_domain", "test")  # splits that a training does not use
 
 
 def read_model_features(folder: Path, given: str, options: Options) -> Audited:
-    """The features that the model in a folder has of a file's or a data set's samples, but for those it was trained on.
+    """Compute a model's features of the samples of a file or a data set that it was not trained on.
 
-    A model of `trm train` says how its data was divided; a model of `trm fit` was trained on every row of its data.
+    A model of `trm train` stores how its data was divided; a model of `trm fit` was trained on every row of its data.
     """
     model = load_model(folder)
     spec: Mapping[str, Any] | None = model.about.get("spec")
@@ -43,7 +43,7 @@ def read_model_features(folder: Path, given: str, options: Options) -> Audited:
 
 
 def pretrained_features(images: EnvironmentSet, on_progress: Callable[[str, int, int], None]) -> Tensor | None:
-    """Features of images by the pretrained backbone at hand, (n, d); None for small ones, which it was not made for."""
+    """Compute features (n, d) of images by the pretrained backbone that is installed; None for small images."""
     shape = tuple(images.inputs[:1].shape[1:])
     usual = default_backbone(shape)
     if is_registered(usual):
@@ -54,7 +54,7 @@ def pretrained_features(images: EnvironmentSet, on_progress: Callable[[str, int,
 
 
 def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> EnvironmentSet:
-    """All samples as the model takes them; its own are refused, also under another name."""
+    """Return all samples as the model takes them; its training data is refused, also under another name."""
     origin = model.origin
     if origin.data.startswith("parquet:") and options.features is None:
         options = replace(options, features=origin.names.get("features"))
@@ -91,7 +91,7 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
 
 
 def _columns_of_model(folder: Path, schema: Schema, name: str, options: Options) -> Options:
-    """The options under which the columns of a table are read as the model takes them."""
+    """Return the options with which the columns of a table are read as the model takes them."""
     for option in ("categorical", "numeric", "drop", "schema"):
         if getattr(options, option) is not None:
             raise InputError(
@@ -108,7 +108,7 @@ def _columns_of_model(folder: Path, schema: Schema, name: str, options: Options)
 def _unseen_by_training(
     folder: Path, spec: Mapping[str, Any], digests: Mapping[str, Any], given: str, options: Options
 ) -> list[EnvironmentSet]:
-    """The splits that were not trained on, where this is the data of the training; all samples of other data."""
+    """Return the splits that were not trained on if this is the data of the training; otherwise all samples."""
     name = set_name(given, options)
     same = _is_same_set(name, str(spec.get("data") or ""))
     if options.size is None:
@@ -126,7 +126,7 @@ def _unseen_by_training(
 
 
 def _is_same_set(name: str, other: str) -> bool:
-    """Tell whether two names of data sets mean one: their files may be written in several ways."""
+    """Return whether two names are of the same data set; a path may be written in several ways."""
     (base, _, argument), (other_base, _, other_argument) = name.partition(":"), other.partition(":")
     if base != other_base:
         return False
@@ -136,10 +136,10 @@ def _is_same_set(name: str, other: str) -> bool:
 def _splits_of(
     data: EnvironmentSet | Splits, spec: Mapping[str, Any], digests: Mapping[str, Any], same: bool
 ) -> Splits | None:
-    """The data divided as `trm train` divided it; None where it is other data.
+    """Divide the data as `trm train` did; return None if it is other data.
 
-    Digests of the samples that were not trained on decide, so that a file is recognised under another name. A model
-    without any is believed where the name is the `same`.
+    Data is compared by digests of the samples that were not trained on, so that a file is recognised under another
+    name. A model without digests is compared by name (`same`).
     """
     own = {split: digests[split] for split in _UNSEEN if split in digests}
     if not own and not same:
@@ -149,7 +149,7 @@ def _splits_of(
         if spec.get("finetune_samples") is not None:
             test = few_samples(splits.test, int(spec["finetune_samples"]), int(spec["seed"]))[1]
             splits = replace(splits, test=test)
-    except InputError:  # environments or samples that are missing: it is not what was trained on
+    except InputError:  # environments or samples are missing: it is other data
         return None
     if any(content_digests(getattr(splits, split)) != digest for split, digest in own.items()):
         return None

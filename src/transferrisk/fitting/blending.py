@@ -1,12 +1,12 @@
-"""A weighted average of candidates, p(x) = sum_k w_k p_k(x), with weights from predictions in held-out environments.
+"""Weighted average of candidates, p(x) = sum_k w_k p_k(x), with weights learned in held-out environments.
 
 Conventions, for n rows in E environments, K candidates and C classes:
-    chances   (n, K), the probability that each candidate gives to the class that happened
-    shares    (R, n), how much each row counts in each of R problems, one in sum
+    chances   (n, K), probability of the true class by each candidate
+    shares    (R, n), weight of each row in each of R problems, one in sum
     weights   (R, K), on the simplex
 
-Each environment counts the same. What is averaged in an environment has weights that were learned without it and,
-where environments follow each other in time, from earlier ones alone.
+Each environment counts the same. The weights for an environment are learned from the others or, if environments are
+ordered in time, from the earlier ones.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from .candidates import named
 from .decisions import others_of
 from .metrics import Floats, Ints, row_losses
 
-STEPS = 200  # steps of EM: after these, candidates that are alike still trade weight, and little else changes
-MOST = 4  # members of an average, each of which is trained again in the end
-LEAST = 0.05  # weight among all candidates with which one becomes a member
-FEWEST = 3  # environments that are held out, so that weights without one of them come from two
+STEPS = 200  # of EM: after these, only similar candidates still trade weight
+MOST = 4  # members of an average, each of which is trained again on all rows
+LEAST = 0.05  # smallest weight among all candidates with which one becomes a member
+FEWEST = 3  # held-out environments, so that weights without one of them come from two
 
 
 def mixture_weights(chances: Floats, shares: Floats, members: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-    """Weights with the largest sum_n shares_rn log sum_k w_rk chances_nk, by EM from equal ones.
+    """Maximise sum_n shares_rn log sum_k w_rk chances_nk over weights w, by EM from equal weights.
 
-    The likelihood is concave, and a step sets each weight to the mean responsibility of its candidate.
+    The likelihood is concave; a step sets each weight to the mean responsibility of its candidate.
 
-    members  (R, K), those that may have a weight; None: all
+    members  (R, K), candidates that may have a weight; None: all
     """
     among = np.ones((len(shares), chances.shape[1])) if members is None else members.astype(np.float64)
     weights: NDArray[np.float64] = among / among.sum(1, keepdims=True)
@@ -41,7 +41,7 @@ def mixture_weights(chances: Floats, shares: Floats, members: NDArray[np.bool_] 
 
 
 def pick_members(chances: Floats, shares: Floats) -> NDArray[np.bool_]:
-    """Pick candidates to average, (R, K): the `MOST` with the largest weights among all, if they have `LEAST`."""
+    """Pick candidates to average, (R, K): the `MOST` with the largest weights, if those are at least `LEAST`."""
     weights = mixture_weights(chances, shares)
     rank = (-weights).argsort(1).argsort(1)
     return np.asarray((rank < MOST) & (weights >= np.minimum(LEAST, weights.max(1, keepdims=True))))
@@ -50,11 +50,11 @@ def pick_members(chances: Floats, shares: Floats) -> NDArray[np.bool_]:
 def blend_held_out(
     labels: Ints, probabilities: Mapping[str, Floats], environments: Ints, ordered: bool = False
 ) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """The averaged probabilities (n, C), nan in rows that were not held out, and the weights that all rows give.
+    """Return averaged probabilities (n, C), nan in rows that were not held out, and the weights learned from all rows.
 
-    Every average is of a few candidates, see `pick_members`. Weights are equal where no environment is earlier.
+    Each average has a few members, see `pick_members`. Weights are equal if there is no earlier environment.
 
-    ordered  environments follow each other in time, the larger number later
+    ordered  environments are ordered in time by their numbers
     """
     given = np.stack([*probabilities.values()])  # (K, n, C)
     tested = np.flatnonzero(np.isfinite(given).all((0, 2)))
@@ -62,7 +62,7 @@ def blend_held_out(
     chances = np.exp([-row_losses(labels[tested], one[tested]) for one in given]).T
     within = np.eye(len(names))[places].T  # (E, n)
     within /= within.sum(1, keepdims=True)
-    among = np.concatenate([others_of(len(names), ordered), np.ones((1, len(names)), bool)])  # the last: all
+    among = np.concatenate([others_of(len(names), ordered), np.ones((1, len(names)), bool)])  # the last is for all
     learned = among.any(1)
     shares = among[learned] / among[learned].sum(1, keepdims=True) @ within
     weights = np.full((len(among), len(given)), 1 / len(given))
@@ -73,6 +73,6 @@ def blend_held_out(
 
 
 def told_members(members: Mapping[str, float]) -> str:
-    """What an average is made of, the largest weight first: "0.55 Linear model, 0.45 Gradient boosting"."""
+    """Name the members of an average, the largest weight first: "0.55 Linear model, 0.45 Gradient boosting"."""
     ordered = sorted(members, key=lambda name: -members[name])
     return ", ".join(f"{members[name]:.2f} {named(name)}" for name in ordered)

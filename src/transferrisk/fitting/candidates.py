@@ -1,11 +1,11 @@
-"""What `trm fit` compares, as scikit-learn estimators: an encoder for tables and a network for images.
+"""Candidates of a fit, as scikit-learn estimators: an encoder for tables and a network for images.
 
     table     TableEncoder, then a baseline of `sklearn.baselines` or TransferRiskClassifier
-    vectors   the same without an encoder; also on the features of a frozen backbone
-    images    ImageClassifier, where the whole network is trained
+    vectors   the same without an encoder; also for the features of a frozen backbone
+    images    ImageClassifier, if the whole network is trained
 
-Rows of a table and images are given by their numbers, (n, 1), which is all that scikit-learn cuts into training and
-test rows and sends to other processes. The table lies in a file that each process reads once.
+Rows of a table and images are given by their numbers, (n, 1), so that scikit-learn splits and sends nothing else to
+other processes. The table is in a file that each process reads once.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from .source import Source
 
 Integers = NDArray[np.integer[Any]]
-RECENT = 6  # schemas, and encoded rows to train and to test on, that are kept: those of a fold, in two forms
+RECENT = 6  # schemas and encoded rows in memory: those of a fold, to train and to test on, in two forms
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A candidate that is not a network: its estimator for a seed, and the form in which it takes rows of a table."""
+    """A candidate that is not a network: its estimator for a seed, and the form of its rows of a table."""
 
     make: Callable[[int], Any]
     form: Form = "features"
@@ -94,24 +94,24 @@ NAMES = {
     "trm": "TRM network",
     BLEND: "Weighted average",
 }
-"""Candidates as people read them"""
+"""Candidate -> its name in tables and sentences"""
 NETWORKS = ("erm", "groupdro", "trm")
 
 
 def simplicity(name: str) -> int:
-    """How much there is to what a candidate deploys, from 0: a constant, a linear model, trees, a network, several."""
+    """Rank a candidate by what it deploys: 0 a constant, 1 a linear model, 2 trees, 3 a network, 4 an average."""
     if name in BASELINES:
         return 2 if form_of(name) == "columns" else [*BASELINES].index(name)
     return 4 if name == BLEND else 3
 
 
 def named(name: str) -> str:
-    """The name of a candidate, spelt out."""
+    """Return the name of a candidate in tables and sentences."""
     return NAMES.get(name, name)
 
 
 def default_candidates(kind: str, trained_images: bool = False) -> tuple[str, ...]:
-    """What is compared where nothing is asked for: trees for tables, and no baseline where images train a network."""
+    """Return the candidates to compare by default: trees for tables only, networks alone for trained images."""
     if trained_images:
         return NETWORKS
     trees = [name for name in BASELINES if form_of(name) == "columns" and (name != "lightgbm" or find_spec("lightgbm"))]
@@ -119,18 +119,18 @@ def default_candidates(kind: str, trained_images: bool = False) -> tuple[str, ..
 
 
 def check_candidate(name: str) -> None:
-    """Refuse a name that is neither a baseline, an algorithm nor the average."""
+    """Refuse a name that is not a baseline, an algorithm or the average."""
     if name not in (*BASELINES, BLEND) and name not in ALGORITHMS:
         raise InputError(f"unknown algorithm {name!r}{choices(name, [*BASELINES, *available(), BLEND])}")
 
 
 def form_of(name: str) -> Form:
-    """The form in which a candidate takes the rows of a table."""
+    """Return the form in which a candidate takes the rows of a table."""
     return BASELINES[name].form if name in BASELINES else "features"
 
 
 def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> dict[str, Any]:
-    """The estimators to compare, by name; what they take of a table is encoded already. The average is not one."""
+    """Build the estimators to compare, by name; those of a table take encoded rows. The average is not among them."""
     others = [name for name in algorithms if name in BASELINES or name == BLEND]
     if source.kind == "images" and not plan.frozen and others:
         raise InputError(
@@ -167,9 +167,9 @@ def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> di
 
 
 def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Each "key=value" goes to the algorithms that have the key, and "name.key=value" to that one."""
+    """Give each "key=value" to the algorithms that have the key, and "name.key=value" to that algorithm."""
     if pairs and not algorithms:
-        raise InputError(f"settings (--set) are of networks, and none is compared, got {pairs[0]!r}: leave them out")
+        raise InputError(f"settings (--set) are for networks, and none is compared, got {pairs[0]!r}: leave them out")
     mine: dict[str, list[str]] = {name: [] for name in algorithms}
     for pair in pairs:
         owner, dot, rest = pair.partition(".")
@@ -178,14 +178,14 @@ def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> di
             continue
         key = pair.partition("=")[0]
         owners = [name for name in algorithms if key in setting_names(name)]
-        for name in owners or algorithms[-1:]:  # where none has it, the error of the last one says what there is
+        for name in owners or algorithms[-1:]:  # if none has it, the error of the last one lists its settings
             mine[name].append(pair)
     return {name: parse_settings(name, own) for name, own in mine.items()}
 
 
 @lru_cache(maxsize=1)
 def read_stored_table(path: Path) -> pd.DataFrame:
-    """A table of this process or its parent's; its numbers stay on the disk until they are looked at."""
+    """Read a stored table; its numbers stay on the disk until they are used."""
     table: pd.DataFrame = joblib.load(path, mmap_mode="r")
     return table
 
@@ -194,7 +194,7 @@ _recent: OrderedDict[str, Any] = OrderedDict()
 
 
 def recent(compute: Callable[..., Any], *key: Any) -> Any:
-    """What `compute()` gave for the same key, where that is one of the last; candidates are given the same rows."""
+    """Return `compute()`, or its last result for the same key: candidates take the same rows one after another."""
     digest = joblib.hash(key)
     if digest not in _recent:
         _recent[digest] = compute()
@@ -205,27 +205,33 @@ def recent(compute: Callable[..., Any], *key: Any) -> Any:
 
 
 def forget_tables() -> None:
-    """Let go of the stored table and all that was made of it."""
+    """Forget the stored table and all rows encoded from it."""
     read_stored_table.cache_clear()
     _recent.clear()
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Rows of a stored table, by number (n, 1), to features (n, d).
+    """Encode rows of a stored table, given by number (n, 1), as features (n, d).
 
-    The schema, with all its statistics, comes from the rows it is fitted to and from no others.
+    The schema and its statistics are inferred from the rows of `fit` alone.
 
     Parameters
     ----------
-    table : the file, which joblib wrote
-    label, environment : names of the columns that are not features
-    form : "features", an array, or "columns", a DataFrame in which categories have a categorical type
-    drop_unstable : leave out columns whose effect on the label differs between the environments of these rows
-    declared : what is said about the columns; None: nothing
+    table : Path
+        File that joblib wrote.
+    label, environment : str
+        Columns that are not features.
+    form : {"features", "columns"}, default="features"
+        An array, or a DataFrame with categorical columns.
+    drop_unstable : bool, default=False
+        Whether to leave out columns whose effect on the label differs between the environments of these rows.
+    declared : Declared or None, default=None
+        Kinds of columns that the user declared.
 
     Attributes
     ----------
-    schema_ : the `Schema`
+    schema_ : Schema
+        Encoding of the rows.
     """
 
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
@@ -258,7 +264,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     def _schema(self, X: Integers, y: Any, environments: Any) -> Schema:
         rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
         schema = infer_schema(rows, self.label, self.environment, declared)
-        if self.form == "features" or self.drop_unstable:  # trees see that a value is missing in either case
+        if self.form == "features" or self.drop_unstable:  # trees see missing values without indicators
             schema = settle_indicators(schema, declared, rows, y, environments)
         if self.drop_unstable:
             schema = stable_schema(schema, schema.encode(rows).features, y, environments)
@@ -266,7 +272,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
 
 def stable_schema(schema: Schema, features: Any, labels: Any, environments: Any) -> Schema:
-    """The schema without the columns whose effect on the label differs between the environments of these rows."""
+    """Return the schema without the columns whose effect on the label differs between environments."""
     report = column_effects(features, column_groups(schema)[0], labels, environments, refit=False)
     gone = dict.fromkeys(unstable(report), "its effect on the label differs between environments")
     kept = tuple(column for column in schema.columns if column.name not in gone)
@@ -274,7 +280,7 @@ def stable_schema(schema: Schema, features: Any, labels: Any, environments: Any)
 
 
 def rows_of(encoded: Encoded) -> Any:
-    """The rows of a table as estimators take them, see `TableEncoder`."""
+    """Return encoded rows as an array or a DataFrame, see `TableEncoder`."""
     if not encoded.categorical:
         return encoded.features.numpy()
     import pandas as pd
@@ -289,21 +295,27 @@ def rows_of(encoded: Encoded) -> Any:
 
 
 class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A network that is trained on images, which are given by their numbers in a set, (n, 1).
+    """Train a network on images, given by their numbers in a set, (n, 1).
 
     Parameters
     ----------
-    images : the `EnvironmentSet`; its labels and environments are not used
-    algorithm, algorithm_params, device, watch : see `TransferRiskClassifier`
-    backbone, weights : see `transferrisk.models.build_model`
-    epochs : passes over the images; None: the defaults' number
-    augment : whether images are varied
-    random_state : int
+    images : EnvironmentSet
+        The images; its labels and environments are not used.
+    algorithm, algorithm_params, device, watch
+        See `TransferRiskClassifier`.
+    backbone, weights
+        See `transferrisk.models.build_model`.
+    epochs : int or None, default=None
+        Number of passes over the images. None: see `training.defaults.image_config`.
+    augment : bool, default=False
+        Whether to vary the images.
+    random_state : int, default=0
+        Random seed.
 
     Attributes
     ----------
-    classes_, model_, loss_curve_, loss_steps_ : see `TransferRiskClassifier`
-    config_, settings_ : what the network was trained with
+    classes_, model_, loss_curve_, loss_steps_, config_, settings_
+        See `TransferRiskClassifier`.
     """
 
     __metadata_request__fit: ClassVar[Mapping[str, bool]] = {"environments": True}
@@ -334,7 +346,7 @@ class ImageClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.watch = watch
 
     def __sklearn_clone__(self) -> Self:
-        """The parameters as they are: scikit-learn would copy every image."""
+        """Return a copy that shares the images, which scikit-learn would copy."""
         return type(self)(**self.get_params(deep=False))
 
     def fit(self, X: Integers, y: Any, environments: Any) -> Self:

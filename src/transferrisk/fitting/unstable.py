@@ -1,4 +1,4 @@
-"""`DropUnstable`: leaves out the columns whose effect on the label differs between the training environments."""
+"""`DropUnstable`: a transformer that drops columns whose effect on the label differs between environments."""
 
 from __future__ import annotations
 
@@ -14,24 +14,36 @@ from ..auditing.columns import LEVEL, MATERIAL, column_effects, unstable
 
 
 class DropUnstable(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Leave out columns whose effect differs between environments, by the rows it is fitted to and no others.
+    """Drop columns whose effect on the label differs between the environments of the rows in `fit`.
 
-    In a pipeline it is fitted within each fold. With metadata routing:
-
-    >>> sklearn.set_config(enable_metadata_routing=True)
-    >>> drop = DropUnstable().set_fit_request(environments=True)
-    >>> make_pipeline(drop, LogisticRegression()).fit(X, y, environments=sites)
+    In a pipeline with metadata routing, it is fitted within each fold.
 
     Parameters
     ----------
-    groups : column -> indices of its features, which are dropped together; None: each feature is a column
-    level, material : as `auditing.columns.unstable` takes them
+    groups : mapping or None, default=None
+        Column -> indices of its features, which are dropped together. None: each feature is a column.
+    level, material : float
+        See `auditing.columns.unstable`.
 
     Attributes
     ----------
-    dropped_ : names of the columns left out, least stable first
-    kept_ : (k,) indices of the features that stay
-    report_ : the `ColumnReport`
+    dropped_ : tuple of str
+        Names of the dropped columns, least stable first.
+    kept_ : ndarray of shape (k,)
+        Indices of the features that stay.
+    report_ : ColumnReport
+        Effects of the columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from transferrisk.fitting.unstable import DropUnstable
+    >>> rng = np.random.default_rng(0)
+    >>> y, site = rng.integers(2, size=600), np.repeat(["A", "B", "C"], 200)
+    >>> turned = np.where(site == "C", -1, 1)
+    >>> X = np.c_[y + rng.normal(size=600), turned * (2 * y - 1) + rng.normal(size=600)]
+    >>> DropUnstable().fit(X, y, site).dropped_
+    ('1',)
     """
 
     def __init__(
