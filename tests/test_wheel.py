@@ -1,10 +1,12 @@
-"""The wheel holds what an installation needs, and works where there is no source tree."""
+"""The wheel and the sdist hold what an installation needs, and work where there is no source tree."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,14 +16,31 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def built(tmp_path_factory):
+    """The wheel and the sdist."""
     pytest.importorskip("hatchling", reason="hatchling builds the wheel, and is not installed")
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    build = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--target",
+        "sdist",
+        "--directory",
+        folder,
+    ]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (found,) = folder.glob("*.whl")
-    return found
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
+@pytest.fixture
+def wheel(built):
+    return built["wheel"]
 
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel):
@@ -51,3 +70,31 @@ print(transferrisk.__file__, load_recipe("theorem-1").name, len(page))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "installed"))
+
+
+def test_the_sdist_holds_source_tests_and_documentation(built):
+    with tarfile.open(built["sdist"]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "Makefile", "tests/test_wheel.py", "docs/index.md", "mkdocs.yml"} <= names
+    assert not any(name.startswith((".venv", "site/", "runs/")) for name in names)
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_installs_in_a_clean_environment(built, kind, tmp_path):
+    """Dependencies are those of this environment; the package and the command are those that pip installs."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    pip += ["--ignore-installed", "--no-build-isolation", built[kind]]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(pip, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ([python.with_name("trm"), "--version"], [python, "-m", "transferrisk", "--version"]):
+        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "0.2.0" in done.stdout
+    where = [python, "-c", "import transferrisk; print(transferrisk.__file__)"]
+    done = subprocess.run(where, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(site))

@@ -15,17 +15,24 @@ from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
+from transferrisk.algorithms import Algorithm
+
 ROOT = Path(__file__).parents[2]
 GALLERY = ("loop", "audit", "hospitals", "search", "lightning", "photographs", "algorithm", "results")
 """Programs in examples/, in the order of the gallery."""
 MODULES = (
     "functional", "sklearn", "auditing", "fitting", "algorithms", "training", "models", "data", "results", "solvers",
+    "errors",
 )  # fmt: skip
-"""Modules whose page lists every class and function of their `__all__`."""
+"""Modules whose page lists all their public classes and functions."""
 
 
-ALGORITHMS = {f"transferrisk.algorithms.{path.stem}" for path in (ROOT / "src/transferrisk/algorithms").glob("*.py")}
-ALGORITHMS -= {f"transferrisk.algorithms.{name}" for name in ("base", "registry", "team")}
+def is_algorithm(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Algorithm) and value is not Algorithm
+
+
+def is_error(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Exception)
 
 
 def algorithm(public: type) -> str:
@@ -41,11 +48,10 @@ def algorithm(public: type) -> str:
 
 
 def documented(module: Any) -> list[Any]:
-    """The public classes and functions of a module by name, algorithms before their base."""
-    public = [
-        value for name in module.__all__ if inspect.isclass(value := getattr(module, name)) or inspect.isfunction(value)
-    ]
-    return sorted(public, key=lambda value: (value.__module__ not in ALGORITHMS, value.__name__.lower()))
+    """Return the public classes and functions of a module by name, algorithms first. Errors have no `__all__`."""
+    names = getattr(module, "__all__", [name for name, value in vars(module).items() if is_error(value)])
+    public = [value for value in map(vars(module).get, names) if inspect.isclass(value) or inspect.isfunction(value)]
+    return sorted(public, key=lambda value: (not is_algorithm(value), value.__name__.lower()))
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -57,7 +63,7 @@ def on_files(files: Any, config: Any) -> Any:
             home = public.__module__
             if home.partition(".auditing")[1] and public.__name__ in ("Audit", "audit"):
                 continue  # on the page of the package itself
-            page += algorithm(public) if home in ALGORITHMS else f"::: {home}.{public.__name__}\n"
+            page += algorithm(public) if is_algorithm(public) else f"::: {home}.{public.__name__}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=page))
     rows = []
     for name in GALLERY:
