@@ -235,6 +235,35 @@ def test_labels_and_environments_may_be_integers_of_any_type(dtype, captured):
     assert torch.equal(risk, transfer_risk(batch.features, batch.labels, batch.index, 3, 3, 1e-2).risk)
 
 
+@pytest.mark.parametrize("query", ["all", "random"])
+@pytest.mark.parametrize("captured", [False, True])
+def test_an_environment_whose_weights_are_zero_counts_as_absent(query, captured):
+    batch = random_batch(31, [9, 8, 7, 6], classes=3, width=4)
+    weights = torch.where(batch.index == 2, 0.0, 1.0).double()
+    present = batch.index != 2
+    options = {"query": query, "captured": captured, "num_classes": 3, "environments": 4}
+    for seed in range(8):
+        results = []
+        for part, each in ((slice(None), weights), (present, None)):
+            moving = batch.features.clone().requires_grad_()
+            torch.manual_seed(seed)
+            criterion = TransferRisk(**options)
+            out = criterion(moving[part], batch.labels[part], batch.index[part], sample_weights=each)
+            out.risk.backward()
+            results.append((out.risk.detach(), moving.grad, out.matrix, criterion.alpha))
+        assert results[0][1].isfinite().all()
+        for weighted, without in zip(*results, strict=True):
+            torch.testing.assert_close(weighted, without, rtol=1e-6, atol=1e-9, equal_nan=True)
+
+
+def test_weights_that_leave_one_environment_are_refused():
+    batch = random_batch(32, [5, 6], classes=3, width=4)
+    with pytest.raises(InputError, match=r"environments must be two or more .* got id 1 alone"):
+        TransferRisk()(*arguments(batch), sample_weights=batch.index.double())
+    with pytest.raises(InputError, match=r"sample_weights must be above 0 .* got 0 for all"):
+        TransferRisk()(*arguments(batch), sample_weights=torch.zeros(11))
+
+
 def test_a_weight_is_a_number_of_samples():
     batch = random_batch(30, [7, 6], classes=3, width=4)
     times = torch.randint(1, 4, (13,), generator=torch.Generator().manual_seed(0))

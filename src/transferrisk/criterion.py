@@ -231,7 +231,8 @@ class TransferRisk(nn.Module):
         environments    (n,) integer ids; two or more of them
         start           (C, d + 1) where the search for the predictors starts, such as a classifier's own weights
         sample_weights  (n,) floats >= 0: how much each sample counts within its environment, both for its predictor and
-                        for the loss of another's. Only ratios within an environment matter. Excludes fused kernels
+                        for the loss of another's. Only ratios within an environment matter; one whose weights are all 0
+                        counts as absent. Excludes fused kernels
 
         In a function compiled by torch.compile, this is one call between two graphs: a graph cannot hold loops that end
         when an answer is good.
@@ -284,11 +285,17 @@ class TransferRisk(nn.Module):
         Unless steps are captured, absent environments are left out, so that only those in the batch have a cost.
         """
         index = self._index(features, labels, environments, start)
-        present = None
+        present, counted = None, index
+        if sample_weights is not None and self.captured:
+            counted = torch.where(sample_weights > 0, index, -1)
+        elif sample_weights is not None and not bool((kept := sample_weights > 0).all()):
+            check_environments(environments[kept])
+            features, labels, sample_weights = features[kept], labels[kept], sample_weights[kept]
+            counted = index = index[kept]
         if not self.captured:
             ids = index.unique()
             present = ids if len(ids) < len(self.environment_ids) else None
-        queries = self._queries(index, present)
+        queries = self._queries(counted, present)
         places, alpha, number = queries, self.alpha, len(self.environment_ids)
         if present is not None:
             index, number = torch.searchsorted(present, index), len(present)
@@ -412,7 +419,7 @@ class TransferRisk(nn.Module):
         return everyone[torch.linspace(0, E - 1, most).round().long()]
 
     def _pick(self, index: Tensor, number: int = 1) -> Tensor:
-        """Return so many of the environments that are present, drawn uniformly, in order, (number,)."""
+        """Return so many of the environments that are present, drawn uniformly, in order, (number,); -1 is none."""
         E = len(self.environment_ids)
         present = torch.zeros(E + 1, dtype=torch.bool, device=index.device).index_fill(0, index + 1, True)[1:]
         # From the CPU's generator, unless steps are captured, so that one generator's state is enough to resume.

@@ -131,7 +131,7 @@ class MLDG(Algorithm[MLDGConfig]):
                 logits = of_members(logits) if joint else logits
                 losses = F.cross_entropy(logits, labels, reduction="none")
                 risks, there = environment_means(losses, index, self.setting.num_environments, weights)
-                return risks.sum() / there.sum()
+                return risks.sum() / there.sum().clamp(min=1)
 
             return at
 

@@ -82,15 +82,18 @@ def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> tupl
 
 
 def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:
-    """Refuse weights that are not n floats >= 0; their values are read on a CPU only."""
+    """Refuse weights that are not n floats >= 0, or all 0; their values are read on a CPU only."""
     check_tensors(features=features, sample_weights=sample_weights)
     if sample_weights.shape != features.shape[:1] or not sample_weights.is_floating_point():
         raise InputError(
             f"sample_weights must be one float for each sample, ({len(features)},), got {sample_weights.dtype} of "
             f"shape {tuple(sample_weights.shape)}"
         )
-    if sample_weights.device.type == "cpu" and not bool((sample_weights >= 0).all() & sample_weights.isfinite().all()):
-        raise InputError("sample_weights must be finite numbers >= 0, got a negative one, nan or infinity")
+    if sample_weights.device.type == "cpu":
+        if not bool((sample_weights >= 0).all() & sample_weights.isfinite().all()):
+            raise InputError("sample_weights must be finite numbers >= 0, got a negative one, nan or infinity")
+        if not bool(sample_weights.any()):
+            raise InputError("sample_weights must be above 0 for some sample, got 0 for all")
 
 
 def check_problem(features: Tensor, labels: Tensor, sample_weight: Tensor | None, values: bool) -> Tensor:

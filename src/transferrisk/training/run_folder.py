@@ -232,7 +232,9 @@ class RunFolder(Watch):
             except InputError as error:
                 raise DamagedRunError(str(error)) from None
             if not begun or not (self.folder / RUN).exists():
-                self._write(RUN, dumps({**self._run.description, "versions": versions()}, indent=2) + "\n")
+                with self._disk_errors(RUN):
+                    described = dumps({**self._run.description, "versions": versions()}, indent=2)
+                    write_atomically(self.folder / RUN, described + "\n")
             self._held = held.pop_all()
 
     def _go_on(self, checkpoint: Checkpoint) -> None:
@@ -282,7 +284,9 @@ class RunFolder(Watch):
         if self._writes:
             snapshot = self._run.state.snapshot()
             counted = {"records": len(self._run.history), "description": self._run.description}
-            self._write(LAST, encode_tensors(snapshot.tensors, {"values": snapshot.values, **counted}))
+            encoded = encode_tensors(snapshot.tensors, {"values": snapshot.values, **counted})
+            with self._disk_errors(LAST):
+                write_atomically(self.folder / LAST, encoded)
         self._note_saved()
 
     def _note_saved(self) -> None:
@@ -322,10 +326,6 @@ class RunFolder(Watch):
                 f"{path} {how}: it must hold step {selected}, which is selected; restore it, or train again "
                 "in another folder"
             )
-
-    def _write(self, name: str, content: bytes | str) -> None:
-        with self._disk_errors(name):
-            write_atomically(self.folder / name, content)
 
     @contextmanager
     def _disk_errors(self, name: str) -> Iterator[None]:

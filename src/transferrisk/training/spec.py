@@ -11,7 +11,7 @@ and its digest names the run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -193,7 +193,7 @@ class TrainSpec(Settings):
         """
         training = dict(self.training)
         if own is not None:
-            if "optimiser" in training:
+            if training.get("optimiser", own.optimiser) != own.optimiser:
                 own = own.with_optimiser(training["optimiser"])
             if self.finetune_samples is not None:
                 own = finetuning(own, self.finetune_samples, self.training)
@@ -308,8 +308,11 @@ def run_spec(
     if "transfer" in config.record and len(data.environment_names) < 2:
         raise InputError("record must not hold 'transfer' for one training environment, got 'transfer': leave it out")
     engine = Engine.of(device, devices, spec.precision, loaders, batch_size=config.batch_size)
+    assert spec.backbone is not None
+    weights = spec.weights if spec.init is None else "none"
+    build = partial(build_model, spec.backbone, len(data.class_names), shape, weights)
     return train(
-        partial(_build, spec, len(data.class_names), shape),
+        build if spec.init is None else partial(_load, spec.init, build),
         data,
         partial(create, spec.algorithm, **spec.settings),
         config,
@@ -321,11 +324,9 @@ def run_spec(
     )
 
 
-def _build(spec: TrainSpec, classes: int, shape: tuple[int, ...]) -> Classifier:
-    """Return the network of a resolved spec, with its initial weights."""
-    assert spec.backbone is not None
-    model = build_model(spec.backbone, classes, shape, "none" if spec.init else spec.weights)
-    return model if spec.init is None else load_model_folder(spec.init, model).network
+def _load(folder: str, build: Callable[[], Classifier]) -> Classifier:
+    """Return a network with the weights of a saved model."""
+    return load_model_folder(folder, build()).network
 
 
 def shift_of(

@@ -261,7 +261,9 @@ class Progress(Watch):
             *(["average"] if run.config.average else []),
         ):
             shown[name] = getattr(run.config, name)
-        text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in shown.items())
+        words = []
+        for name, value in shown.items():
+            words.append(f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}")
         smallest = int(run.data.environments.bincount(minlength=len(run.data.environment_names)).min())
-        line = one_line(f"trm: training {run.name}: {text} (the smallest environment has {smallest})")
+        line = one_line(f"trm: training {run.name}: {', '.join(words)} (the smallest environment has {smallest})")
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
