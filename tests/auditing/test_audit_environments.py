@@ -61,7 +61,7 @@ def test_a_class_missing_somewhere_is_told_and_costs_only_there():
     assert found.counts[1].tolist()[2] == 0
 
 
-def test_nothing_to_judge_is_said():
+def test_nothing_to_judge_is_reported():
     rng = np.random.default_rng(0)
     found = audit(rng.normal(size=(8, 2)), [0, 1] * 4, [0] * 4 + [1] * 4, ridge=RIDGE, bootstrap=5)
     assert found.worst is None
@@ -83,7 +83,7 @@ def test_an_environment_that_cannot_be_fitted_has_no_ridge_and_no_say():
     ("samples", "classes", "environments", "said"),
     [(10_000, 2, 10_000, "environments must be at most"), (9_000, 1000, 300, "300 x 9000 x 1000")],
 )
-def test_more_than_can_be_judged_is_refused_at_once(samples, classes, environments, said):
+def test_too_many_environments_are_refused_at_once(samples, classes, environments, said):
     labels, sites = np.arange(samples) % classes, np.arange(samples) // (samples // environments)
     with pytest.raises(InputError, match=said):
         audit(np.zeros((samples, 2)), labels, sites)

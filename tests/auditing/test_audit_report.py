@@ -75,7 +75,7 @@ def test_accuracies_stand_beside_that_of_a_guess():
     ]
 
 
-def test_the_page_shows_names_as_they_are_and_a_dash_for_what_is_not_known(tmp_path, text_of):
+def test_the_page_escapes_names_and_has_a_dash_for_nan(tmp_path, text_of):
     X, y, e = problem(n=90)
     sites = np.array(["<b>A</b>", "B & co", "C", "one"])[np.where(np.arange(90) == 0, 3, e)]
     found = audit(X, y, sites, ridge=RIDGE, folds=3, bootstrap=10)
@@ -93,7 +93,7 @@ def test_the_page_shows_names_as_they_are_and_a_dash_for_what_is_not_known(tmp_p
     assert f"{found.loss.value[0, 2]:.3f}" in page
 
 
-def test_the_verdict_expects_of_a_new_environment_what_pooling_says(case):
+def test_the_verdict_expects_the_pooled_accuracy_in_a_new_environment(case):
     *_, found = case
     left = found.left_out_accuracy
     width = 2 * norm.ppf(0.975)

@@ -69,7 +69,7 @@ def test_constant_columns_and_scales_do_not_matter():
         ({"seed": -1}, "seed must be .* got -1"),
     ],
 )
-def test_what_cannot_be_audited_is_told_in_one_line(change, message):
+def test_bad_arguments_are_refused_in_one_line(change, message):
     X, y, e = problem(n=60)
     with pytest.raises(InputError, match=message) as error:
         audit(**({"features": X, "labels": y, "environments": e} | change))

@@ -45,7 +45,7 @@ def test_the_matrix_is_that_of_a_loop_over_another_librarys_optimum(case):
             assert found.accuracy.value[q, p] == pytest.approx((p_all[here].argmax(1) == y[here]).mean(), abs=1e-12)
 
 
-def test_pooled_and_left_out_and_irm_are_what_their_formulas_say(case):
+def test_pooled_left_out_and_irm_follow_their_formulas(case):
     X, y, e, held, found = case
     Z = standardised(X)
     p_all = held_out(Z, y, e, held, np.ones(len(y), bool), 3)
@@ -82,7 +82,7 @@ def test_risks_and_the_worst_pair_follow_from_the_matrix(case):
     assert worse.points.value == pytest.approx(missed.max())
 
 
-def test_what_another_environment_adds_is_truly_fitted(case):
+def test_the_gain_of_another_environment_is_that_of_a_fit(case):
     X, y, e, held, found = case
     worst = found.worst
     (r,) = {0, 1, 2} - {worst.fitted_on, worst.tested_on}
@@ -93,7 +93,7 @@ def test_what_another_environment_adds_is_truly_fitted(case):
     assert worst.closed.value == pytest.approx(gain, abs=1e-12)
 
 
-def test_the_order_of_samples_does_not_matter_where_folds_are_the_same(case):
+def test_the_order_of_samples_does_not_matter_if_folds_are_the_same(case):
     X, y, e, held, found = case
     order = np.random.default_rng(3).permutation(len(y))
     again = audit(X[order], y[order], e[order], ridge=RIDGE, folds=held[order], bootstrap=5)

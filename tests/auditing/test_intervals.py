@@ -42,7 +42,7 @@ def test_draws_have_the_variance_of_a_mean():
     np.testing.assert_allclose(found[1:].mean(0), values.mean(1), atol=0.01)
 
 
-def test_the_interval_of_the_risk_holds_the_risk_where_many_environments_compete():
+def test_the_interval_of_the_risk_holds_the_risk_when_many_environments_compete():
     rng = np.random.default_rng(0)
     X, y, e = rng.normal(size=(900, 3)), rng.integers(2, size=900), np.arange(900) % 30
     before = X.copy()
@@ -76,7 +76,7 @@ def test_ten_equal_environments_seldom_raise_an_alarm():
     assert max(map(sum, (alarms, helped, unseen))) <= 1
 
 
-def test_what_being_unseen_costs_is_judged_by_paired_differences():
+def test_the_cost_of_being_unseen_is_judged_by_paired_differences():
     """A turns a feature round that B and C share, so that it needs a predictor of its own most."""
     rng = np.random.default_rng(0)
     y, e = rng.integers(2, size=1500), np.arange(1500) % 3

@@ -49,7 +49,7 @@ def test_a_file_of_embeddings(trm, embeddings, tmp_path):
     assert f"{found.loss.value[0, 2]:.3f}" in page
 
 
-def test_json_is_all_that_is_printed_and_says_where_the_page_is(trm, embeddings, tmp_path):
+def test_json_is_all_that_is_printed_and_names_the_page(trm, embeddings, tmp_path):
     code, out, _ = trm("audit", embeddings, *NAMED, *FAST, "--json", "--output", tmp_path / "new" / "a.html")
     found = json.loads(out)
     assert code == 0
@@ -129,7 +129,7 @@ def test_bad_rows_can_be_left_out(trm, tmp_path):
         (("embedings",), "unknown data set 'embedings'"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_writes_nothing(trm, embeddings, tmp_path, arguments, message):
+def test_an_error_is_one_line_and_writes_nothing(trm, embeddings, tmp_path, arguments, message):
     (tmp_path / "real.txt").write_text("a note")
     before = sorted(tmp_path.iterdir())
     code, out, err = trm("audit", *arguments)

@@ -116,27 +116,26 @@ class ColumnReport:
         """The findings in words, three at most."""
         names, lines = unstable(self), []
         first = self[names[0]] if names else self.columns[0]
-        effects = first.effects.value
-        low, high = int(np.nanargmin(effects)), int(np.nanargmax(effects))
-        span = (
-            f"from {number(effects[low], 2)} in {self.environments[low]} to {number(effects[high], 2)} in "
-            f"{self.environments[high]} (log-odds per standard deviation)"
-        )
+        if not names:
+            lines.append(
+                "No column has an effect on the label that differs much between environments and may have either sign "
+                "in a new one."
+            )
+        if names or first.chance < LEVEL / len(self.columns):
+            effects = first.effects.value
+            low, high = int(np.nanargmin(effects)), int(np.nanargmax(effects))
+            how = "changes sign" if first.reverses else "differs" if names else "differs most"
+            lines.append(
+                f"The effect of {first.name} on the label {how} between environments: from {number(effects[low], 2)} "
+                f"in {self.environments[low]} to {number(effects[high], 2)} in {self.environments[high]} (log-odds per "
+                "standard deviation)."
+            )
         if names:
-            how = "changes sign" if first.reverses else "differs"
-            lines.append(f"The effect of {first.name} on the label {how} between environments: {span}.")
             if first.loss is not None and np.isfinite(first.loss.mean):
                 verb = "rises" if first.loss.mean > 0 else "falls"
                 lines[0] += f" Without it, a linear model's loss in left-out environments {verb} by "
                 lines[0] += f"{abs(first.loss.mean):.3f}."
             lines[0] += f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""
-        else:
-            lines.append(
-                "No column has an effect on the label that differs much between environments and may have either sign "
-                "in a new one."
-            )
-            if first.chance < LEVEL / len(self.columns):
-                lines.append(f"The effect of {first.name} differs most: {span}.")
         telling = sorted(filter(attrgetter("told_by"), self.columns), key=attrgetter("guess"), reverse=True)
         if telling:
             most = telling[0]
@@ -153,8 +152,10 @@ class ColumnReport:
         names = unstable(self)
         if not names:
             return ""
-        columns = f"the columns {listed(map(repr, names), 5)}" if names[1:] else f"the column {names[0]!r}"
-        lines = [f"Take care with {columns}: effects on the label differ between environments."]
+        columns, differ = f"the column {names[0]!r}", "its effect on the label differs"
+        if names[1:]:
+            columns, differ = f"the columns {listed(map(repr, names), 5)}", "their effects on the label differ"
+        lines = [f"Take care with {columns}: {differ} between environments."]
         reversing = filter(attrgetter("reverses"), map(self.__getitem__, names))
         if turned := list(map(repr, map(attrgetter("name"), reversing))):
             lines.append(
