@@ -131,7 +131,7 @@ class Comparison:
             "order": list(self.order) or None,
             "rows": dict(self.rows),
             "seeds": list(self.seeds),
-            "accuracy_of_most_frequent_class": dict(self.frequent),
+            "accuracy_of_most_frequent_training_class": dict(self.frequent),
             "algorithms": algorithms,
             "stopped": as_json(self.stopped),
         }
@@ -230,9 +230,8 @@ def compare(
 
 def numbered_in_time(samples: EnvironmentSet, order: Sequence[str]) -> NDArray[np.int64]:
     """Return the number of each row's environment, (n,): its place in `order`, or among the names if that is ()."""
-    names = list(order or samples.environment_names)
-    places = np.array([names.index(name) for name in samples.environment_names])
-    return np.asarray(places[samples.environments.numpy()])
+    places = pd.Index(order or samples.environment_names).get_indexer(samples.environment_names)
+    return np.asarray(places[samples.environments.numpy()], dtype=np.int64)
 
 
 def can_blend(samples: EnvironmentSet, folds: int | None, seed: int, ordered: bool) -> bool:

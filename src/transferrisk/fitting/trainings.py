@@ -112,26 +112,24 @@ def train_all(
     """
     y, classes = samples.labels.numpy(), len(samples.class_names)
     environments = samples.environments.numpy()  # and not their names: joblib takes long to hash an array of objects
-    trainings = {
-        (seed, name, place): rows
-        for seed, folds in splits.items()
-        for place, rows in enumerate(folds)  # candidates vary fastest, so that they share the encoded rows of a split
-        for name in candidates
-    }
+    first, folds = next(iter(splits.items()))
+    trainings: dict[Training, Any] = {}
+    rounds: dict[int, list[Training]] = {}  # number of splits after which a round of trainings ends -> the trainings
+    paths: dict[Training, Path] = {}
     done: dict[Training, Part] = {}
-    paths = {} if kept is None else {key: kept.path(key[1], key[0], rows) for key, rows in trainings.items()}
-    for key, path in paths.items():
-        if (part := read_part(path, len(trainings[key][1]), classes)) is not None:
-            done[key] = part
+    for seed, of_seed in splits.items():
+        for place, rows in enumerate(of_seed):
+            end = max(RACED, place + 1) if racing and seed == first else len(folds) + 1
+            for name in candidates:  # candidates vary fastest, so that they share the encoded rows of a split
+                key = seed, name, place
+                trainings[key] = rows
+                rounds.setdefault(end, []).append(key)
+                if kept is not None:
+                    paths[key] = kept.path(name, seed, rows)
+                    if (part := read_part(paths[key], len(rows[1]), classes)) is not None:
+                        done[key] = part
     if kept is not None and done:
         kept.say(f"{len(done)} of {len(trainings)} trainings of the comparison were done before and are not repeated")
-    first, folds = next(iter(splits.items()))
-    rounds = [trainings]
-    if racing:
-        places = {key: max(RACED, key[2] + 1) if key[0] == first else len(folds) + 1 for key in trainings}
-        rounds = [
-            {key: trainings[key] for key in trainings if places[key] == one} for one in sorted({*places.values()})
-        ]
     stopped: dict[str, Stopped] = {}
 
     def tell() -> None:
@@ -143,12 +141,12 @@ def train_all(
     alone = threads_set(None if workers == 1 and samples.inputs[:1].dim() == 4 else 1)
     processes = joblib.parallel_config(backend="loky", inner_max_num_threads=1)
     with sklearn.config_context(enable_metadata_routing=True), alone, processes:
-        for number, trained_now in enumerate(rounds):
+        for end, keys in rounds.items():
             work = (
                 delayed(_train_part)(
-                    key, candidates[key[1]], X[key[1]] if isinstance(X, Mapping) else X, y, environments, rows
+                    key, candidates[key[1]], X[key[1]] if isinstance(X, Mapping) else X, y, environments, trainings[key]
                 )
-                for key, rows in trained_now.items()
+                for key in keys
                 if key not in done and key[1] not in stopped
             )
             for key, (labels, chances, curve) in Parallel(n_jobs=workers, return_as="generator_unordered")(work):
@@ -158,36 +156,33 @@ def train_all(
                 if key in paths:
                     write_part(paths[key], done[key])
                 tell()
-            if racing and number + RACED < len(folds):
-                tested = {samples.environment_names[environments[test[0]]]: y[test] for _, test in folds}
-                running = {
-                    name: dict(zip(tested, (done[first, name, n].probabilities for n in range(number + RACED))))  # noqa: B905
-                    for name in candidates
-                    if name not in stopped
-                }
-                if behind := far_behind(running, tested):
-                    stopped |= behind
-                    tell()
+            if end < len(folds):
+                tested = {samples.environment_names[environments[test[0]]]: y[test] for _, test in folds[:end]}
+                predicted = {}
+                for name in candidates:
+                    if name not in stopped:
+                        predicted[name] = [done[first, name, place].probabilities for place in range(end)]
+                stopped |= far_behind(predicted, tested)
+                tell()
     return done, stopped
 
 
 def far_behind(
-    probabilities: Mapping[str, Mapping[str, NDArray[np.float64]]], labels: Mapping[str, NDArray[Any]]
+    predicted: Mapping[str, Sequence[NDArray[np.float64]]], labels: Mapping[str, NDArray[Any]]
 ) -> dict[str, Stopped]:
     """Return the candidates whose log loss is above the best by more than `FAR` standard errors, and their gaps.
 
     A candidate that is more accurate than the best is not among them, nor are a constant and a linear model, which
     take no time and serve as a reference.
 
-    probabilities  candidate -> environment that was held out -> (n, C)
-    labels         environment -> (n,)
+    predicted  candidate -> probabilities (n, C) in each environment that was held out
+    labels     environment -> (n,), in the same order
     """
-    losses = {name: [row_losses(labels[e], one) for e, one in given.items()] for name, given in probabilities.items()}
-    right = {
-        name: {e: float((one.argmax(1) == labels[e]).mean()) for e, one in given.items()}
-        for name, given in probabilities.items()
-    }
-    best = min(losses, key=lambda name: float(np.mean([one.mean() for one in losses[name]])))
+    losses, right = {}, {}
+    for name, given in predicted.items():
+        losses[name] = list(map(row_losses, labels.values(), given))
+        right[name] = {e: float((one.argmax(1) == labels[e]).mean()) for e, one in zip(labels, given, strict=True)}
+    best = min(losses, key=lambda name: float(np.mean([*map(np.mean, losses[name])])))
     found = {}
     for name, own in losses.items():
         apart = [mine - its for mine, its in zip(own, losses[best], strict=True)]
