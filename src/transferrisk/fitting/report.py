@@ -244,8 +244,8 @@ def model_card(fitted: Fitted, command: str = "") -> str:
     rows = zip(samples.environment_names, counts.sum(1).tolist(), *counts.T.tolist(), strict=True)
     compared = "No algorithms were compared, so nothing is known about environments that were not trained on."
     if fitted.comparison is not None:
-        tables = (comparison_table(fitted), held_out_table(fitted))
-        compared = "\n\n".join([how_compared(fitted.comparison), *(markdown(table).strip() for table in tables)])
+        tables = (comparison_table(fitted), held_out_table(fitted))  # their titles become headings of level 3
+        compared = "\n\n".join([how_compared(fitted.comparison), *(f"##{markdown(table).strip()}" for table in tables)])
     expected = "Its accuracy in a new environment was not measured."
     if fitted.comparison is not None and fitted.comparison.held == "environments":
         expected = (
