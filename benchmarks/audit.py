@@ -1,13 +1,13 @@
-"""The audit's transfer matrix against the same matrix through scikit-learn, in one process on the same data.
+"""Compare the transfer matrix of the audit with that computed by scikit-learn, in one process on the same data.
 
     python benchmarks/audit.py                        100 000 x 768, 5 environments, 10 classes, 5 folds, 2 threads
     python benchmarks/audit.py --decay 0              independent features
     python benchmarks/audit.py --samples 5000 --features 64 --json audit.json
 
-Both minimise mean cross-entropy + ridge/2 |W|^2 with the bias penalised as the weight of a constant column, as
-LogisticRegression(C=1/(n ridge), fit_intercept=False) does, lbfgs and tolerance as they come, on rows with the constant
-appended beforehand. Times are wall-clock, the machine's load beside them; those of the processor are given too, since
-they suffer less from a machine that has other work.
+Both minimise mean cross-entropy + ridge/2 |W|^2, where the bias is penalised as the weight of a constant column. For
+scikit-learn this is LogisticRegression(C=1/(n ridge), fit_intercept=False) with lbfgs and its default tolerance, on
+rows with the constant appended beforehand. Wall-clock times are printed with the load of the machine, and with
+processor times, which depend less on other work of the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Floats = NDArray[np.float32]
 
 
 def make(n: int, d: int, E: int, C: int, decay: float, seed: int) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
-    """Gaussian classes that overlap and move between environments; the i-th direction has deviation i^-decay."""
+    """Draw Gaussian classes that overlap and move between environments; the i-th direction has deviation i^-decay."""
     rng = np.random.default_rng(seed)
     spectrum = (np.arange(1, d + 1) ** -decay).astype(np.float32)
     labels, environments = rng.integers(C, size=n), rng.integers(E, size=n)
@@ -102,7 +102,7 @@ def loss(rows: Floats, labels: NDArray[Any], W: NDArray[np.float64]) -> float:
 
 @contextmanager
 def peak_memory() -> Iterator[Callable[[], int]]:
-    """Bytes that the process held more at its peak than at the beginning."""
+    """Measure by how many bytes the peak memory of the process exceeds that at the beginning."""
     page = os.sysconf("SC_PAGE_SIZE")
 
     def held() -> int:

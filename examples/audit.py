@@ -1,6 +1,6 @@
 """An audit of embeddings.
 
-The embeddings come from four scanners. At one of them, a direction that tells the label is reversed. The audit shows
+The embeddings come from four scanners. At one of them, a direction that predicts the label is reversed. The audit shows
 where predictors transfer, before any model is trained. `trm audit embeddings.npz` does the same and writes a page.
 """
 

@@ -1,4 +1,4 @@
-"""TransferRiskClassifier beside skrub, LightGBM, fairlearn and polars.
+"""TransferRiskClassifier with skrub, LightGBM, fairlearn and polars.
 
 pip install 'transferrisk[boosting,interop]'
 python examples/interoperability.py

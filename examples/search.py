@@ -48,8 +48,8 @@ def main(picture: str | None = None) -> None:
         for place, row in enumerate(found.cv_results_["params"])
     }
     for algorithm, values in scores.items():
-        told = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, values, strict=True))
-        print(f"{algorithm}: {told}, mean {np.mean(values):.3f}")
+        by_site = ", ".join(f"{name} {value:.3f}" for name, value in zip(names, values, strict=True))
+        print(f"{algorithm}: {by_site}, mean {np.mean(values):.3f}")
     print("chosen:", found.best_params_["model__algorithm"])
     if picture:
         for algorithm, values in scores.items():
