@@ -80,7 +80,7 @@ def test_a_search_that_was_cut_off_goes_on_as_if_nothing_had_happened(plan, tmp_
     (grid,) = TableView().part(load_experiment(whole.local / "mine"), "training_domain").grids
     (note,) = grid.notes
     chosen = max((t for t in trials if t["state"] == "done"), key=lambda trial: max(trial["scores"].values()))
-    assert f"best of {7 - len(given_up)} points, besides {len(given_up)} whose" in note
+    assert f"best of {7 - len(given_up)} points, and {len(given_up)} more whose" in note
     assert f"lr={chosen['point']['lr']:g} " in note
 
     # What was given up is an ordinary run, which another experiment brings to its end, as if it had never been stopped.

@@ -81,8 +81,8 @@ def test_settings_of_training_of_the_run_and_of_the_algorithm_may_be_drawn(tmp_p
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lr = { log_uniform = [0.0, 1.0] }", "grid of ERM, lr: log_uniform must be two numbers above 0.* got"),
-        ("lr = { uniform = [2, 1] }", "uniform must be two numbers, the lower one first"),
+        ("lr = { log_uniform = [0.0, 1.0] }", "grid of ERM, lr: log_uniform must be two numbers > 0.* got"),
+        ("lr = { uniform = [2, 1] }", "uniform must be two numbers, the smaller one first"),
         ("lr = { unifrom = [1, 2] }", "unknown distribution 'unifrom': did you mean 'uniform'"),
         ("lr = 0.1", "lr must be a list, or a distribution"),
         ("lrr = [0.1]", "unknown setting 'lrr': did you mean 'lr'|unknown setting 'lrr'"),
@@ -99,7 +99,7 @@ def test_what_a_grid_may_not_say(tmp_path, text, message):
 
 def test_a_distribution_needs_a_search_that_draws(tmp_path):
     whole = DRAWN.replace('search = { kind = "random", points = 6 }', "")
-    with pytest.raises(InputError, match=r'lr is a distribution.*search = "random"'):
+    with pytest.raises(InputError, match=r'lr must be a list.*search = "random"'):
         make_plan(load_recipe(write(tmp_path, "mine", whole)))
     with pytest.raises(InputError, match=r"search: kind must be one of .* got 'rnadom'"):
         load_recipe(write(tmp_path, "mine", DRAWN.replace('"random"', '"rnadom"')))
@@ -151,5 +151,5 @@ ERM = { algorithm = "erm", grid = { lr = [1e-3, 1e-4] } }
     cells = make_plan(load_recipe(write(tmp_path, "mine", text))).cells
     assert [cell.columns["hold_out"] for cell in cells] == ["", "art_painting", "cartoon", "photo"] * 2
     assert [cell.run.settings["hold_out"] for cell in cells[:3]] == [None, "art_painting", "cartoon"]
-    with pytest.raises(InputError, match="test_env must say which"):
+    with pytest.raises(InputError, match="test_env must be one of"):
         make_plan(load_recipe(write(tmp_path, "mine", text.replace('test_env = "sketch"', ""))))

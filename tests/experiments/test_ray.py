@@ -197,7 +197,7 @@ def test_a_training_that_is_interrupted_is_saved(tmp_path, cluster):
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = in_the_background(interrupt)
-    with pytest.raises(Interrupted, match="interrupted: 0 of 4 runs are done"):
+    with pytest.raises(Interrupted, match="interrupted: 0 of 4 runs are finished"):
         run_experiment(plan(*runs), Store(tmp_path), RayExecutor())
     interrupting.join()
     assert sum((folder / "training" / "last.safetensors").exists() for folder in folders) == 2
@@ -271,8 +271,8 @@ def test_settings_that_make_no_sense(settings, told):
     [
         ("nowhere", "address must be auto, HOST:6379 or ray://HOST:10001, got 'nowhere'"),
         ("localhost:100000", "address must be .* got 'localhost:100000'"),
-        ("127.0.0.1:{port}", r"no Ray cluster at 127.0.0.1:\d+ \(.*\): correct the address, or start one"),
-        ("ray://127.0.0.1:{port}", "no Ray cluster at ray://127.0.0.1"),
+        ("127.0.0.1:{port}", r"no Ray cluster answers at 127.0.0.1:\d+ \(.*\): correct the address, or start one"),
+        ("ray://127.0.0.1:{port}", "no Ray cluster answers at ray://127.0.0.1"),
     ],
 )
 def test_an_address_where_nothing_answers(monkeypatch, address, told):

@@ -114,7 +114,7 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
     plain = load_recipe("cmnist", defaults=True)
     assert (plain.name, len(plan.make_plan(plain).cells)) == ("cmnist-defaults", 2 * 5 * 10 * 10)
     assert load_recipe("cmnist", fast=True, defaults=True).name == "cmnist-defaults-fast"
-    with pytest.raises(InputError, match="has no grids"):
+    with pytest.raises(InputError, match="--defaults"):
         load_recipe("irm-vs-trm", defaults=True)
 
 
@@ -127,12 +127,12 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
         ("seeds = [1, -2]", r"seeds\[1\] must be an integer >= 0.* got -2"),
         ("seeds = 99999999999999999999", "seeds must be .* 10000, got 99"),
         ("seeds = [3, 3]", r"seeds must differ, got \[3, 3\]"),
-        ("[settings]\nseed = 7", r"seed is not a setting.*seeds = \[7\]"),
-        ("[vary]\nseed = [7, 8]", "seed is not a setting"),
+        ("[settings]\nseed = 7", r"seed must not be a setting.*seeds = \[7\]"),
+        ("[vary]\nseed = [7, 8]", "seed must not be a setting"),
         ("[published.training_domain.ERM]\naccuracy = 2020-01-01", "must be text, numbers or truth values"),
         ("x = " + 5000 * "[", "cannot be read as TOML"),
         ("x = " + 5000 * "9", "cannot be read as TOML"),
-        ('extends = "cmnist"\n[methods]\nIMR = false', r"methods.IMR = false drops nothing.*did you mean 'IRM'\?"),
+        ('extends = "cmnist"\n[methods]\nIMR = false', r"methods.IMR = false.*did you mean 'IRM'\?"),
         ("[fast]\nsettings = 5", r"\[fast\]: settings must be a table, got 5"),
         ("[settings]\ndata = 10\nalgorithm = 'erm'", "data must be text, got 10"),
         ('[settings]\ndata = "gaussian"\nalgorithm = "erm"\nbackbone = 8', "backbone must be text .*got 8"),
@@ -145,20 +145,20 @@ def test_the_small_version_and_that_without_grids_have_names_of_their_own():
         ),
         ('select = ["best"]', r"select\[0\] must be one of 'training_domain'.* got 'best'"),
         ('extends = "cmnsit"', r"mine.toml, extends: .*did you mean 'cmnist'\?"),
-        ('extends = "mine"', "cannot inherit from itself"),
+        ('extends = "mine"', "extends must not"),
         ('settings = "x"', r"settings must be a table.*\[settings\]"),
         ('[methods]\nERM = "erm"', "methods.ERM must be a table, got 'erm'"),
         ("[vary]\nbias = 0.9", "vary.bias must be a list .*got 0.9"),
         ("[vary]\ntraining = [{ epochs = 1 }]", r"vary.training\[0\] must be .* got \{'epochs': 1\}"),
-        ("[vary]\nbias = [0.9, 0.9]", "vary.bias must not name a value twice"),
-        ("[vary]\nbias = [1, 1.0]", "vary.bias must not name a value twice"),
+        ("[vary]\nbias = [0.9, 0.9]", "vary.bias must not repeat"),
+        ("[vary]\nbias = [1, 1.0]", "vary.bias must not repeat"),
         ('extends = "transferability"\n[settings]\ntuning = { lrr = 1 }', "did you mean 'lr'"),
         ('extends = "transferability"\n[settings]\ntuning = { epochs = 0 }', r"epochs must be .*, got 0"),
         (
             'extends = "transferability"\nselect = ["training_domain"]',
             "select must be .* got training_domain",
         ),
-        ('extends = "transferability"\ngrids = true', "a point of a grid .* at the last step: add grids = false"),
+        ('extends = "transferability"\ngrids = true', "select must not be last.*add grids = false"),
         ("[fast]\nsedes = 1", r"\[fast\]: unknown key 'sedes': did you mean 'seeds'\?"),
         ("keep = 1", "keep must be True or False, got 1"),
         ('task = "trian"\n', r"unknown task 'trian': did you mean 'train'\?"),
@@ -235,7 +235,7 @@ def test_what_a_recipe_says_itself_is_said_of_its_small_version_too(tmp_path):
         assert list(load_recipe(other, fast=True).problems) == ["10C-digits"]
         assert plan.make_plan(load_recipe(other, fast=True)).cells
     assert load_recipe(other).problems.keys() == {"10C-CMNIST"}
-    with pytest.raises(InputError, match="has no fast version"):
+    with pytest.raises(InputError, match="--fast must be left out"):
         load_recipe(write(tmp_path, "without", 'extends = "cmnist"\nfast = false'), fast=True)
 
 
@@ -244,5 +244,5 @@ def test_a_recipe_that_is_not_there(tmp_path):
         load_recipe("cmnits")
     with pytest.raises(InputError, match="does not exist"):
         load_recipe(tmp_path / "no.toml")
-    with pytest.raises(InputError, match="has no fast version"):
+    with pytest.raises(InputError, match="--fast must be left out"):
         load_recipe(write(tmp_path, "slow", SMALL), fast=True)

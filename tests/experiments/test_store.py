@@ -117,7 +117,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 
 def test_a_place_where_no_folder_can_be(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"must be a folder, got .*file"):
+    with pytest.raises(InputError, match=r"must go to a folder, got .*file"):
         Store(tmp_path / "file")
     (tmp_path / "runs").write_text("")
     outcome = execute_run(walk(), Store(tmp_path), CPU)
@@ -211,14 +211,14 @@ def test_storage_that_is_not_known():
 
 def test_rows_that_are_damaged(tmp_path):
     store, run = Store(tmp_path), walk()
-    with pytest.raises(InputError, match=f"run {run.name} is not done"):
+    with pytest.raises(InputError, match=f"run {run.name} must be done again"):
         store.records(run.name)
     assert store.seconds(run.name) is None
     execute_run(run, store, CPU)
     whole = (tmp_path / "runs" / run.name / "records.jsonl").read_bytes()
     for content in (b'{"step": 0}\n{"st', b"\xff\xfe", b"3\n", b"[" * 100_000, b"", whole[: whole.index(b"\n") + 1]):
         (tmp_path / "runs" / run.name / "records.jsonl").write_bytes(content)
-        with pytest.raises(Lost, match=rf"records.jsonl is damaged \(.*\): run {run.name} is to be done again"):
+        with pytest.raises(Lost, match=rf"records.jsonl is damaged \(.*\): run {run.name} must be done again"):
             store.records(run.name)
     for content in ("", "3", '{"versions": 3}'):
         (tmp_path / "runs" / run.name / "done.json").write_text(content)

@@ -203,7 +203,7 @@ def test_a_training_that_is_interrupted_goes_on_from_its_step(tmp_path, number, 
     until(lambda: starts(folder))
     os.kill(one.pid, number)
     out, _ = one.communicate(timeout=60)
-    assert out.startswith("interrupted: 0 of 1 runs are done")
+    assert out.startswith("interrupted: 0 of 1 runs are finished")
     assert one.returncode == 128 + number
     assert (folder / "training" / "last.safetensors").exists()
     for root in ("cut", "whole"):
@@ -220,7 +220,7 @@ def test_an_interruption_in_the_last_step_of_a_training_is_heard(tmp_path, worke
     until(lambda: starts(tmp_path / "runs" / runs[0].name))
     os.kill(one.pid, signal.SIGTERM)
     out, _ = one.communicate(timeout=60)
-    assert out.startswith("interrupted: 0 of 2 runs are done")
+    assert out.startswith("interrupted: 0 of 2 runs are finished")
     assert not starts(tmp_path / "runs" / runs[1].name)
     for run in runs:
         hurry(tmp_path / "runs" / run.name)
@@ -233,7 +233,7 @@ def test_handlers_of_signals_are_given_back(tmp_path):
     def interrupt(event):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Interrupted, match="0 of 1 runs are done") as caught:
+    with pytest.raises(Interrupted, match="0 of 1 runs are finished") as caught:
         run_experiment(plan(walk()), Store(tmp_path), HERE, interrupt)
     assert caught.value.exit_code == 143
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,6 +1,6 @@
 """Cost of a training step of each algorithm on the paper's workloads, as a ratio to ERM in the same run.
 
-A step is forward, backward and optimiser on one batch that is on the device; reading data is not measured. Labels are
+A step is forward pass, backward pass and optimiser on one batch on the device; reading data is not measured. Labels are
 random, which is the hardest case for the solvers of the head.
 """
 
@@ -32,12 +32,12 @@ WARM_UP = {"cuda": 10, "cpu": 2}
 STEPS = {"cuda": 60, "cpu": 12}
 OnProgress = Callable[[str, int, int], None]
 """(what, done, total)"""
-BRIEF = 0.3  # seconds of steps by which the length of a whole training is judged
+BRIEF = 0.3  # seconds of steps from which the duration of a whole training is estimated
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The sizes of a step."""
+    """Sizes of a step."""
 
     environments: int
     batch_size: int  # samples of each environment
@@ -50,7 +50,7 @@ class Workload:
 class Cost:
     """A number of steps of an algorithm.
 
-    evaluated  about how many samples all evaluations look at
+    evaluated  approximate number of samples in all evaluations
     """
 
     workload: Workload
@@ -88,7 +88,7 @@ def measure_all(
     captured: bool = True,
     progress: OnProgress | None = None,
 ) -> list[Measurement]:
-    """Measure a workload, or "all" of them, with algorithms separated by commas, "" being all."""
+    """Measure a workload, or "all" of them, with algorithms separated by commas; "" stands for all algorithms."""
     if setting != "all" and setting not in SETTINGS:
         raise InputError(f"unknown setting {setting!r}{choices(setting, [*SETTINGS, 'all'])}")
     names = [name.strip() for name in algorithms.split(",") if name.strip()] or available_algorithms()
@@ -106,10 +106,10 @@ def measure(
     captured: bool = True,
     progress: OnProgress | None = None,
 ) -> list[Measurement]:
-    """Measure a step of each algorithm on a workload; ERM comes first, whether it was asked for or not.
+    """Measure a step of each algorithm on a workload, with ERM first in any case.
 
-    On a CPU the algorithms take steps in turns, so that a slow moment strikes all alike; on a GPU one after the other,
-    so that each has its memory to itself.
+    On a CPU the algorithms take steps in turns, so that slow moments affect all of them; on a GPU they run one after
+    the other, so that each has the memory to itself.
     """
     if setting not in SETTINGS:
         raise InputError(f"unknown setting {setting!r}{choices(setting, SETTINGS)}")
@@ -151,14 +151,14 @@ def measure(
 def step_seconds(
     workload: Workload, algorithm: str, precision: Precision | None, *, settings: Mapping[str, Any], device: str
 ) -> float:
-    """Median seconds of the steps that fit into `BRIEF` seconds, without the first; at least one step is timed."""
+    """Return the median seconds of the steps within `BRIEF` seconds, without the first if there are several."""
     engine = Engine.of(device, precision=precision)
     with engine.arithmetic():
         return _median(_step(workload, algorithm, engine, settings), engine)
 
 
 def forward_seconds(workload: Workload, precision: Precision | None, *, device: str) -> float:
-    """Median seconds of a forward pass on the samples of a step, as in an evaluation."""
+    """Return the median seconds of a forward pass on the samples of a step, as in an evaluation."""
     engine = Engine.of(device, precision=precision)
     with engine.arithmetic():
         state, data = _start(workload, "erm", engine, {})
@@ -207,7 +207,7 @@ def _start(
 def _step(
     workload: Workload, algorithm: str, engine: Engine, settings: Mapping[str, Any] | None = None
 ) -> Callable[[], object]:
-    """One step on the same batch each time; penalties are on."""
+    """Return a function that takes a step, on the same batch each time and with penalties."""
     state, data = _start(workload, algorithm, engine, settings or {})
     state.step = 100 * state.sampler.steps_per_epoch
     state.model.train()
@@ -220,7 +220,7 @@ def _step(
 
 
 def _timed(act: Callable[[], object], engine: Engine) -> float:
-    """Seconds until the device has finished."""
+    """Return the seconds until the device has finished."""
     engine.wait()
     began = time.perf_counter()
     act()
@@ -237,7 +237,7 @@ def _captured(once: Callable[[], None]) -> Callable[[], None]:
         once()
 
     def replay(kept: Callable[[], None] = once) -> None:
-        """`kept` holds on to the tensors whose addresses are recorded."""
+        """Replay the graph; `kept` keeps the tensors alive whose addresses it recorded."""
         graph.replay()
 
     return replay
@@ -245,7 +245,7 @@ def _captured(once: Callable[[], None]) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class HeadCost:
-    """Milliseconds of the transfer risk and its gradient alone."""
+    """Milliseconds of the transfer risk and its gradient."""
 
     environments: int
     samples: int  # of each environment
@@ -255,7 +255,7 @@ class HeadCost:
 
 
 def head_costs(device: str = "auto", progress: OnProgress | None = None) -> list[HeadCost]:
-    """Measure how the cost of the head grows: each size in turn, the others as in 10C-CMNIST."""
+    """Measure how the cost of the head grows with each size, with the other sizes as in 10C-CMNIST."""
     engine = Engine.of(device, precision="fp32")
     base = {"environments": 2, "samples": 128, "features": 128, "classes": 10}
     varied: dict[str, tuple[int, ...]] = {

@@ -36,12 +36,12 @@ SAMPLES = "samples.npz"
 Run = tuple[dict[str, Any], list[Record]]
 """Algorithm and seed of a run, and its records."""
 OnRunStep = Callable[[str, int, int, int], None]
-"""(algorithm, seed, steps done, steps in all)"""
+"""(algorithm, seed, steps done, all steps)"""
 
 
 @dataclass(frozen=True)
 class DemoRun:
-    """One training of the demo, as a job for any process."""
+    """A training of the demo, as a job of an executor."""
 
     spec: TrainSpec
 
@@ -52,13 +52,13 @@ class DemoRun:
 
 @dataclass(frozen=True)
 class Demo:
-    """Every algorithm on every seed, one run each; how many processes share the work does not change a number.
+    """Every algorithm on every seed. The number of processes does not change the results.
 
-    algorithms  of the recipe's; (): all of them
-    seeds       one run of each algorithm for each
-    backbone    in place of the recipe's
+    algorithms  some of the recipe's algorithms. Default: all
+    seeds       seeds, with a run of each algorithm for each
+    backbone    network. Default: the recipe's
     training    fields of `TrainConfig` that differ from the recipe
-    workers     processes that train at once; one is this process
+    workers     number of processes that train at once; a single one is this process
     """
 
     algorithms: Sequence[str] = ()
@@ -79,7 +79,7 @@ class Demo:
         return [DemoRun(replace(specs[name], seed=seed)) for seed in self.seeds for name in chosen]
 
     def describe(self) -> dict[str, str | list[str]]:
-        """The settings, for the report."""
+        """Return the settings, for the report."""
         specs = [run.spec for run in self.runs[: len(self.runs) // len(self.seeds)]]
         t = TrainConfig(**specs[0].training)
         return {
@@ -95,10 +95,10 @@ class Demo:
         }
 
     def run(self, output: Path, on_step: OnRunStep = lambda algorithm, seed, done, total: None) -> list[Run]:
-        """Train everything, and write records and sample pictures.
+        """Train all runs, and write records and sample pictures.
 
-        Until the comparison is finished, its records are in `records.unfinished.jsonl`, so that those of an earlier one
-        stay whole; an earlier report is removed together with its records.
+        Until all runs are finished, their records are in `records.unfinished.jsonl`, so that records of an earlier
+        comparison stay complete; an earlier report is removed together with its records.
         """
         runs = self.runs
 
@@ -119,7 +119,7 @@ class Demo:
 
 
 def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:
-    """A few images of each class in each environment as an NPZ: name -> (classes, per_class, h, w, 3) uint8."""
+    """Return an NPZ file with images of each class in each environment: name -> (classes, per_class, h, w, 3) uint8."""
     pictures = {}
     for data in (splits.train, splits.test):
         for name in data.environment_names:
@@ -132,6 +132,6 @@ def sample_pictures(splits: Splits, per_class: int = 2) -> bytes:
 
 
 def read_pictures(output: Path) -> dict[str, NDArray[np.uint8]]:
-    """The sample pictures that `Demo.run` wrote to its folder."""
+    """Return the sample pictures that `Demo.run` wrote to its folder."""
     with np.load(output / SAMPLES, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

@@ -1,6 +1,6 @@
-"""Duration of runs: from finished runs of the same kind, else from steps measured now on random samples.
+"""Duration of runs, estimated from finished runs of the same kind, or from steps measured on random samples.
 
-Reading data and the start of a process are not measured, so short runs take longer than estimated.
+Reading data and starting a process are not measured, so short runs take longer than estimated.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from .plan import Plan
 from .store import Store
 from .tasks import PlannedRun, get_task
 
-FEW = 2  # samples of each environment in a step that stands for a long one
-LONGEST = 4.0  # seconds of the one step of ERM that tells how time grows with samples
+FEW = 2  # samples of each environment in a step that is measured in place of a long one
+LONGEST = 4.0  # seconds of the step of ERM that shows how time grows with samples
 BUDGET = 25.0  # seconds after which no further kind of step is measured
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """
+    """Duration of runs.
+
     seconds  total of all runs that could be estimated, one after the other
-    unknown  how many could not: those of tasks that take no steps, of data that is known only when it is read, or of
-             steps that were not measured in time
+    unknown  number of other runs: their tasks take no steps, their data is known only when it is read, or their steps
+             were not measured in time
     """
 
     seconds: float
@@ -49,9 +50,10 @@ def estimate(
     progress: Callable[[str, int, int], None] = lambda what, now, total: None,
     budget: float = BUDGET,
 ) -> Estimate:
-    """
-    done    seconds of runs of each kind that are finished, as `seconds_by_kind` gives them
-    budget  seconds to measure in, about
+    """Return the estimated duration of runs.
+
+    done    seconds of finished runs of each kind, from `seconds_by_kind`
+    budget  approximate number of seconds to spend on measuring
     """
     costs = [_kind_and_cost(run) for run in runs]
     missing = [cost for kind, cost in costs if kind not in done and cost is not None]
@@ -70,9 +72,10 @@ def estimate(
 
 
 class _Measured:
-    """
-    steps    seconds of a step of each kind
-    samples  seconds of a sample in an evaluation, of each network and size
+    """Measured times.
+
+    steps    kind of step -> seconds
+    samples  network and size of samples -> seconds of a sample in an evaluation
     """
 
     def __init__(self, device: str) -> None:
@@ -96,10 +99,10 @@ class _Measured:
         return cost.steps * self.steps[_step(cost)] + cost.evaluated * self.samples[_network(cost)]
 
     def _scale(self, workload: Workload, precision: Precision | None) -> tuple[Workload, float]:
-        """The step that is measured in place of one of this workload, and how many times as long that one takes.
+        """Return the workload that is measured in place of this one, and the factor between their times.
 
-        A quick step is measured itself. For a slow one, algorithms are compared on a step of a few samples; the largest
-        step of ERM that does not take long tells how time grows, beyond which it is taken to grow with the samples.
+        A quick step is measured itself. Algorithms with slow steps are compared on a few samples. The largest step of
+        ERM within `LONGEST` seconds shows how time grows; beyond it, time is assumed proportional to the samples.
         """
         few = replace(workload, batch_size=min(FEW, workload.batch_size))
         if self.device != "cpu" or few == workload:
@@ -118,7 +121,7 @@ class _Measured:
 
 
 def seconds_by_kind(runs: Iterable[tuple[PlannedRun, float]]) -> dict[Kind, float]:
-    """The median seconds of the runs of each kind."""
+    """Return the median seconds of the runs of each kind."""
     found: dict[Kind, list[float]] = {}
     for run, seconds in runs:
         found.setdefault(_kind_and_cost(run)[0], []).append(seconds)
@@ -126,17 +129,17 @@ def seconds_by_kind(runs: Iterable[tuple[PlannedRun, float]]) -> dict[Kind, floa
 
 
 def _step(cost: Cost) -> Step:
-    """The values that decide how long a step takes; the settings of the algorithm do not."""
+    """Return the values that determine the duration of a step, without the algorithm's settings."""
     return cost.workload, cost.algorithm, cost.precision
 
 
 def _network(cost: Cost) -> Kind:
-    """The values that decide how long a sample takes in an evaluation."""
+    """Return the values that determine the duration of a sample in an evaluation."""
     return cost.workload.backbone, cost.workload.shape, cost.precision
 
 
 def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
-    """The kind and cost of a run; runs of a kind take as many steps of one kind and are evaluated as often."""
+    """Return the kind and cost of a run. Runs of a kind take equally many steps of one kind and evaluations."""
     task = get_task(run.task)
     cost = task.cost(task.read(run.settings))
     if cost is None:
@@ -146,9 +149,9 @@ def _kind_and_cost(run: PlannedRun) -> tuple[Kind, Cost | None]:
 
 
 def describe_plan(plan: Plan, store: Store, executor: Executor, progress: Callable[[str, int, int], None]) -> list[str]:
-    """Lines with the number of runs that are done and missing, and the time that the missing ones take.
+    """Return lines with the number of finished and missing runs and the time that the missing runs take.
 
-    On a cluster, the time is that of one run after the other.
+    For clusters, the time is that of one run after the other.
     """
     local = executor if isinstance(executor, LocalExecutor) else LocalExecutor(1)
     seats, threads = local.seats()
@@ -160,19 +163,19 @@ def describe_plan(plan: Plan, store: Store, executor: Executor, progress: Callab
     with threads_set(threads):
         found = estimate(missing, devices[0], done, progress)
     lines = [plan.recipe.name + (f": {plan.recipe.title}" if plan.recipe.title else "")]
-    needed = f" ({plan.needed} of them train what others go on with)" if plan.needed else ""
-    lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} done, {len(missing)} missing"]
+    needed = f" ({plan.needed} of them train models that others need)" if plan.needed else ""
+    lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} finished, {len(missing)} missing"]
     if len(missing) > found.unknown:
         at_once = len(seats) if devices == ["cpu"] else len(devices)
         shared = f", faster where {len(seats)} workers share them" if len(seats) > at_once else ""
         each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}{shared}"
-        unknown = f", and {counted(found.unknown, 'run')} whose time is not known" if found.unknown else ""
+        unknown = f", and {counted(found.unknown, 'run')} of unknown duration" if found.unknown else ""
         lines += [
-            f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations: reading data "
-            f"and start-up come on top{unknown}"
+            f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations, without "
+            f"reading data and start-up{unknown}"
         ]
     elif missing:
-        lines += ["how long they take is not known beforehand"]
+        lines += ["their duration is not known beforehand"]
     return lines
 
 

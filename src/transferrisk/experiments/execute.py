@@ -1,4 +1,4 @@
-"""One run, from its settings to its records, and its provenance: commit, versions and hardware."""
+"""Execution of one run, from its settings to its records, and provenance: commit, versions and hardware."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Judge = Callable[[Sequence[Record]], bool]
 class Outcome:
     """The end of a run.
 
-    state    busy: another process has it; pruned: its judge has given it up
-    seconds  seconds that it took here; 0 where another process had done it
+    state    busy: another process works on it; pruned: its judge has given it up
+    seconds  seconds that it took here, 0 if another process had done it
     error    why it failed or was pruned, in one line
-    records  of a run that was pruned
+    records  records of a run that was pruned
     """
 
     name: str
@@ -54,8 +54,8 @@ class Outcome:
 class RunJob:
     """A run as a job for an executor.
 
-    module     the module that registers its task
-    data_root  where data sets are; None: the usual place
+    module     module that registers its task
+    data_root  folder of the data sets. Default: the usual folder
     judge      see `Place`
     """
 
@@ -81,12 +81,12 @@ class RunJob:
 def execute_run(
     run: PlannedRun, store: Store, slot: Slot, data_root: Path | None = None, judge: Judge | None = None
 ) -> Outcome:
-    """Do a run that is not done yet, or go on with it.
+    """Do a run that is not finished, or continue it.
 
-    Whatever its task raises is a failed run; only a request to stop (`Stopped`, KeyboardInterrupt) goes further.
+    An error of its task makes it a failed run; only a request to stop (`Stopped`, KeyboardInterrupt) is raised.
     """
     began = time.monotonic()
-    commit()  # as it is now, and not when the run is done
+    commit()  # noted now, since it may change during the run
     try:
         with store.claim(run.name) as folder:
             if folder is None:
@@ -112,7 +112,7 @@ def execute_run(
 
 
 def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None:
-    """Task, records, done.json; the task's own leftovers go when the records are safe, before they are uploaded."""
+    """Do the task, write records and done.json, and publish; the task tidies up once the records are written."""
     if not _is_done_here(place):
         task = get_task(run.task)
         _write(place, RUN, dumps({"task": run.task, "settings": run.settings}, indent=2) + "\n")
@@ -136,7 +136,7 @@ def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None
 
 
 def _is_done_here(place: Place) -> bool:
-    """True where the run is done in the folder, and only the upload to the store is left."""
+    """Return True if the run is finished in the folder, and only the upload to the store is left."""
     path = place.folder / DONE
     return path.exists() and (place.folder / RECORDS).exists() and (not place.keep or model_was_kept(path.read_bytes()))
 
@@ -151,7 +151,7 @@ def _write(place: Place, name: str, content: bytes | str) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """The error's message; its kind is named where the message is not ours."""
+    """Return the error's message in a line, with the error's type unless it is one of ours."""
     if full := full_memory(error):
         return f"{full}: use fewer workers, or a smaller batch"
     text = " ".join(str(error).split())
@@ -161,17 +161,17 @@ def in_a_line(error: BaseException) -> str:
 
 
 def provenance(device: str = "cpu") -> dict[str, str]:
-    """The origin of a result: version, commit, torch, hardware."""
+    """Return the origin of a result: version, commit, version of PyTorch, hardware."""
     found = {"Version": f"transferrisk {__version__}", "PyTorch": torch.__version__, "Hardware": hardware(device)}
     return found | ({"Commit": revision} if (revision := commit()) else {})
 
 
 @cache
 def commit() -> str | None:
-    """The commit of the source tree this runs from; None when it is installed elsewhere or there is no git.
+    """Return the commit of the source tree that runs, None without one or without git.
 
-    It ends in "-dirty" where the tree has changes beyond it. It is what it was when first asked for: long runs outlive
-    commits, and ask as they begin.
+    It ends in "-dirty" if the tree has further changes. The first answer is kept: long runs outlive commits, and ask as
+    they begin.
     """
     root = Path(__file__).parents[3]
     if not (root / ".git").exists() or not (root / "src" / "transferrisk").is_dir():
@@ -185,7 +185,7 @@ def commit() -> str | None:
 
 
 def hardware(device: str = "cpu") -> str:
-    """The name of the device, in words; "auto" is a GPU where there is one."""
+    """Return a description of the device; "auto" is a GPU if there is one."""
     if device != "cpu" and torch.cuda.is_available():
         return torch.cuda.get_device_name(None if device == "auto" else device)
     return f"{os.cpu_count()} CPU cores, {_processor()}, {platform.system()}"
@@ -193,7 +193,7 @@ def hardware(device: str = "cpu") -> str:
 
 @cache
 def _processor() -> str:
-    """Its model where the system tells, else its kind."""
+    """Return the model of the processor, or its architecture if the system does not name the model."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, model = line.partition(":")

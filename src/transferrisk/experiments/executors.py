@@ -1,10 +1,10 @@
-"""Carrying out independent jobs: in processes of this machine, or in this one.
+"""Executors: they do independent jobs in this process or in worker processes of this machine.
 
-`ray_executor` and `submitit_executor` have those of a cluster.
+`ray_executor` and `submitit_executor` have the executors of clusters.
 
-Python's own pools cannot do what runs of hours need: they break as a whole when one worker is killed, and end workers
-without letting them save. So each worker here is a process with a pipe: a job goes in; steps and the result come out. A
-worker that dies is replaced and its job tried again. SIGTERM asks a worker to finish its step, save and end.
+Runs of hours need more than Python's own pools, which break as a whole when a worker is killed, and end workers
+without letting them save. Here each worker is a process with a pipe: a job goes in; steps and the result come out. A
+worker that dies is replaced, and its job is tried again. SIGTERM asks a worker to finish its step, save and end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 class Slot:
     """Where a job runs.
 
-    broken  set by a job after which its worker makes room for a new one, since a GPU's error may stay with the process
+    broken  set by a job after which its worker must be replaced, since an error of a GPU may stay with the process
     """
 
     device: str
@@ -52,15 +52,15 @@ class Slot:
 
 
 Job = Callable[[Slot], T]
-"""Does its work, reports steps to the slot now and then, and returns the result. Pickled for another process."""
+"""A function that works, reports steps to the slot, and returns a result. It is pickled for another process."""
 
 
 @dataclass(frozen=True)
 class Message:
     """A message of an executor about a job.
 
-    position  the job's place among all jobs
-    content   step: (done, total); done: the result; retried, lost: why its worker died
+    position  position of the job among all jobs
+    content   step: (done, total); done: the result; retried and lost: why its worker died
     """
 
     position: int
@@ -74,37 +74,37 @@ EXECUTORS = {
     "ray": ("--address", "--gpus-per-run", "--cpus-per-run"),
     "submitit": ("--workers", "--gpus-per-run", "--cpus-per-run", "--slurm"),
 }
-"""Executor -> the options that it has, besides those that all have."""
+"""Executor -> its options, without those that all executors have."""
 OnJobStep = Callable[[int, int, int], None]
 """(position of the job, steps done, steps in all)"""
 
 
 class Executor(Protocol):
     def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep) -> Messages:
-        """Yield messages about the jobs as they come; an error that a job raises is raised here.
+        """Yield messages about the jobs as they arrive; an error that a job raises is raised here.
 
-        When the iterator is closed, jobs that can be saved have been saved and have ended. Steps of a job that runs in
-        this process go to `on_step`, since an iterator cannot yield anything while it works.
+        Closing the iterator lets running jobs save and end. Steps of a job in this process go to `on_step`, since the
+        iterator cannot yield while it works.
         """
 
     def close(self) -> None:
-        """End everything that was started for several calls of `map`."""
+        """End what was started for several calls of `map`."""
 
 
 def count_cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class LocalExecutor(Settings):
-    """
-    workers  processes, started afresh: a script that asks for them needs the `if __name__ == "__main__"` guard. None:
-             one for each device, or for each core if the device is the CPU. 0: all is done in this process, which ends
-             with the first job that kills it
-    devices  workers take them in turn; None: all GPUs, or the CPU
-    threads  threads of each worker; None: the cores, divided among the workers
-    retries  how often a job is tried again after its worker died
+    """Executor in processes of this machine.
+
+    workers  number of processes, which a script must start below `if __name__ == "__main__":`; 0 does all jobs in this
+             process. Default: one for each GPU, or for each core
+    devices  devices that the workers take in turn. Default: all GPUs, or the CPU
+    threads  number of threads of each worker. Default: the cores divided by the workers
+    retries  number of times a job is tried again after its worker died
     """
 
     workers: Annotated[int, Bound(least=0)] | None = None
@@ -113,7 +113,7 @@ class LocalExecutor(Settings):
     retries: Annotated[int, Bound(least=0)] = 2
 
     def seats(self) -> tuple[tuple[str, ...], int]:
-        """The device of each worker, or of this process, and the threads of each."""
+        """Return the device of each worker, or of this process, and the number of threads of each."""
         devices, workers = self.devices, self.workers
         if devices is None:
             devices = tuple(map("cuda:{}".format, range(torch.cuda.device_count()))) or ("cpu",)
@@ -129,14 +129,14 @@ class LocalExecutor(Settings):
         return _in_processes(jobs, seats, threads, self.retries)
 
     def close(self) -> None:
-        """Nothing outlives `map`."""
+        """Do nothing, since nothing outlives `map`."""
 
 
 def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: OnJobStep) -> Iterator[tuple[int, T]]:
-    """(position, result) of each job as it finishes, on the CPU; one worker is this process.
+    """Yield (position, result) of each job as it finishes on the CPU; a single worker is this process.
 
-    A job gets one thread wherever it runs: small networks gain little from more, threads that wait by spinning stop
-    each other where cores are shared, and so the numbers do not depend on how many processes there are.
+    A job has one thread wherever it runs: small networks gain little from more, spinning threads block each other on
+    shared cores, and so the numbers do not depend on the number of processes.
     """
     if workers < 1:
         raise InputError(f"workers must be an integer >= 1, got {workers}")
@@ -169,7 +169,7 @@ def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, 
         if waiting:
             worker.position = waiting.popleft()
             busy[worker.connection] = worker
-            with suppress(OSError):  # it has just died, which is noticed when its answer is waited for
+            with suppress(OSError):  # it has just died, which is noticed while waiting for its answer
                 worker.connection.send(jobs[worker.position])
 
     def start(device: str) -> None:
@@ -224,13 +224,13 @@ def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, 
 
 
 class _Worker:
-    """A process that does jobs; `position` is that of the job it has, or had."""
+    """A process that does jobs; `position` is that of its current or last job."""
 
     def __init__(self, device: str, threads: int) -> None:
-        """Start it. It inherits a block on signals: what Ctrl-C means is decided in this process alone."""
+        """Start the process, which inherits a block on signals: only this process handles Ctrl-C."""
         self.device, self.position = device, -1
         context = get_context("spawn")
-        resource_tracker.ensure_running()  # when it starts with the first worker, it lifts the block
+        resource_tracker.ensure_running()  # if it started with the first worker, it would lift the block
         with _inherited(threads):
             self.connection, theirs = context.Pipe()
             self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads))
@@ -238,14 +238,14 @@ class _Worker:
             theirs.close()
 
     def join(self) -> str:
-        """Wait for its end, and say how it ended."""
+        """Wait for its end, and return how it ended."""
         self.process.join()
         self.connection.close()
         return how_it_ended(self.process.exitcode or 0)
 
 
 def _end(team: Sequence[_Worker]) -> None:
-    """Ask the workers to finish their step and save, and wait for that; a second interruption kills them."""
+    """Ask the workers to finish their step and save, and wait for them; a second interruption kills them."""
     try:
         for worker in team:
             worker.process.terminate()
@@ -260,10 +260,10 @@ def _end(team: Sequence[_Worker]) -> None:
 
 @contextmanager
 def _inherited(threads: int) -> Iterator[None]:
-    """Let a process that starts now inherit a block on SIGINT and SIGTERM, and the number of threads.
+    """Let a process that starts in this block inherit a block on SIGINT and SIGTERM, and the number of threads.
 
-    Libraries read the number as they are loaded. Signals that come meanwhile arrive at the end, where the system can
-    hold them back.
+    Libraries read the number when they are loaded. Signals of this process arrive at the end of the block, if the
+    system can hold them back.
     """
     before = os.environ.copy()
     can_block = hasattr(signal, "pthread_sigmask")
@@ -280,7 +280,7 @@ def _inherited(threads: int) -> Iterator[None]:
 
 
 def _work(connection: Connection, device: str, threads: int) -> None:
-    """Run by a worker: receive jobs and send results through the connection, until its other end is closed."""
+    """Main function of a worker: receive jobs and send results until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -291,7 +291,7 @@ def _work(connection: Connection, device: str, threads: int) -> None:
         nonlocal abandoned
         try:
             connection.send(("step", (done, total)))
-        except OSError:  # the process that started us is gone: stop as it would have asked us to
+        except OSError:  # the parent process is gone: stop as it would have asked
             if not abandoned:
                 abandoned = True
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -307,7 +307,7 @@ def _work(connection: Connection, device: str, threads: int) -> None:
 
 
 def work_on(job: Job[Any], slot: Slot) -> tuple[str, Any]:
-    """What came of a job in a worker: (done, result), (last, result) where the worker is broken, or (raised, error)."""
+    """Do a job in a worker; return (done, result), (last, result) if the worker is broken, or (raised, error)."""
     try:
         result = job(slot)
     except Stopped:
@@ -323,11 +323,11 @@ def make_executor(
     address: str | None = None, gpus_per_run: float | None = None, cpus_per_run: float | None = None,
     slurm: Sequence[str] = (), folder: str = "results",
 ) -> Executor:  # fmt: skip
-    """The executor of this name, local, ray or submitit; an option that it does not have is refused.
+    """Return the executor of this name: local, ray or submitit. An option that it does not have is an error.
 
-    device  auto, cpu, cuda, or several such as cuda:0,cuda:1
+    device  auto, cpu, cuda, or several devices such as cuda:0,cuda:1
     slurm   options of sbatch, NAME=VALUE
-    folder  where the results go
+    folder  folder of the results
     """
     if name not in EXECUTORS:
         raise InputError(f"unknown executor {name!r}{choices(name, EXECUTORS)}")
@@ -338,11 +338,11 @@ def make_executor(
     for option, value in given.items():
         if value is not None and option not in EXECUTORS[name]:
             those = " and ".join(other for other, options in EXECUTORS.items() if option in options)
-            raise InputError(f"{option} is an option of --executor {those}, got --executor {name}: leave it out")
+            raise InputError(f"{option} must be left out with --executor {name}: it is an option of {those}")
     if name == "local":
         devices = None if device == "auto" else tuple(map(str.strip, device.split(",")))
         for one in devices or ():
-            device_of(one)  # one that is not there is an error
+            device_of(one)  # raises an error if it is missing
         return LocalExecutor(workers, devices, threads, retries)
     cpus = 1.0 if cpus_per_run is None else cpus_per_run
     if name == "ray":
@@ -358,12 +358,12 @@ def make_executor(
         if "=" not in pair:
             raise InputError(f"--slurm must be NAME=VALUE, such as partition=gpu, got {pair!r}")
     options = {key.strip(): value.strip() for key, _, value in (pair.partition("=") for pair in slurm)}
-    cluster: Any = options.pop("cluster", "slurm")  # checked there
+    cluster: Any = options.pop("cluster", "slurm")  # checked by the executor
     return SubmititExecutor(
         Path(folder).absolute(), workers, gpus_per_run, cpus, threads, retries, options, cluster=cluster
     )
 
 
 def usual_precision(device: str) -> str:
-    """The precision of runs that do not say theirs: bf16 where they run on a GPU."""
+    """Return the precision of runs that set none: bf16 on a GPU, else fp32."""
     return "fp32" if device == "cpu" or not torch.cuda.is_available() else "bf16"

@@ -18,16 +18,16 @@ from .store import Lost, Store
 NamedCell = tuple[str, Mapping[str, Any]]
 """Name of a run, and the columns of its place in the experiment."""
 Place = frozenset[tuple[str, Any]]
-"""The columns of a cell with their values, by which it is found; 1 and 1.0 are the same."""
+"""Columns of a cell with their values, by which the cell is found; 1 and 1.0 are the same."""
 Content = tuple[dict[str, Any], list[Record]]
 """Provenance and records of a run."""
 
 
 @dataclass
 class ExperimentTable:
-    """The files of an experiment's folder; finished runs are read once, since they do not change.
+    """The files in an experiment's folder. Finished runs are read once, since they do not change.
 
-    replaced  whether the folder was of another recipe until it was written
+    replaced  whether the folder belonged to another recipe before it was written
     """
 
     plan: Plan
@@ -38,10 +38,11 @@ class ExperimentTable:
     def write(self) -> dict[str, str]:
         """Write all finished runs. Safe with concurrent writers: neither drops cells or records of the other.
 
-        Where an earlier call had the same recipe, its cells stay that this one does not ask for, more seeds perhaps,
-        and so do its runs, in another precision perhaps, until the ones in their place are done. That holds for records
-        without their runs' folders too, such as published ones. Without a record, no table is written.
-        Returns why runs that were done are not any more: their files could not be read.
+        Cells of an earlier call with the same recipe stay if this plan does not ask for them, such as further seeds.
+        Earlier runs of a cell, such as those in another precision, stay until the new run is finished. Both also hold
+        for records without folders of their runs, such as published ones. Without records no table is written.
+
+        Returns run -> reason, for finished runs whose files cannot be read and which are therefore missing again.
         """
         recipe = self.plan.recipe
         name = recipe.name
@@ -58,7 +59,7 @@ class ExperimentTable:
                 run = cell.run.name
                 before, _ = earlier.pop(frozenset(cell.columns.items()), (run, {}))
                 cells.append((before if before in known and run not in known else run, cell.columns))
-            cells += earlier.values()  # those that this plan does not ask for
+            cells += earlier.values()  # cells that this plan does not ask for
             about = {"recipe": recipe, "asked": asked, "cells": cells, **({"pruned": pruned} if pruned else {})}
             self.store.write(f"{name}/{RECIPE}", dumps(about, indent=2) + "\n")
             lost: dict[str, str] = {}
@@ -72,7 +73,7 @@ class ExperimentTable:
         return lost
 
     def _read_run(self, name: str, lost: dict[str, str]) -> Content | None:
-        """The content of a finished run; None, with the cause in `lost`, where its files cannot be read."""
+        """Return the content of a finished run; None, with the reason in `lost`, if its files cannot be read."""
         if name not in self._runs and name not in lost:
             try:
                 self._runs[name] = self.store.provenance(name), self.store.records(name)
@@ -82,18 +83,18 @@ class ExperimentTable:
         return self._runs.get(name)
 
     def _recorded(self, columns: Mapping[str, Mapping[str, Any]], finished: Collection[str]) -> dict[str, Content]:
-        """Provenance and records of the runs that the last table has, and that are not finished here.
+        """Return the content of runs in the last table that are not finished here.
 
-        columns  run -> the columns of one of its cells, those of the first lines of the run
+        columns  run -> columns of one of its cells
         """
         path = f"{self.plan.recipe.name}/{TABLE}"
         try:
             table = read_table(self.store.read(path) or b"", path)
             table = table[~table[RUN_COLUMN].isin(list(finished)) & table[RUN_COLUMN].isin(list(columns))]
-        except (InputError, KeyError):  # it is not there, or damaged, and is written anew
+        except (InputError, KeyError):  # it does not exist or is damaged, and is written anew
             return {}
         found: dict[str, Content] = {}
-        first: dict[str, Place] = {}  # cells may share a run, whose records are then there for each of them
+        first: dict[str, Place] = {}  # cells may share a run, whose records then stand in the table for each of them
         for line in table.astype(object).where(table.notna(), None).to_dict("records"):
             run = line.pop(RUN_COLUMN)
             own = frozenset({name: line.pop(name, None) for name in columns[run]}.items())
@@ -104,7 +105,7 @@ class ExperimentTable:
         return {run: content for run, content in found.items() if not self.store.is_aside(run)}
 
     def _earlier_cells(self, asked: str) -> dict[Place, NamedCell]:
-        """The cells of the last writing, if there is one that is whole and of the same recipe, by its digest."""
+        """Return the cells that were written last, {} if there are none or if they are those of another recipe."""
         content = self.store.read(f"{self.plan.recipe.name}/{RECIPE}")
         try:
             before = json.loads(content or b"")
@@ -117,6 +118,6 @@ class ExperimentTable:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """A digest of what decides which runs there are, but for the seeds."""
+    """Return a digest of all that decides which runs there are, except for the seeds."""
     search = [recipe.search] if recipe.search.kind != "grid" else []
     return digest([recipe.task, recipe.grids, recipe.settings, recipe.problems, recipe.vary, recipe.methods, *search])

@@ -1,12 +1,12 @@
-"""Sweeps that learn: optuna chooses each point in view of how the ones before it did, and gives up hopeless trainings.
+"""Sweeps that learn: optuna chooses each point from the results of earlier ones, and gives up hopeless trainings.
 
 A study is a method on one problem and seed. In each round every study asks for the point of its next trial; these runs
-are done like those of any plan, by any executor; then all studies are told how they ended. So a cluster is kept busy by
-many studies, and none waits for a service that its workers would have to reach.
+are done like those of any plan, by any executor; then all studies learn how they ended. Many studies keep a cluster
+busy, and workers need not reach a central service.
 
-Invariant: a trial depends only on the recipe and the trials before it, never on when or where they were done. So a
-search that was cut off goes on as if nothing had happened. A run that was given up stays unfinished in the store, where
-another experiment that needs it goes on with it.
+Invariant: a trial depends only on the recipe and the trials before it, not on when or where they were done. An
+interrupted search therefore continues as if nothing had happened. A run that was given up stays unfinished in the
+store, where another experiment that needs it continues it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .studies import Cell, Study
 from .sweep import Event, Interrupted, OnEvent, Summary, Sweep, ignore_event
 
 TRIALS = "trials.json"  # in the folder of an experiment
-RANDOM = 10  # first trials of a study, whose points are drawn at random
-STARTUP = 5  # trials that come to their end before any is given up
+RANDOM = 10  # number of first trials of a study, whose points are drawn at random
+STARTUP = 5  # number of finished trials before any trial is given up
 
 Scores = Mapping[int, float]
 """Step of an evaluation -> accuracy on validation data."""
@@ -41,7 +41,7 @@ Scores = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Trial:
-    """A point that is tried; `run` is the run's name."""
+    """A point that is tried; `run` is the name of its run."""
 
     point: Point
     run: str
@@ -53,8 +53,8 @@ class Trial:
 class MedianJudge:
     """Gives up a training whose best validation so far is below the median of earlier ones at the same step.
 
-    earlier  scores of the trials of the study that came to their end
-    part     the validation data
+    earlier  scores of the finished trials of the study
+    part     part of the data that is the validation data
     """
 
     earlier: Sequence[Scores]
@@ -73,7 +73,7 @@ class MedianJudge:
 
 
 class LearningSweep:
-    """A `Sweep` whose points are found as it goes; iterate over it likewise."""
+    """A sweep whose points are found on the way; it is an iterator over events, as `Sweep`."""
 
     def __init__(
         self, plan: Plan, store: Store, executor: Executor, data_root: Path | None = None,
@@ -115,7 +115,7 @@ class LearningSweep:
         ExperimentTable(self.plan, self.store).write()
 
     def _judges(self) -> dict[str, MedianJudge]:
-        """Name of each run that may be given up -> by what."""
+        """Return name -> judge of each run that may be given up."""
         judges = {}
         for own in self._trials if self.search.prune else ():
             earlier: list[Scores] = []
@@ -130,7 +130,7 @@ class LearningSweep:
         return int(count_points(study.grid, self.search))
 
     def _ask(self) -> bool:
-        """Add trials to each study that has too few; False where there is nothing to do."""
+        """Add trials to each study that has too few; return False if there is nothing to do."""
         for (study, seed), own in zip(self.plan.studies, self._trials, strict=True):
             running = sum(trial.state == "running" for trial in own)
             while running < self.search.at_once and len(own) < self._wanted(study):
@@ -140,7 +140,7 @@ class LearningSweep:
         return any(trial.state == "running" for own in self._trials for trial in own)
 
     def _planned(self, failed: bool = False) -> Plan:
-        """The plan of all trials so far, those that failed too if asked for: in a round they are not tried again."""
+        """Return the plan of all trials so far; failed ones only if asked for, since a round does not repeat them."""
         cells: list[Cell] = []
         pruned: list[Cell] = []
         for (study, seed), own in zip(self.plan.studies, self._trials, strict=True):
@@ -167,20 +167,20 @@ class LearningSweep:
         self.store.write(self._path, dumps({"asked": recipe_digest(self.plan.recipe), "studies": found}) + "\n")
 
     def _read(self) -> list[list[Trial]]:
-        """The trials of each study, as far as they are those of this recipe and of these settings."""
+        """Return the trials of each study that were written for this recipe and these settings."""
         before: dict[str, list[Any]] = {}
         try:
             found = json.loads(self.store.read(self._path) or b"")
             if found["asked"] == recipe_digest(self.plan.recipe):
                 before = {dumps(one["study"]): one["trials"] for one in found["studies"]}
-        except (ValueError, KeyError, TypeError, RecursionError):  # there are none, or they are damaged
+        except (ValueError, KeyError, TypeError, RecursionError):  # there are no trials, or they are damaged
             pass
         return [
             self._checked(study, seed, before.get(dumps(_place(study, seed)), [])) for study, seed in self.plan.studies
         ]
 
     def _checked(self, study: Study, seed: int, found: Sequence[Mapping[str, Any]]) -> list[Trial]:
-        """The trials up to the first that is of other settings, such as another precision, or cannot be read."""
+        """Return the trials before the first that cannot be read or has other settings, such as another precision."""
         trials: list[Trial] = []
         finished = self.store.finished()
         for one in found:
@@ -198,7 +198,7 @@ class LearningSweep:
 
 @dataclass(frozen=True)
 class _Kept:
-    """An executor that outlives one sweep."""
+    """An executor that is not closed at the end of a sweep."""
 
     executor: Executor
 
@@ -206,11 +206,11 @@ class _Kept:
         return self.executor.map(jobs, on_step)
 
     def close(self) -> None:
-        """Whoever has made the executor ends it."""
+        """Do nothing: `LearningSweep` closes the executor."""
 
 
 def ask_point(grid: Grid, trials: Sequence[Trial], study: Study, seed: int, *, at_last: bool) -> Point:
-    """The point of the next trial: random at first, then where optuna expects more; never one that was tried."""
+    """Return the point of the next trial, never one that was tried: random at first, then chosen by optuna."""
     search, number = study.recipe.search, len(trials)
     tried = {point_text(trial.point) for trial in trials}
     drawn = (point for point in find_points(grid, search, seed) if point_text(point) not in tried)
@@ -235,7 +235,7 @@ def ask_point(grid: Grid, trials: Sequence[Trial], study: Study, seed: int, *, a
 
 
 def _frozen(grid: Grid, trial: Trial, at_last: bool) -> Any:
-    """A trial as optuna knows it; values of lists by their places."""
+    """Return a trial in optuna's form, with values of lists as their positions."""
     optuna = _optuna()
     params, distributions = {}, {}
     for name, value in trial.point.items():
@@ -262,7 +262,7 @@ def _distribution(values: Sequence[Any] | Distribution) -> Any:
 
 
 def scores_of(records: Sequence[Record], part: str) -> dict[int, float]:
-    """The accuracy on a part of the data at each evaluation, in the order of steps."""
+    """Return step -> accuracy on a part of the data, in the order of steps."""
     by_step: dict[int, list[Record]] = {}
     for record in records:
         if record.get("part") == part:

@@ -29,11 +29,12 @@ LABELS = {"seed": "seed", "hold_out": "without"}
 
 @dataclass(frozen=True)
 class Plan:
-    """
-    cells    cells to run; with optuna, random ones that stand for those that its search will find
-    whole    all cells of the recipe, of which those are a part; (): they are all
-    studies  with optuna, each with its seed
-    pruned   cells whose runs such a search has given up, which are none of the others
+    """The runs that a recipe asks for.
+
+    cells    cells to run; with optuna, random ones in place of those that the search will find
+    whole    all cells of the recipe, () if `cells` are all
+    studies  with optuna, studies with their seeds
+    pruned   with optuna, further cells whose runs the search has given up
     """
 
     recipe: Recipe
@@ -44,7 +45,7 @@ class Plan:
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
-        """Each run once, those that others need before them; the model is kept where any of them asks for it."""
+        """Each run once, after the runs that it needs; its model is kept if any cell or run asks for that."""
         found: dict[str, PlannedRun] = {}
         for cell in self.cells:
             for run in _with_needs(cell.run):
@@ -54,7 +55,7 @@ class Plan:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Name of a run -> its label while it is done; a run in several cells has that of the first."""
+        """Name of a run -> its label in progress, taken from the first of its cells."""
         found: dict[str, str] = {}
         for cell in self.cells:
             columns = {key: value for key, value in cell.columns.items() if value != ""}
@@ -66,12 +67,12 @@ class Plan:
         for run in self.runs:
             if run.name not in found:
                 words = [str(run.settings[key]) for key in ("data", "algorithm", "shift") if run.settings.get(key)]
-                found[run.name] = ", ".join([*words, f"seed {run.settings['seed']}", "which others need"])
+                found[run.name] = ", ".join([*words, f"seed {run.settings['seed']}", "needed by others"])
         return found
 
     @property
     def needed(self) -> int:
-        """Number of runs that are there only because others need them."""
+        """Number of runs that are done only because others need them."""
         return len(self.runs) - len({cell.run.name for cell in self.cells})
 
 
@@ -82,12 +83,12 @@ def _with_needs(run: PlannedRun) -> list[PlannedRun]:
 def make_plan(
     recipe: Recipe, only: Sequence[str] = (), seeds: int | None = None, given: Mapping[str, Any] | None = None
 ) -> Plan:
-    """A plan of every problem, combination, method, point and seed, in this order.
+    """Return a plan with every problem, combination, method, point and seed, in this order.
 
-    only   "column=value,value" leaves the others out of the plan's cells; a value alone is a method's label
-    seeds  how many, in place of the recipe's; whole numbers come after its own
-    given  settings where the recipe does not say them, such as the precision of the machine; those that the task does
-           not have are left out
+    only   "column=value,value" keeps only cells with these values; a value alone is the label of a method
+    seeds  number of seeds. Default: the recipe's seeds; further seeds are the integers after its largest
+    given  settings that apply if the recipe does not set them, such as the precision; those unknown to the task are
+           left out
     """
     _check_recipe(recipe)
     given = given or {}
@@ -99,7 +100,7 @@ def make_plan(
             raise InputError(f"--seeds must be an integer >= 1, got {seeds}")
         after = itertools.count(max(numbers) + 1)
         numbers = (*numbers[:seeds], *itertools.islice(after, max(0, seeds - len(numbers))))
-    # Where each seed has points of its own, only those that are asked for are drawn.
+    # If each seed has its own points, only those of the seeds that are asked for are drawn.
     every = numbers if len(numbers) > len(recipe.seeds) or recipe.search.by_seed else recipe.seeds
     studies = list(find_studies(recipe, common))
     _check_count(recipe, studies, len(every))
@@ -111,7 +112,7 @@ def make_plan(
         if chosen and cell.columns["seed"] in numbers:
             cells.append(cell)
     if not cells:
-        raise InputError(f"--only {' '.join(only)} leaves nothing of {recipe.name}: name less")
+        raise InputError(f"--only {' '.join(only)} selects no run of {recipe.name}: leave one of them out")
     if recipe.search.kind != "optuna":
         return Plan(recipe, tuple(cells), tuple(whole))
     places = {frozenset((key, value) for key, value in c.columns.items() if key != "point") for c in cells}
@@ -121,7 +122,7 @@ def make_plan(
 
 
 def _check_count(recipe: Recipe, studies: Sequence[Study], seeds: int) -> None:
-    """Refuse more runs than anyone waits for, before they are listed."""
+    """Raise InputError if there are more than `MOST_RUNS` runs, before they are listed."""
     total = sum(seeds * max(1, len(one.hold_outs)) * count_points(one.grid, recipe.search) for one in studies)
     if MOST_RUNS < total < math.inf:  # find_points says what to do about a grid without an end
         raise InputError(
@@ -131,9 +132,9 @@ def _check_count(recipe: Recipe, studies: Sequence[Study], seeds: int) -> None:
 
 
 def count_runs(recipe: Recipe) -> int:
-    """Number of runs of a recipe, those that others need among them.
+    """Return the number of runs of a recipe, including those that others need.
 
-    The points of grids, most of them all, are counted without resolving them, as if no two were the same run.
+    The points of grids are counted without resolving them, as if no two were the same run.
     """
     studies = list(find_studies(recipe))
     with_grid = {str(study.columns.get("method")) for study in studies if study.grid}
@@ -148,7 +149,7 @@ def count_runs(recipe: Recipe) -> int:
 
 
 def list_recipes() -> list[tuple[str, Recipe, int, int | None]]:
-    """Name, recipe, number of runs, and that of the small version if there is one, of each recipe of a package."""
+    """Return name, recipe, number of runs and that of the small version (None without one) of each recipe."""
     found = []
     for name in recipe_names():
         recipe, fast = load_recipe(name), None
@@ -159,21 +160,21 @@ def list_recipes() -> list[tuple[str, Recipe, int, int | None]]:
 
 
 def absent_data(plan: Plan, missing: Iterable[PlannedRun], root: Path | None) -> str | None:
-    """Say which data set is not on this machine, and what to do; None where only reading can tell what is missing."""
+    """Return a message on the first data set that is missing on this machine, None if none is known to be missing."""
     place = data_root(root)
     for data in sorted({run.settings["data"] for run in missing if isinstance(run.settings.get("data"), str)}):
         for file in verify(data, place, digests=False):
             folder = place / file.path.relative_to(place).parts[0]
             if file.state == "missing" and not folder.exists():
                 return (
-                    f"{data} is not there, since {folder} does not exist: see trm data fetch {data}, say where it is "
-                    f"with --data-root or $TRANSFERRISK_DATA, or leave its runs out{_without_data(plan, data)}"
+                    f"data set {data} is missing, since {folder} does not exist: see trm data fetch {data}, name its "
+                    f"folder with --data-root or $TRANSFERRISK_DATA, or leave its runs out{_without_data(plan, data)}"
                 )
     return None
 
 
 def _without_data(plan: Plan, data: str) -> str:
-    """The options by which runs on a data set are left out, where a column tells the data sets apart."""
+    """Return the options that leave out runs on a data set, "" if no column tells the data sets apart."""
     for column in ("problem", "data"):
         others = {c.columns[column] for c in plan.cells if column in c.columns and c.run.settings.get("data") != data}
         if others:
@@ -182,7 +183,7 @@ def _without_data(plan: Plan, data: str) -> str:
 
 
 def _check_recipe(recipe: Recipe) -> None:
-    """Refuse a recipe without runs, one that sets what it varies, and rules that its task has no data for."""
+    """Raise InputError if a recipe has no runs, sets what it varies, or has rules that its task has no data for."""
     where = f"recipe {recipe.where}"
     try:
         task = get_task(recipe.task)
@@ -190,7 +191,7 @@ def _check_recipe(recipe: Recipe) -> None:
         raise InputError(f"{where}: {error}") from None
     if recipe.task == Recipe.task and not (recipe.settings or recipe.problems or recipe.methods):
         raise InputError(
-            f'{where} has nothing to run: add data, as data = "pacs" below [settings], and methods, as '
+            f'{where} has nothing to run: add data, such as data = "pacs" below [settings], and methods, such as '
             'ERM = { algorithm = "erm" } below [methods]'
         )
     settings = task.settings_type.__dataclass_fields__
@@ -209,30 +210,30 @@ def _check_recipe(recipe: Recipe) -> None:
                 )
             within = [own for own in (table.get("training"), table.get("grid")) if isinstance(own, Mapping)]
             for key in recipe.vary.keys() & {*table, *itertools.chain(*within)}:
-                # Cells of the table would not be what they are called.
+                # The names of cells would not tell their settings.
                 raise InputError(
-                    f"{where}: {key} is varied and set in [{kind}{label}] as well: list its values below [vary], or "
-                    f"write {key} = false there, and set it once"
+                    f"{where}: {key} must not be both in [vary] and in [{kind}{label}]: list its values below [vary], "
+                    f"or write {key} = false there"
                 )
     for rule in recipe.select:
         if rule not in task.rules:
             raise InputError(f"{where}: select must be of {', '.join(task.rules)} for task {recipe.task!r}, got {rule}")
     if recipe.search.kind == "optuna" and HELD_OUT in recipe.select:
         raise InputError(
-            f'{where}: search = "optuna" compares points by the runs themselves, so select must not be {HELD_OUT}'
+            f'{where}: select must not be {HELD_OUT} with search = "optuna": use another rule, or search = "random"'
         )
     has_grid = recipe.grids and any("grid" in method for method in recipe.methods.values())
     if has_grid and "last" in recipe.select and "training_domain" not in task.rules:
         raise InputError(
-            f"{where}: task {recipe.task!r} has no validation data to choose a point of a grid by at the last step: "
-            "add grids = false, or select = ['test_domain']"
+            f"{where}: select must not be last with grids, since task {recipe.task!r} has no validation data to choose "
+            "a point by: add grids = false, or select = ['test_domain']"
         )
 
 
 def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Cell]) -> dict[str, set[str]]:
-    """Column -> the values that `only` leaves, in the form in which they are compared.
+    """Return column -> the values that `only` keeps, in the form in which they are compared.
 
-    Without a column, a value of `only` belongs to the first column that has it.
+    A value of `only` without a column belongs to the first column that has it.
     """
     values: dict[str, dict[str, str]] = {}  # column -> each of its values, as compared and as text
     for cell in cells if only else ():
@@ -240,11 +241,11 @@ def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Cell]) -> dict[
             if column not in LABELS:
                 values.setdefault(column, {})[_comparable(value)] = value_text(value)
     if only and not values:
-        raise InputError(f"--only {only[0]}: {recipe.name} is one run for each seed, of which nothing can be left out")
+        raise InputError(f"--only must be left out, since {recipe.name} is one run for each seed, got {only[0]}")
     wanted: dict[str, set[str]] = {}
     for text in only:
         if not text.strip():
-            raise InputError("--only must name a method, or be COLUMN=VALUE, got nothing")
+            raise InputError("--only must be METHOD or COLUMN=VALUE, got an empty text")
         column, equals, listed = text.partition("=")
         if not equals:
             listed, asked = text, set(map(_comparable, (text, *text.split(","))))
@@ -266,7 +267,7 @@ def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Cell]) -> dict[
 
 
 def _comparable(value: Any) -> str:
-    """The value as text, the same for 0.85 and "0.850"."""
+    """Return the value as text, which is the same for 0.85 and "0.850"."""
     try:
         return f"{float(value):g}" if isinstance(value, str) else value_text(value)
     except ValueError:

@@ -2,12 +2,12 @@
 
 A grid names settings of the algorithm, of training or of the run, each with a list of values or a distribution:
 
-    lr = [0.1, 0.2]                        one of these
-    dropout = { uniform = [0.0, 0.5] }     any number between
-    lr = { log_uniform = [1e-5, 1e-3] }    likewise, every order of magnitude as likely as another
+    lr = [0.1, 0.2]                        one of these values
+    dropout = { uniform = [0.0, 0.5] }     a number between these
+    lr = { log_uniform = [1e-5, 1e-3] }    a number whose logarithm is uniform
 
-A setting that takes whole numbers alone gets whole numbers. Numbers that are drawn have four digits, so that the text
-of a point is the point.
+A setting of type int gets whole numbers. Numbers that are drawn have four digits, so that the text of a point
+determines it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from ..errors import InputError, choices
 from ..settings import Bound, Count, Seed, Settings, convert, digest
 
-DIGITS = 4  # of a number that is drawn
+DIGITS = 4  # of numbers that are drawn
 
 
 @dataclass(frozen=True)
 class Search(Settings):
     """How the points of a recipe are found.
 
-    kind      grid: all points of each grid; random: some, drawn at random; optuna: each drawn in view of how the ones
-              before it did (needs the extra `search`)
-    points    how many are tried of each method, where they are drawn; a grid that has fewer is tried whole
-    seed      of the draw
-    by_seed   points of its own for each seed of the recipe, chosen seed by seed, as in DomainBed, so that deviations
-              over seeds include the luck of the search; always so with optuna
-    defaults  the first point is the method as it is, without any of its grid
-    at_once   optuna: points of one study that are tried at the same time
-    prune     optuna: end a training whose validation is below the median of earlier ones at the same step
+    kind      grid: all points of each grid; random: points drawn at random; optuna: points chosen from the results of
+              earlier ones (needs the extra `search`)
+    points    number of points for each method if they are drawn; a smaller grid is tried completely
+    seed      random seed of the draw
+    by_seed   whether each seed of the recipe has its own points, chosen seed by seed as in DomainBed, so that
+              deviations over seeds include the luck of the search; always true with optuna
+    defaults  whether the first point is the method with its own settings, without the grid
+    at_once   optuna: number of points of one study that are tried at the same time
+    prune     optuna: whether to end a training whose validation is below the median of earlier ones at the same step
     """
 
     kind: Literal["grid", "random", "optuna"] = "grid"
@@ -55,7 +55,7 @@ class Search(Settings):
 
 @dataclass(frozen=True)
 class Distribution:
-    """Numbers from low to high, evenly or evenly in their logarithm, whole ones perhaps."""
+    """Uniform distribution from low to high, of numbers or (`log`) their logarithms; `whole` rounds to integers."""
 
     low: float
     high: float
@@ -63,12 +63,13 @@ class Distribution:
     whole: bool = False
 
     def at(self, share: float) -> float | int:
-        """The number that this share of the distribution, 0 to 1, lies below."""
+        """Return the quantile of a share in [0, 1]."""
         if self.log:
             return self.rounded(self.low * (self.high / self.low) ** share)
         return self.rounded(self.low + (self.high - self.low) * share)
 
     def rounded(self, value: float) -> float | int:
+        """Return the value as a whole number, or with four digits within the bounds."""
         if self.whole:
             return round(value)
         return min(self.high, max(self.low, float(f"{value:.{DIGITS}g}")))
@@ -79,7 +80,7 @@ Point = dict[str, Any]
 
 
 def read_grid(grid: Mapping[str, Any], kinds: Mapping[str, Any], owner: str) -> dict[str, Sequence[Any] | Distribution]:
-    """The grid of a recipe, its distributions as values; `kinds` are the annotations of settings, where they exist."""
+    """Return the grid of a recipe with distributions as values; `kinds` are annotations of settings by name."""
     return {name: _read_values(values, kinds.get(name), f"{owner}, {name}") for name, values in grid.items()}
 
 
@@ -95,28 +96,28 @@ def _read_values(values: Any, kind: Any, owner: str) -> Sequence[Any] | Distribu
         raise InputError(f"{owner}: unknown distribution {how!r}{choices(how, ('uniform', 'log_uniform'))}")
     low, high = convert(f"{owner}: {how}", bounds, tuple[float, float])
     if not (0 if how == "log_uniform" else -math.inf) < low < high:
-        least = "two numbers above 0" if how == "log_uniform" else "two numbers"
-        raise InputError(f"{owner}: {how} must be {least}, the lower one first, got {list(bounds)}")
+        least = "two numbers > 0" if how == "log_uniform" else "two numbers"
+        raise InputError(f"{owner}: {how} must be {least}, the smaller one first, got {list(bounds)}")
     return Distribution(low, high, how == "log_uniform", whole=not _takes_fractions(kind))
 
 
 def _takes_fractions(kind: Any) -> bool:
-    """Whether an annotation allows a number that is not whole; so does one that is not known."""
+    """Return True if an annotation allows numbers other than integers, or if it is None."""
     options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     bare = [get_args(option)[0] if get_origin(option) is Annotated else option for option in options]
     return kind is None or float in bare
 
 
 def count_points(grid: Grid, search: Search) -> float:
-    """How many points are tried of a grid."""
+    """Return the number of points of a grid that are tried."""
     size = math.prod([math.inf if isinstance(one, Distribution) else len(one) for one in grid.values()])
     return size if search.kind == "grid" else min(size + (search.defaults and bool(grid)), search.points)
 
 
 def find_points(grid: Grid, search: Search, seed: int) -> Iterator[Point]:
-    """The points that are tried; `seed` is the run's, and decides where points are drawn for each on its own.
+    """Yield the points that are tried; `seed` is the run's, which matters if each seed has its own points.
 
-    A setting that several methods have is drawn alike for all of them, so that their points differ in nothing else.
+    A setting that several methods have is drawn with the same values for all of them.
     """
     if search.kind == "grid" or not grid:
         for values in itertools.product(*_listed(grid)):
@@ -136,7 +137,7 @@ def find_points(grid: Grid, search: Search, seed: int) -> Iterator[Point]:
 
 
 def draw_point(grid: Grid, search: Search, seed: int, number: int) -> Point:
-    """The point of this number in an endless row of random ones."""
+    """Return the point of this number in an infinite sequence of random points."""
     point: Point = {}
     for name, values in grid.items():
         share = int(digest([search.seed, seed if search.by_seed else None, number, name]), 16) / 16**16
@@ -145,16 +146,19 @@ def draw_point(grid: Grid, search: Search, seed: int, number: int) -> Point:
 
 
 def point_text(point: Point) -> str:
-    """ "lr=0.1 momentum=0.9"."""
+    """Return the text of a point, such as "lr=0.1 momentum=0.9"."""
     return " ".join(f"{name}={value_text(value)}" for name, value in point.items())
 
 
 def value_text(value: Any) -> str:
+    """Return the text of a value in labels and points."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _listed(grid: Grid) -> Iterator[Sequence[Any]]:
     for name, values in grid.items():
         if isinstance(values, Distribution):
-            raise InputError(f'{name} is a distribution, which has no end: add search = "random", or list its values')
+            raise InputError(
+                f'{name} must be a list unless search = "random", got a distribution: add search, or list values'
+            )
         yield values

@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Ray cluster, which places them, and tries them again when a worker or a machine dies."""
+"""Executor of a Ray cluster, which places jobs, and tries them again if a worker or a machine dies."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from ..training import Stopped
 from .executors import Job, Message, Messages, OnJobStep, Slot, count_cores
 
 LOOPBACK = "127.0.0.1"
-# Ray replaces a loopback address by one that other machines reach, unless this is 0, as it is by default on macOS and
-# Windows. With a loopback address, each of its processes listens on that only.
+# Ray replaces a loopback address by one that other machines reach, unless this is 0, the default on macOS and Windows.
+# With a loopback address, each of its processes listens only there.
 LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-REACH = 3.0  # seconds in which the machine at an address answers
-GRACE = 60.0  # seconds in which trainings that are asked to stop finish their step and save
+REACH = 3.0  # seconds within which the machine at an address must answer
+GRACE = 60.0  # seconds that trainings have to finish their step and save when they are asked to stop
 
 
 class Cut(Exception):
-    """A worker was asked to stop and has saved its job, which goes on elsewhere."""
+    """Raised by a worker that was asked to stop and has saved its job, which continues elsewhere."""
 
 
 @dataclass(frozen=True)
 class RayExecutor(Settings):
-    """Needs the extra `ray`, and on every machine this package, the data, and a store that all of them reach.
+    """Executor of a Ray cluster, which reports the ends of jobs but not their steps.
 
-    address       address of a cluster, such as auto or host:6379; None: one on this machine, started for the purpose,
-                  which only this machine reaches. Where Ray is connected already, that connection is used
-    gpus_per_run  0.25: four jobs share one; None: one each where the cluster has any
-    cpus_per_run  a job is given as many threads
-    threads       threads of a job, where they are not as many
-    retries       how often a job is tried again after its worker died
-    options       more for `ray.init`
+    It needs the extra `ray`, and on every machine this package, the data, and a store that all machines reach.
 
-    Only the end of a job is reported, not its steps.
+    address       address of a cluster, such as auto or host:6379; an existing connection of Ray is used first.
+                  Default: a cluster is started on this machine, which only this machine reaches
+    gpus_per_run  number of GPUs of a job; four jobs with 0.25 share one. Default: 1 if the cluster has GPUs
+    cpus_per_run  number of cores of a job
+    threads       number of threads of a job. Default: cpus_per_run
+    retries       number of times a job is tried again after its worker died
+    options       further arguments of `ray.init`
     """
 
     address: str | None = None
@@ -71,7 +71,7 @@ class RayExecutor(Settings):
         self.connect(ray)
         found = ray.cluster_resources()
         gpus = self.gpus_per_run if self.gpus_per_run is not None else float(found.get("GPU", 0) > 0)
-        if ours:  # a cluster of others may grow
+        if ours:  # other clusters may grow
             _check_room(found, {"CPU": self.cpus_per_run, "GPU": gpus})
         remote = ray.remote(
             num_cpus=self.cpus_per_run, num_gpus=gpus, max_retries=self.retries, retry_exceptions=[Cut]
@@ -88,11 +88,11 @@ class RayExecutor(Settings):
             _stop(ray, waiting)
 
     def close(self) -> None:
-        """End the cluster, or the connection to it, if this executor began it."""
+        """End the cluster, or the connection to it, if this executor started it."""
         self._session.close()
 
     def connect(self, ray: ModuleType) -> None:
-        """Start a cluster on this machine, or connect to that of the address; `close` undoes it."""
+        """Start a cluster on this machine, or connect to the one at the address; `close` undoes it."""
         if ray.is_initialized():
             return
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -130,9 +130,9 @@ def _check_room(found: Mapping[str, float], asked: Mapping[str, float]) -> None:
 
 @contextmanager
 def _for_this_machine(ray: ModuleType) -> Iterator[None]:
-    """Within this block, a cluster is started so that only this machine reaches it, with a token that nobody else has.
+    """Let a cluster that starts within this block be reached only by this machine, with a secret token.
 
-    The token is in the environment, which Ray's processes inherit, and not in the file that Ray would write for it.
+    The token is in the environment, which Ray's processes inherit, and not in the file that Ray would write.
     """
     settings = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"), LOCAL_ONLY: "0"}
     if hasattr(ray._raylet, "AuthenticationTokenLoader"):  # Ray 2.52 or newer
@@ -156,14 +156,14 @@ def _for_this_machine(ray: ModuleType) -> Iterator[None]:
 
 
 def _read_authentication(ray: ModuleType) -> None:
-    """Let Ray read the environment again. The mode is first: a token is looked for where it asks for one."""
+    """Let Ray read the environment again: first the mode, which decides whether it looks for a token."""
     if hasattr(ray._raylet, "AuthenticationTokenLoader"):
         ray._raylet.Config.initialize("")
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _check_loopback(ray: ModuleType) -> None:
-    """Make sure that Ray listens there, since no documented setting of Ray says so."""
+    """Check that Ray listens only on the loopback address, which no documented setting of Ray guarantees."""
     address = ray.util.get_node_ip_address()
     if not ip_address(address).is_loopback:
         raise TransferRiskError(
@@ -188,7 +188,7 @@ def _silence() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse an address where nothing answers; Ray itself would try for long, and write about each attempt."""
+    """Raise InputError for an address that does not answer; Ray would try for long, and write about each attempt."""
     scheme, _, place = address.rpartition("://")
     if address in ("auto", "local") or scheme not in ("", "ray"):
         return
@@ -199,13 +199,13 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), REACH).close()
     except OSError as error:
         raise InputError(
-            f"no Ray cluster at {address} ({error.strerror or error}): correct the address, or start one there with "
-            "ray start --head"
+            f"no Ray cluster answers at {address} ({error.strerror or error}): correct the address, or start one there "
+            "with ray start --head"
         ) from None
 
 
 def _work(job: Job[Any], device: str, threads: int) -> Any:
-    """Do a job on a worker, to which Ray shows the GPU it may use as the only one."""
+    """Do a job on a worker, which sees only the GPU that Ray gives it."""
     try:
         with threads_set(threads):
             return job(Slot(device, threads))
@@ -220,7 +220,7 @@ def _message(ray: ModuleType, reference: Any, position: int, retries: int) -> Me
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, TransferRiskError):
             raise error.cause from None
-        if not isinstance(error.cause, Cut):  # jobs tell their errors by their results: this one could not be called
+        if not isinstance(error.cause, Cut):  # jobs return their errors as results: this one could not be called
             first = str(error.cause).partition("\n")[0]
             raise TransferRiskError(
                 f"a machine of the cluster cannot do runs ({first}): install the same version of this package there"
@@ -231,7 +231,7 @@ def _message(ray: ModuleType, reference: Any, position: int, retries: int) -> Me
 
 
 def _stop(ray: ModuleType, waiting: Iterable[Any]) -> None:
-    """Cancel jobs that have not begun, and let the others finish their step and save."""
+    """Cancel jobs that have not started, and let the others finish their step and save."""
     references = list(waiting)
     if not references or not ray.is_initialized():
         return

@@ -1,27 +1,26 @@
 """Recipes: experiments as data, in TOML.
 
-They come with packages that have an entry point in the group `transferrisk.recipes`, ours among them, or as files.
+Recipes come as files, or with packages that have an entry point in the group `transferrisk.recipes`, such as this one.
 
-extends    another recipe, from which this one states the differences; `x = false` drops x, in methods, problems or
-           vary, or a whole table, as `published = false`. The paper's numbers, and where they are, come along unless
-           this one has settings or problems of its own
+extends    another recipe, of which this one states the differences; `x = false` drops x from methods, problems or vary,
+           or a whole table, such as `published = false`. The paper's numbers and their place are inherited unless this
+           recipe has its own settings or problems
 title      title of its report
-paper      where in the paper
-task       name of the task of each run, as in `tasks`
-seeds      how many (0, 1, ...), or a list of them
-select     the rules by which an evaluation and a point of a grid are chosen, each reported on its own
-keep       leave the trained models in the runs' folders
-grids      false: every method with its default settings, whatever its grid
-search     how points of grids are found, a kind or a table, as `points.Search`
-settings   settings of every run, as the task takes them
-problems   label -> settings; every problem is a part of the experiment
-vary       setting of the task or of its training, such as epochs -> values; every combination is tried on every
-           problem. `test_env = "all"`, here or in settings: every environment of the data
-methods    label -> settings, with `grid` = "paper" (that of appendix B.2) or a table of lists or distributions, as
-           `points` has them
-fast       a table like the whole, with the differences of the small version; that of another recipe comes along,
-           except for keys that this one has itself
-show       how the report shows it (`reports`)
+paper      place in the paper
+task       task of each run, as in `tasks`
+seeds      number of seeds (0, 1, ...), or a list of seeds
+select     rules by which evaluations and points of grids are selected; each has its own tables
+keep       whether to keep the trained models in the runs' folders
+grids      whether methods have their grids; false runs every method with its default settings
+search     how points of grids are found: a kind or a table, see `points.Search`
+settings   settings of every run, as its task takes them
+problems   label -> settings; the experiment consists of all problems
+vary       setting of the task or of its training, such as epochs -> values; every combination is run on every problem.
+           `test_env = "all"`, here or in settings, stands for every environment of the data
+methods    label -> settings, with `grid` = "paper" (appendix B.2) or a table of lists or distributions, see `points`
+fast       differences of the small version, a table of the same keys; it is inherited, except for keys that this recipe
+           has itself
+show       how the report shows the results, see `reports`
 published  the paper's numbers: rule -> method -> column -> [mean, deviation]
 """
 
@@ -46,16 +45,17 @@ from .points import Search
 
 SUFFIX = ".toml"
 GROUP = "transferrisk.recipes"
-TAKEN = ("runs", "report.html")  # in a folder of results
+TAKEN = ("runs", "report.html")  # names with another meaning in a folder of results
 MOST_SEEDS = 10_000
-ALL = "all"  # of test_env: every environment of the data
+ALL = "all"  # as test_env: every environment of the data
 
 
 @dataclass(frozen=True)
 class Recipe(Settings):
-    """
-    given   words of `trm experiment` that ask for it: its name or file, --defaults, --fast; not a part of what it is
-    others  as the module says
+    """A recipe with all that it inherits.
+
+    given   words of `trm experiment` that ask for it: its name or file, --defaults, --fast
+    others  see the module
     """
 
     name: str
@@ -77,7 +77,7 @@ class Recipe(Settings):
 
     @property
     def where(self) -> str:
-        """The name of the recipe in messages: that of its file, where it is one."""
+        """Name of the recipe in messages: that of its file if it is one."""
         return self.given[0] if self.given and self.given[0].endswith(SUFFIX) else self.name
 
 
@@ -87,15 +87,15 @@ _TABLES = ("settings", "problems", "vary", "methods", "show", "published", "fast
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with packages; one that begins with _ is only there to inherit from."""
+    """Return the names of recipes of packages, without those that begin with _, which are only inherited from."""
     return sorted({name for source in _sources() for name in source.names if name[0] != "_"})
 
 
 def load_recipe(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe:
-    """A recipe by name, or from a file of the user's own.
+    """Return a recipe of a package by its name, or read one from a file.
 
-    fast      the small version, NAME-fast
-    defaults  every method with its default settings, without grids, NAME-defaults
+    fast      whether to return the small version, called NAME-fast
+    defaults  whether every method has its default settings, without grids; the recipe is called NAME-defaults
     """
     given = [str(name)]
     called = Path(name).name.removesuffix(SUFFIX)  # the name of the folder of its results
@@ -108,22 +108,24 @@ def load_recipe(name: str | Path, fast: bool = False, defaults: bool = False) ->
     if defaults:
         methods = table.get("methods", {}).values()
         if not any("grid" in method for method in methods if isinstance(method, Mapping)):
-            raise InputError(f"recipe {name} has no grids: run it without --defaults")
+            raise InputError(f"--defaults must be left out, since recipe {name} has no grids")
         table, called = _merged(table, {"grids": False}), f"{called}-defaults"
         given.append("--defaults")
     if fast:
         if not small:
-            raise InputError(f"recipe {name} has no fast version: run it as it is, with --only and --seeds")
+            raise InputError(
+                f"--fast must be left out, since recipe {name} has no small version: use --only and --seeds"
+            )
         table, called = small, f"{called}-fast"
         table |= {"grids": False} if defaults else {}
-        table.pop("published", None)  # the paper's numbers are those of the whole
+        table.pop("published", None)  # the paper's numbers belong to the whole recipe
         given.append("--fast")
     return _recipe(called, table, tuple(given))
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A folder of recipes that a package adds; `names` are those of its files."""
+    """A folder of recipes that a package adds; `names` are the stems of its files."""
 
     package: str
     folder: Traversable
@@ -131,7 +133,7 @@ class _Source:
 
 
 def _sources() -> Iterator[_Source]:
-    """Folders that packages add, our own first. A broken one is left out, and so is a name that we have already."""
+    """Yield folders of recipes of packages, our own first, without broken ones and without names that ours have."""
     own: set[str] = set()
     for entry in itertools.chain.from_iterable(entries(GROUP).values()):
         try:
@@ -153,7 +155,7 @@ def _sources() -> Iterator[_Source]:
 
 
 def _find(name: str, hidden: bool = False) -> Traversable:
-    """The folder of the recipe of a name or path; with `hidden`, it may be one that is only there to inherit from."""
+    """Return the folder of the recipe of a name or path; with `hidden` its name may begin with _."""
     if name.endswith(SUFFIX):
         if not Path(name).is_file():
             how = "is a folder" if Path(name).is_dir() else "does not exist"
@@ -170,13 +172,13 @@ def _find(name: str, hidden: bool = False) -> Traversable:
 
 
 def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The table with all that it inherits, and that of its small version, {} where there is none."""
+    """Return the table with all that it inherits, and that of its small version, {} without one."""
     if name in within:
-        raise InputError(f"recipe {' extends '.join((*within, name))}: a recipe cannot inherit from itself")
+        raise InputError(f"extends must not lead back to the same recipe, got {' extends '.join((*within, name))}")
     table = _read(name, folder)
     base, fast = table.pop("extends", None), table.pop("fast", {})
     whole, small = ({}, {}) if base is None else _inherited(name, str(base), folder, (*within, name))
-    if table.get("settings") or table.get("problems"):  # the paper's numbers are those of others
+    if table.get("settings") or table.get("problems"):  # the paper's numbers belong to other settings
         for key, inherited in itertools.product(("published", "paper"), (whole, small)):
             inherited.pop(key, None)
     if fast is False or not (fast or small):
@@ -185,14 +187,14 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
         small = _merged(_merged(whole, table), fast)
     else:
         own = dict(table)
-        for key in ("methods", "problems", "vary"):  # what the other recipe's small version drops stays dropped
+        for key in ("methods", "problems", "vary"):  # names that the inherited small version drops stay dropped
             dropped = whole.get(key, {}).keys() - small.get(key, {}).keys()
             if isinstance(own.get(key), Mapping):
                 own[key] = {name: value for name, value in own[key].items() if name not in dropped}
         small = _merged(_merged(small, own), fast)
     whole = _merged(whole, table)
     for key, found in itertools.product(_TABLES, (whole, small)):
-        if found.get(key) is False:  # it is dropped, and was not there
+        if found.get(key) is False:  # it drops a table that was not inherited
             del found[key]
     return whole, small
 
@@ -200,7 +202,7 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
 def _inherited(
     name: str, base: str, folder: Traversable, within: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both tables of another recipe, which is looked for beside this one first."""
+    """Return both tables of another recipe, which is first looked for beside this one."""
     if name.endswith(SUFFIX) and (beside := Path(name).parent / f"{base.removesuffix(SUFFIX)}{SUFFIX}").is_file():
         base = str(beside)
     try:
@@ -212,15 +214,17 @@ def _inherited(
 
 
 def _read(name: str, folder: Traversable) -> dict[str, Any]:
-    """The recipe's own table; an unknown key is an error, and so is a table that is not one."""
+    """Return the recipe's own table after checking its keys."""
     try:
         content = folder.joinpath(Path(name).name.removesuffix(SUFFIX) + SUFFIX).read_text(encoding="utf-8")
         table = tomllib.loads(content)
         dumps(table)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"recipe {name} cannot be read as TOML ({error}): correct it there") from None
-    except TypeError as error:  # TOML has dates and times, which JSON has not
-        raise InputError(f"recipe {name}: values must be text, numbers or truth values ({error})") from None
+        raise InputError(f"recipe {name} cannot be read as TOML ({error}): correct that line") from None
+    except TypeError as error:  # TOML has dates and times, JSON does not
+        raise InputError(
+            f"recipe {name}: values must be text, numbers or truth values ({error}): write dates as text"
+        ) from None
     except OSError as error:
         raise InputError(
             f"recipe {name} cannot be read ({error.strerror}): correct that, or name another recipe"
@@ -240,7 +244,7 @@ def _check_keys(where: str, table: Mapping[str, Any], keys: tuple[str, ...], may
 
 
 def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables key by key; other values are those of `change`, and so is a show of another kind.
+    """Return tables merged key by key; other values, and a show of another kind, are replaced by those of `change`.
 
     False removes a value that is not a truth value itself.
     """
@@ -266,7 +270,7 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
         for label, settings in table.get(key, {}).items():
             if settings is False:
                 others = [other for other in table[key] if other != label]
-                why = f"{key}.{label} = false drops nothing{choices(label, others)}"
+                why = f"{key}.{label} = false must drop an inherited entry{choices(label, others)}"
                 raise InputError(f"{where}: {why}, or leave it out")
     seeds = table.get("seeds", (0,))
     if isinstance(seeds, int) and not isinstance(seeds, bool):
@@ -287,8 +291,8 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
         raise InputError(f"{where}: seeds must differ, got {list(recipe.seeds)}")
     for key, values in recipe.vary.items():
         if len(set(values)) < len(values):
-            raise InputError(f"{where}: vary.{key} must not name a value twice, got {list(values)}")
+            raise InputError(f"{where}: vary.{key} must not repeat a value, got {list(values)}")
     for settings in (recipe.settings, recipe.vary, *recipe.methods.values(), *recipe.problems.values()):
         if "seed" in settings:
-            raise InputError(f"{where}: seed is not a setting of one run: write seeds = [7], above all tables")
+            raise InputError(f"{where}: seed must not be a setting: write seeds = [7] above all tables")
     return recipe

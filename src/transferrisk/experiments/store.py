@@ -1,15 +1,15 @@
-"""Where experiments keep their runs: a folder, or any storage that fsspec reaches.
+"""Store of runs: a folder, or any storage that fsspec reaches.
 
     ROOT/runs/<name>/     one folder for each run: run.json (task and settings), records.jsonl (its result), then
-                          done.json or failed.json, and files that the task keeps beside them
+                          done.json or failed.json, and files that the task keeps
     ROOT/<experiment>/    recipe.json and records.parquet
 
-Invariant: where done.json is, the rest is whole; it is written last.
+Invariant: if done.json exists, the other files are complete; it is written last.
 
-In a folder, a run is held by one process at a time, by a lock that ends with the process. Object storage has no locks:
-there, a run works in a folder of its machine (`scratch`), and is uploaded when it is finished. Two at once may then do
-the same run twice, and never damage it, because each object is replaced as a whole. The copy of a run in `scratch` goes
-when the run's folder is removed from the storage.
+In a folder, one process at a time claims a run, by a lock that ends with the process. Object storage has no locks: a
+run works in a folder of its machine (`scratch`) and is uploaded when it is finished. Two processes may then do a run
+twice, but never damage it, because each object is replaced as a whole. The copy of a run in `scratch` is removed after
+the run's folder has been removed from the storage.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from .tasks import PlannedRun
 
 RUN, LOCK = "run.json", ".lock"
 ASIDE = "records.damaged.jsonl"
-SEEN = ".seen"  # in scratch: the storage has files of the run, or had until they were removed
+SEEN = ".seen"  # in scratch: the storage has, or had, files of the run
 
 
 class Lost(InputError):
-    """A finished run whose files are gone or cannot be read: it is to be done again."""
+    """Raised for a finished run whose files are missing or cannot be read: it must be done again."""
 
 
 class Store:
-    """
-    root     a folder, or an address such as s3://bucket/results
-    scratch  where runs work when root is an address; None: below the system's folder for temporary files
+    """Store of runs and of the files of experiments.
+
+    root     folder, or an address such as s3://bucket/results
+    scratch  folder where runs work if root is an address. Default: below the system's folder for temporary files
     """
 
     def __init__(self, root: str | Path, scratch: Path | str | None = None) -> None:
@@ -70,16 +71,17 @@ class Store:
     # Files by their path below the root
 
     def where(self, path: str) -> str:
-        """The full name of a file, for a message."""
+        """Return the full name of a file, for a message."""
         return f"{self.root}/{path}"
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None where there is no such file."""
+        """Return the content of a file, None if it does not exist."""
         with self._errors(path, "read"), suppress(FileNotFoundError):
             return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
         return None
 
     def write(self, path: str, content: bytes | str) -> None:
+        """Write a file as a whole."""
         data = content.encode() if isinstance(content, str) else content
         with self._errors(path, "written"):
             if self._bucket:
@@ -88,7 +90,7 @@ class Store:
                 write_atomically(self.local / path, data)
 
     def copy(self, patterns: Iterable[str], folder: Path) -> None:
-        """Copy files that match, such as */recipe.json, to the same places below a folder."""
+        """Copy files that match patterns, such as */recipe.json, to the same places below a folder."""
         for pattern in patterns:
             depth = len(Path(pattern).parts)
             with self._errors(pattern, "read"):
@@ -101,7 +103,7 @@ class Store:
     # Finished runs
 
     def finished(self) -> set[str]:
-        """Names of the runs that are done and have their records."""
+        """Return the names of finished runs, which have done.json and records."""
         if self._bucket:
             with self._errors(RUNS, "read"):
                 paths = [self._bucket.find(f"{RUNS}/*/{name}") for name in (DONE, RECORDS)]
@@ -110,40 +112,40 @@ class Store:
         return {path.parent.name for path in done if (path.parent / RECORDS).exists()}
 
     def done(self, name: str, keep: bool = False) -> bool:
-        """Whether the run is done; with `keep`, whether its model was kept too."""
+        """Return True if a run is finished and, with `keep`, its model was kept."""
         content = self.read(f"{RUNS}/{name}/{DONE}")
         if content is None or self.read(f"{RUNS}/{name}/{RECORDS}") is None:
             return False
         return not keep or model_was_kept(content)
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-        """The runs that are not done yet."""
+        """Return the runs that are not finished."""
         finished = self.finished()
         return [run for run in runs if run.name not in finished or (run.keep and not self.done(run.name, keep=True))]
 
     def records(self, name: str) -> list[Record]:
-        """The result of a finished run."""
+        """Return the records of a finished run."""
         path = f"{RUNS}/{name}/{RECORDS}"
         content = self.read(path)
         if content is None:
-            raise Lost(f"{self.where(path)} does not exist: run {name} is not done")
+            raise Lost(f"{self.where(path)} does not exist: run {name} must be done again")
         with self._damage(name, DONE):
             digest = json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"{}").get("records", digest_of(content))
         with self._damage(name, RECORDS):
             if digest_of(content) != digest:
-                raise ValueError("it is not what was written")
+                raise ValueError("its content has changed")
             records: list[Record] = [json.loads(line) for line in content.splitlines()]
             return records
 
     def seconds(self, name: str) -> float | None:
-        """Seconds that a finished run took, since it was last taken up; None where its files do not say."""
+        """Return the seconds of a finished run since it was last started or continued, None if its files do not say."""
         try:
             return float(json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")["seconds"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """`ORIGIN` of a finished run, as far as it is recorded; threads only where it ran on a CPU."""
+        """Return the columns `ORIGIN` of a finished run, as far as they are recorded; threads only of runs on a CPU."""
         done, run = self.read(f"{RUNS}/{name}/{DONE}"), self.read(f"{RUNS}/{name}/{RUN}")
         with self._damage(name, DONE):
             about = {} if done is None else json.loads(done)
@@ -155,21 +157,21 @@ class Store:
         return dict(zip(ORIGIN, [precision, *values], strict=True))
 
     def folder(self, name: str) -> Path:
-        """The folder of a finished run, on this machine."""
+        """Return the folder of a finished run on this machine."""
         folder = self.local / RUNS / name
         if self._bucket is None:
             return folder
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / LOCK):
             done = self.read(f"{RUNS}/{name}/{DONE}")
-            if not (folder / DONE).exists() or (folder / DONE).read_bytes() != done:  # it has been done again elsewhere
+            if not (folder / DONE).exists() or (folder / DONE).read_bytes() != done:  # it was done again elsewhere
                 _empty(folder)
                 self._bucket.download(f"{RUNS}/{name}", folder, last=DONE)
                 (folder / SEEN).touch()
         return folder
 
     def set_aside(self, name: str) -> None:
-        """Rename the records of a finished run, so that it counts as missing; not while another process does it."""
+        """Rename the records of a finished run, so that it counts as missing, unless another process works on it."""
         path = f"{RUNS}/{name}"
         with self.claim(name) as folder, self._errors(path, "written"), suppress(FileNotFoundError):
             if folder is not None and self._bucket:
@@ -179,14 +181,14 @@ class Store:
                 os.replace(folder / RECORDS, folder / ASIDE)
 
     def is_aside(self, name: str) -> bool:
-        """Whether the run once had records that turned out to be damaged."""
+        """Return True if the run had records that turned out to be damaged."""
         return self.read(f"{RUNS}/{name}/{ASIDE}") is not None
 
     # Runs at work
 
     @contextmanager
     def claim(self, name: str) -> Iterator[Path | None]:
-        """The run's folder for this process alone; None where another has it."""
+        """Yield the run's folder, claimed by this process, or None if another process has claimed it."""
         folder = self.local / RUNS / name
         lock = FileLock(folder / LOCK, blocking=False)
         with self._errors(f"{RUNS}/{name}", "written"):
@@ -195,23 +197,23 @@ class Store:
                 lock.acquire()
         try:
             if lock.is_locked and self._was_removed(name):
-                _empty(folder)  # a run that was removed is to be done anew, not this copy uploaded
+                _empty(folder)  # a removed run must be done anew; this copy must not be uploaded
             yield folder if lock.is_locked else None
         finally:
             lock.release()
 
     def _was_removed(self, name: str) -> bool:
-        """Whether the storage had files of the run, and has none now."""
+        """Return True if the storage had files of the run and has none now."""
         seen = (self.local / RUNS / name / SEEN).exists()
         return seen and self._bucket is not None and not self._bucket.find(f"{RUNS}/{name}/*")
 
     def taken(self, name: str) -> bool:
-        """Whether another process works on the run."""
+        """Return True if another process works on the run."""
         with self.claim(name) as folder:
             return folder is None
 
     def publish(self, name: str, keep: bool = False) -> None:
-        """Bring a run that is done in its claimed folder to where all see it; with `keep`, the folder stays too."""
+        """Upload a run that is finished in its claimed folder; with `keep`, the folder stays."""
         if self._bucket is None:
             return
         folder, path = self.local / RUNS / name, f"{RUNS}/{name}"
@@ -223,7 +225,7 @@ class Store:
             _empty(folder)
 
     def fail(self, name: str, error: str, trace: str = "") -> None:
-        """Note why an attempt failed. Where even that cannot be written, the caller still knows."""
+        """Write why an attempt failed. If that cannot be written either, only the caller knows."""
         with suppress(TransferRiskError, OSError):
             self.write(f"{RUNS}/{name}/{FAILED}", dumps({"error": error, "traceback": trace}, indent=2) + "\n")
             if self._bucket:
@@ -231,7 +233,7 @@ class Store:
 
     @contextmanager
     def alone(self, experiment: str) -> Iterator[None]:
-        """One process at a time in an experiment's own folder; others wait."""
+        """Lock an experiment's folder for one process at a time; others wait."""
         if self._bucket is None:
             with self._errors(experiment, "written"):
                 (self.local / experiment).mkdir(parents=True, exist_ok=True)
@@ -244,7 +246,7 @@ class Store:
             yield
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             where = self.where(f"{RUNS}/{name}/{file}")
-            raise Lost(f"{where} is damaged ({error}): run {name} is to be done again") from None
+            raise Lost(f"{where} is damaged ({error}): run {name} must be done again") from None
 
     @contextmanager
     def _errors(self, path: str, how: Literal["read", "written"]) -> Iterator[None]:
@@ -257,11 +259,12 @@ class Store:
 
 
 def digest_of(content: bytes) -> str:
+    """Return a digest of the content of a file."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def model_was_kept(content: bytes) -> bool:
-    """True where this done.json says that the model was kept; a damaged one does not."""
+    """Return True if this done.json says that the model was kept; a damaged one does not."""
     try:
         return bool(json.loads(content).get("keep"))
     except (ValueError, AttributeError):
@@ -269,7 +272,7 @@ def model_was_kept(content: bytes) -> bool:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all but the lock, which a process may be about to take."""
+    """Remove all files but the lock, which a process may be about to acquire."""
     for item in folder.iterdir():
         if item.is_dir():
             shutil.rmtree(item)
@@ -290,9 +293,11 @@ class Bucket:
 
         try:
             return cls(*url_to_fs(address))
-        except Exception as error:  # whatever the package behind it makes of an address
+        except Exception as error:  # packages behind fsspec raise errors of their own
             why = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"{address} cannot be used for results ({why}): name a folder, or other storage") from None
+            raise InputError(
+                f"{address} cannot be used for results ({why}): name a folder, or another address"
+            ) from None
 
     def read(self, path: str) -> bytes:
         content: bytes = self.files.cat_file(f"{self.base}/{path}")
@@ -315,7 +320,7 @@ class Bucket:
         self.files.mv(f"{self.base}/{path}", f"{self.base}/{to}")
 
     def upload(self, folder: Path, path: str, last: str, but: Sequence[str]) -> None:
-        """Upload all files of the folder but some; `last` is the one whose presence says that the others are there."""
+        """Upload the files of a folder except for `but`; `last` comes last, since it marks the upload as complete."""
         files = (file for file in folder.rglob("*") if file.is_file() and file.name not in but)
         inside = [str(file.relative_to(folder)) for file in files]
         for name in sorted(inside, key=lambda name: (name == last, name)):
@@ -333,5 +338,5 @@ class Bucket:
         write_atomically(folder / last, self.read(f"{path}/{last}"))
 
     def _make_folder(self, path: str) -> None:
-        """Create the folder of a file, where the storage has folders."""
+        """Create the folder of a file if the storage has folders."""
         self.files.makedirs(f"{self.base}/{path}".rpartition("/")[0], exist_ok=True)

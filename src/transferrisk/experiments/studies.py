@@ -1,4 +1,4 @@
-"""Studies: each method of a recipe on each problem and combination, with the points of its grid."""
+"""Studies: each method of a recipe on each problem and combination of settings, with the points of its grid."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MOST_RUNS = 100_000
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of an experiment's table; several cells, of several experiments perhaps, may share a run.
+    """One place of an experiment's table. Several cells, also of several experiments, may share a run.
 
-    columns  the values that distinguish the cells: problem, what is varied, method, the point of its grid as text, seed
+    columns  values that tell the cells apart: problem, what is varied, method, point of its grid (as text), seed
     """
 
     run: PlannedRun
@@ -34,12 +34,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Study:
-    """A method on one problem, of which points are tried.
+    """A method on one problem and combination of settings, of which points are tried.
 
-    columns    of its cells, but for point and seed
-    settings   of its runs, but for those of the point and the seed
-    grid       {}: its settings are as they are
-    hold_outs  environments that runs leave out, "" for none, where settings are chosen by that
+    columns    columns of its cells, without point and seed
+    settings   settings of its runs, without those of the point and the seed
+    grid       values to try, {} if there is one point only
+    hold_outs  environments that runs leave out ("" for none), if settings are chosen by leaving environments out
     """
 
     recipe: Recipe
@@ -49,7 +49,7 @@ class Study:
     hold_outs: tuple[str, ...] = ()
 
     def at(self, point: Point, seeds: Sequence[int]) -> list[Cell]:
-        """The cells of a point."""
+        """Return the cells of a point."""
         recipe = self.recipe
         try:
             settings = _joined(self.settings, _settings_of(recipe, point, self.settings.get("algorithm")))
@@ -67,7 +67,7 @@ class Study:
 
 
 def study_cells(study: Study, seeds: Sequence[int]) -> Iterator[Cell]:
-    """All cells of a study; those of an optuna study, whose points are not known before, with points in their place."""
+    """Yield all cells of a study; an optuna study, whose points are not known before, has random points instead."""
     search = study.recipe.search
     for some in [(seed,) for seed in seeds] if search.by_seed else [seeds]:
         for point in find_points(study.grid, search, some[0]):
@@ -75,7 +75,7 @@ def study_cells(study: Study, seeds: Sequence[int]) -> Iterator[Cell]:
 
 
 def find_studies(recipe: Recipe, common: Mapping[str, Any] | None = None) -> Iterator[Study]:
-    """Every problem, combination and method, in this order; `common` are settings of all, unless they say otherwise."""
+    """Yield every problem, combination and method, in this order; `common` are defaults of settings."""
     whole = math.prod(map(len, (recipe.problems or [""], recipe.methods or [""], *recipe.vary.values())))
     if whole > MOST_RUNS:
         raise InputError(f"recipe {recipe.where} asks for {whole:,} runs, more than {MOST_RUNS:,}: shorten its lists")
@@ -97,7 +97,7 @@ def find_studies(recipe: Recipe, common: Mapping[str, Any] | None = None) -> Ite
 
 
 def _with_all_environments(recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """What is varied, with the names of the test environments where all of them are asked for."""
+    """Return what is varied, with the names of all test environments in place of "all"."""
     if recipe.vary.get("test_env") != (ALL,):
         return dict(recipe.vary)
     return {**recipe.vary, "test_env": _environments(recipe, settings, f"test_env = {ALL!r}")}
@@ -107,20 +107,20 @@ def _hold_outs(recipe: Recipe, settings: Mapping[str, Any]) -> tuple[str, ...]:
     names = _environments(recipe, settings, f"select = [{HELD_OUT!r}]")
     if settings.get("test_env") not in names:
         raise InputError(
-            f"recipe {recipe.where}: select = [{HELD_OUT!r}] leaves out training environments, so test_env must say "
-            f"which of {', '.join(names)} is not one, got {settings.get('test_env')!r}"
+            f"recipe {recipe.where}: test_env must be one of {', '.join(names)} with select = [{HELD_OUT!r}], got "
+            f"{settings.get('test_env')!r}"
         )
     return ("", *[name for name in names if name != settings["test_env"]])
 
 
 def _environments(recipe: Recipe, settings: Mapping[str, Any], what: str) -> list[str]:
-    """The environments of the data, each of which can be the one to test on."""
+    """Return the environments of the data, each of which can be the test environment."""
     data = settings.get("data")
     facts = facts_of(data) if isinstance(data, str) else None
     if facts is None or facts.test:
         why = "has a test environment of its own" if facts else "names its environments only when it is read"
         raise InputError(
-            f"recipe {recipe.where}: {what} needs data with several environments to test on, and {data!r} {why}: name "
+            f"recipe {recipe.where}: {what} needs data with several environments to test on, but {data!r} {why}: list "
             "the environments below [vary]"
         )
     return list(facts.environments)
@@ -143,10 +143,10 @@ def _grid(recipe: Recipe, method: str, grid: Any, algorithm: str) -> Grid:
 
 
 def _settings_of(recipe: Recipe, values: Mapping[str, Any], algorithm: str | None = None) -> dict[str, Any]:
-    """Values by name as settings of the task: those of training, such as epochs, are within its `training`.
+    """Return values by name as settings of the task, with those of training, such as epochs, inside `training`.
 
-    With an `algorithm` they are a point of its grid: a name is that of its own setting first, and whatever is not known
-    is taken for one, so that it says so.
+    With an `algorithm` they are a point of its grid: a name is first looked for among its own settings, and an unknown
+    name is passed on as one of these, so that checking them reports it.
     """
     of_task = get_task(recipe.task).settings_type.__dataclass_fields__
     own = () if algorithm is None else setting_names(algorithm)
@@ -163,7 +163,7 @@ def _settings_of(recipe: Recipe, values: Mapping[str, Any], algorithm: str | Non
 
 
 def _joined(*tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Later tables over earlier ones; tables within them (settings, training) key by key."""
+    """Return later tables merged over earlier ones; inner tables (settings, training) are merged key by key."""
     out: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():

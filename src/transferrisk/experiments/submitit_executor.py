@@ -1,7 +1,7 @@
-"""Runs as jobs of SLURM, which submitit sends there as arrays.
+"""Executor of SLURM, to which submitit sends jobs as arrays.
 
-A job that SLURM ends, because another needs its place or because its time is over, is told so beforehand: a training
-saves, is queued again by submitit's own protocol, and goes on from the folder of its run.
+A job that SLURM ends, because of preemption or of its time limit, gets a signal beforehand: a training saves, is queued
+again by submitit's protocol, and continues from the folder of its run.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from ..solvers import threads_set
 from ..training import Stopped
 from .executors import Job, Message, Messages, OnJobStep, Slot, count_cores, work_on
 
-MINUTES = 240  # of a job, unless the option `time` says otherwise
-WARNING = 120  # seconds before the end of its time at which a job is told to save
-ARRAY = 1000  # jobs of an array at most; SLURM's own default is 1001
-TIMES = 10_000  # that a job is queued again; each time it has come further
+MINUTES = 240  # time limit of a job without the option `time`
+WARNING = 120  # seconds before its time limit at which a job gets the signal to save
+ARRAY = 1000  # largest number of jobs of an array; SLURM's default is 1001
+TIMES = 10_000  # largest number of times a job is queued again
 LOOK_EVERY = 1.0  # seconds between two looks at the jobs
-GRACE = 60.0  # seconds in which trainings that are asked to stop finish their step and save
+GRACE = 60.0  # seconds that trainings have to finish their step and save when they are asked to stop
 OURS = {
     "array": "--workers", "cpus-per-task": "--cpus-per-run", "gpus-per-node": "--gpus-per-run", "output": "--output",
     "job-name": None, "error": None, "signal": None, "requeue": None, "nodes": None, "ntasks-per-node": None,
 }  # fmt: skip
-"""Options of sbatch that are set here -> the option of trm that decides them."""
+"""Options of sbatch that this module sets -> the option of trm that decides them."""
 
 
 class _Asked(BaseException):
-    """A request to stop that came while nothing trained. As KeyboardInterrupt, it is no error of the job."""
+    """A request to stop that arrived while nothing trained. Like KeyboardInterrupt, it is not an error of the job."""
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job as submitit pickles it; it is called in a process of its own, on a machine that SLURM chooses.
+    """A job as submitit pickles it, to be called in its own process on a machine that SLURM chooses.
 
-    device   cuda or cpu; None: a GPU where SLURM has given it one
+    device   cuda or cpu. Default: a GPU if SLURM has assigned one
     """
 
     job: Job[Any]
@@ -56,14 +56,16 @@ class QueuedJob:
     threads: int
 
     def checkpoint(self) -> Any:
-        """What submitit queues again: the same, which goes on from the folder of its run."""
+        """Return what submitit queues again: the same job, which continues from the folder of its run."""
         return require("submitit", "slurm").helpers.DelayedSubmission(self)
 
     def __call__(self) -> tuple[str, Any]:
-        """What became of it: (done or last, the result), (raised, the error), or (stopped, why)."""
+        """Do the job; return (done, result), (last, result), (raised, error) or (stopped, reason)."""
         submitit = require("submitit", "slurm")
         before_the_end = signal.Signals[f"SIG{submitit.JobEnvironment.USR_SIG}"]
-        queue_again: Any = signal.getsignal(before_the_end)  # submitit's: what `checkpoint` returns, and the end
+        queue_again: Any = signal.getsignal(
+            before_the_end
+        )  # submitit's handler: it queues what `checkpoint` returns, and ends
         goes_on = False
 
         def stop(signum: int, frame: FrameType | None) -> NoReturn:
@@ -73,7 +75,7 @@ class QueuedJob:
         def save_and_queue(signum: int, frame: FrameType | None) -> None:
             nonlocal goes_on
             goes_on = True
-            signal.raise_signal(signal.SIGTERM)  # a training has taken that, and finishes its step
+            signal.raise_signal(signal.SIGTERM)  # a training handles it, and finishes its step
 
         signal.signal(signal.SIGTERM, stop)
         for number in {before_the_end, signal.SIGUSR1, signal.SIGUSR2}:
@@ -92,19 +94,19 @@ class QueuedJob:
 
 @dataclass(frozen=True)
 class SubmititExecutor(Settings):
-    """Needs the extra `slurm`, and on every machine this package, the data and a store that all of them reach.
+    """Executor of SLURM, which reports the ends of jobs but not their steps.
 
-    folder        a folder that all machines share; what is sent is there while this runs
-    workers       jobs that run at once; None: as many as SLURM lets run
-    gpus_per_run  whole GPUs; None: none are asked for, and one is used where there is one
-    cpus_per_run  a job is given as many threads
-    threads       threads of a job, where they are not as many
-    retries       how often a job is tried again that died, or was asked to stop and not queued again
-    options       of sbatch, such as {"partition": "gpu", "time": "600"}; the time is in minutes
-    cluster       local: processes of this machine, to try things; they are told to save, and go on, in the same way
-    patience      seconds in which a shared folder shows what another machine wrote
+    It needs the extra `slurm`, and on every machine this package, the data and a store that all machines reach.
 
-    Only the end of a job is reported, not its steps.
+    folder        folder that all machines share; jobs are sent through it
+    workers       number of jobs at once. Default: as many as SLURM allows
+    gpus_per_run  number of GPUs of a job, a whole number. Default: none are requested, and one is used if there is one
+    cpus_per_run  number of cores of a job, a whole number
+    threads       number of threads of a job. Default: cpus_per_run
+    retries       number of times a job is tried again that died, or was asked to stop and not queued again
+    options       options of sbatch, such as {"partition": "gpu", "time": "600"}; the time is in minutes
+    cluster       "local" uses processes of this machine, for trials; they also get signals to save, and continue
+    patience      seconds within which a shared folder shows what another machine wrote
     """
 
     folder: Path
@@ -128,7 +130,7 @@ class SubmititExecutor(Settings):
         for name in self.options:
             if name in OURS:
                 instead = f"use {OURS[name]}" if OURS[name] else "leave it out"
-                raise InputError(f"{name} is not an option to give to SLURM, since it is decided here: {instead}")
+                raise InputError(f"--slurm must not set {name}, which trm decides: {instead}")
             if not re.fullmatch("[a-z][a-z-]+", name):
                 raise InputError(f"an option of sbatch must be its long name, such as partition, got {name!r}")
         self._minutes()
@@ -190,7 +192,7 @@ class SubmititExecutor(Settings):
         """Nothing outlives `map`."""
 
     def _queue(self, shared: Path) -> Any:
-        """Submitit's executor, with everything that is asked of the cluster."""
+        """Return submitit's executor with all requests to the cluster."""
         submitit = require("submitit", "slurm")
         minutes, gpus, cpus = self._minutes(), int(self.gpus_per_run or 0), int(self.cpus_per_run)
         if self.cluster == "local":
@@ -202,8 +204,8 @@ class SubmititExecutor(Settings):
             queue = submitit.SlurmExecutor(shared, max_num_timeout=TIMES)
         except RuntimeError:
             raise InputError(
-                "SLURM is not on this machine (there is no srun): use a machine from which jobs are submitted, or try "
-                "it here with --slurm cluster=local"
+                "SLURM is missing on this machine (there is no srun): use a machine from which jobs are submitted, or "
+                "try it here with --slurm cluster=local"
             ) from None
         others = {name: value for name, value in self.options.items() if name != "time"}
         queue.update_parameters(
@@ -227,10 +229,10 @@ def _submit(queue: Any, jobs: Sequence[QueuedJob]) -> list[Any]:
 
 
 def _result(job: Any) -> tuple[str, Any]:
-    """What `QueuedJob` returned."""
+    """Return what `QueuedJob` returned."""
     try:
         found: tuple[str, Any] = job.result()
-    except RuntimeError:  # a process that could not even read the job
+    except RuntimeError:  # the process could not read the job
         raise TransferRiskError(
             f"a machine of the cluster cannot do runs{_last_words(job)}: install the same version of this package there"
         ) from None
@@ -238,13 +240,13 @@ def _result(job: Any) -> tuple[str, Any]:
 
 
 def _last_words(job: Any) -> str:
-    """The last line that the job has written to its log of errors, such as SLURM's on memory."""
+    """Return the last line of the job's error log, such as SLURM's on memory."""
     lines = (job.stderr() or "").strip().splitlines()
     return f" ({' '.join(lines[-1].split())[:200]})" if lines else ""
 
 
 def _cancel(shared: Path, jobs: Iterable[Any]) -> None:
-    """End jobs that have not begun, and let the others finish their step and save."""
+    """Cancel jobs that have not started, and let the others finish their step and save."""
     left = list(jobs)
     whole = {}
     for job in left:

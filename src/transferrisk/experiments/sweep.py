@@ -1,4 +1,4 @@
-"""Sweeps: missing runs of a plan are done, failed ones are tried again, finished ones are left alone."""
+"""Sweeps: missing runs of a plan are done, failed runs are tried again, finished runs are left alone."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ SEEN_WITHIN = 120.0  # seconds after which a network file system has shown what 
 class Event:
     """An event in the life of a run.
 
-    kind  step: `step` of `total`; died: its worker did, and it is tried again; lost: it was done, and its files cannot
-          be read; changed: the experiment of this name was of another recipe; else how it ended (pruned: a search has
-          given it up)
+    name     name of the run, or of the experiment if it is changed
+    kind     step: `step` of `total` is done; died: its worker died, and it is tried again; lost: it was finished, but
+             its files cannot be read; busy: another process works on it; changed: the experiment of this name belonged
+             to another recipe; done, failed and pruned (given up by a search): how it ended
+    seconds  duration, 0 if another process did the run
+    message  reason
     """
 
     name: str
@@ -63,11 +66,12 @@ def ignore_event(event: Event) -> None:
 
 @dataclass(frozen=True)
 class Summary:
-    """
-    total   runs of the experiment
-    done    runs that are done by now
-    ran     runs that were done here, this time
-    failed  name -> why
+    """State of an experiment's runs.
+
+    total   number of runs of the experiment
+    done    number of finished runs
+    ran     number of runs that were done by this sweep
+    failed  name of a run -> reason
     """
 
     total: int
@@ -77,10 +81,10 @@ class Summary:
 
     def __str__(self) -> str:
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        return f"{self.done} of {self.total} runs are done ({self.ran} now{failed})"
+        return f"{self.done} of {self.total} runs are finished ({self.ran} now{failed})"
 
     def failures(self, most: int = 5) -> list[str]:
-        """Why runs failed, a line for each of the first causes."""
+        """Return a line for each of the first reasons for which runs failed."""
         alike: dict[str, list[str]] = {}
         for name, error in self.failed.items():
             alike.setdefault(error, []).append(name)
@@ -93,17 +97,19 @@ class Summary:
 
 
 class Interrupted(TransferRiskError):
-    """A signal ended the sweep; finished runs are kept."""
+    """Raised when a signal ends the sweep; finished runs are kept."""
 
     def __init__(self, signum: int, done: int, total: int) -> None:
-        super().__init__(f"interrupted: {done} of {total} runs are done; the same command goes on with the others")
+        super().__init__(
+            f"interrupted: {done} of {total} runs are finished; the same command continues with the others"
+        )
         self.signum, self.exit_code = signum, 128 + signum
 
 
 def sweep_of(
     plan: Plan, store: Store, executor: Executor, data_root: Path | None = None, on_step: OnEvent = ignore_event
 ) -> Sweep | LearningSweep:
-    """The sweep of a plan, which finds the points as it goes where the recipe asks for that."""
+    """Return the sweep of a plan; with optuna it is one that finds its points on the way."""
     if plan.studies:
         from .learn import LearningSweep
 
@@ -122,15 +128,15 @@ def run_experiment(
 
 
 class Sweep:
-    """Iterate over it, and every run is done, or has failed here; then all that is done is in the experiment's table.
+    """An iterator over events. After it, every run has been done or has failed, and the experiment's table is written.
 
-    Several of these at once share the work: each waits for runs that another has, and takes over those that another
-    left. A run that failed is tried again by the next sweep. SIGINT and SIGTERM end the work as `executor` does, and
-    raise `Interrupted`.
+    Several sweeps at once share the work: each waits for runs that another works on, and takes over those that another
+    left. The next sweep tries failed runs again. SIGINT and SIGTERM end the work in the way of the executor and raise
+    `Interrupted`.
 
-    data_root  where data sets are; None: the usual place
-    on_step    takes the steps of runs in this process, during which the iteration cannot tell anything
-    judges     name of a run -> what may give it up; then its records are in `pruned`
+    data_root  folder of the data sets. Default: the usual folder
+    on_step    called with steps of runs in this process, during which the iterator cannot yield anything
+    judges     name of a run -> judge that may give it up; the records of such a run are in `pruned`
     """
 
     def __init__(
@@ -150,8 +156,8 @@ class Sweep:
         for run in self.runs:
             self._needs[run.name] = {need.name for need in needs_of(run)}
         self._waited_for: set[str] = set()
-        self._reported: dict[str, float] = {}  # runs that a worker says are done, and when it did
-        self._written = -math.inf  # the first run that is done is in the table at once
+        self._reported: dict[str, float] = {}  # run that a worker reported as done -> time of the report
+        self._written = -math.inf  # so that the first finished run is written at once
 
     @property
     def summary(self) -> Summary:
@@ -160,10 +166,14 @@ class Sweep:
 
     def __iter__(self) -> Iterator[Event]:
         yield from self._write_table()
-        self.failed.clear()  # runs that are lost are done again now
+        self.failed.clear()  # lost runs are done again now
         if self.table.replaced:
             where = self.store.where(self._name)
-            yield Event(self._name, "changed", message=f"{where} was of another recipe of that name until now")
+            yield Event(
+                self._name,
+                "changed",
+                message=f"{where} held the results of another recipe of this name, which stay only below {RUNS}",
+            )
         with closing(self.executor), _signals_raised() as signals:
             try:
                 for event in self._events():
@@ -205,7 +215,7 @@ class Sweep:
                         yield from self._ended(content)
 
     def _ready(self) -> Generator[Event, None, list[PlannedRun] | None]:
-        """Runs that can be done now, waited for where other processes have them all; None: nothing is left to do."""
+        """Return runs that can be done now, after waiting if other processes work on all of them; None at the end."""
         pause, longest = LOOK_EVERY
         while True:
             missing = {run.name: run for run in self.store.missing(self.runs)}
@@ -229,15 +239,15 @@ class Sweep:
             pause = min(2 * pause, longest)
 
     def _why_given_up(self, name: str) -> str | None:
-        """The reason not to do a missing run here, if any: it would be tried again and again, or needs a failed one.
+        """Return the reason not to do a missing run here: it needs a failed run, or was done and cannot be seen.
 
-        Runs come after those they need, so that a failure reaches the last of a chain.
+        Runs come after those that they need, so that a failure reaches the last of a chain.
         """
         if name in self.failed or name in self.pruned:
             return None
         if time.monotonic() - self._reported.get(name, math.inf) > SEEN_WITHIN:
             return (
-                f"a worker has done it, and {self.store.where(f'{RUNS}/{name}')} does not show it: use a folder or an "
+                f"a worker has done it, but {self.store.where(f'{RUNS}/{name}')} does not show it: use a folder or an "
                 "address that all workers share"
             )
         broken = next(iter(self._needs[name] & self.failed.keys()), None)
@@ -261,7 +271,7 @@ class Sweep:
             self._written = time.monotonic()
 
     def _write_table(self) -> Iterator[Event]:
-        """Write the finished runs; one that was done and is lost has failed, so that the next sweep does it again."""
+        """Write the finished runs. A run whose files cannot be read counts as failed; the next sweep does it again."""
         for name, why in self.table.write().items():
             if name in self._needs:
                 self.failed[name] = why
@@ -270,12 +280,12 @@ class Sweep:
     def _tell_busy(self, name: str) -> Iterator[Event]:
         if name not in self._waited_for:
             self._waited_for.add(name)
-            yield Event(name, "busy", message="another process has it")
+            yield Event(name, "busy", message="another process works on it")
 
 
 @dataclass
 class _Signals:
-    """The last signal that came, and whether one is raised as soon as it comes."""
+    """The last signal, and whether a signal is raised as soon as it arrives."""
 
     number: int | None = None
     raises: bool = True
@@ -287,7 +297,7 @@ class _Signals:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Within this block a signal is only noted; it is raised at the end of the block."""
+        """Hold signals back within this block; one that arrived is raised at the end of the block."""
         self.raises = False
         try:
             yield
@@ -299,9 +309,9 @@ class _Signals:
 
 @contextmanager
 def _signals_raised() -> Iterator[_Signals]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, each time; a training in this process takes the first for itself.
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt; a training in this process handles the first one itself.
 
-    In a thread other than the main one nothing is changed, because Python allows it there alone.
+    Outside the main thread nothing is changed, since Python handles signals only there.
     """
     signals = _Signals()
     if threading.current_thread() is not threading.main_thread():

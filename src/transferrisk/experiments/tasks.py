@@ -1,6 +1,6 @@
-"""Runs and tasks: a run is a task's name with settings, and is named by a digest of both.
+"""Runs and tasks: a run is a task with settings, named by a digest of both.
 
-Built in are `train`, whose settings are a `TrainSpec`, and `finetune`; packages add others.
+This module has the tasks `train`, whose settings are a `TrainSpec`, and `finetune`; packages add others.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ S = TypeVar("S", bound=Settings)
 
 
 def ignore_steps(done: int, total: int) -> None:
-    """Report steps to nobody."""
+    """Do nothing with steps."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """
-    settings  resolved: all that decides the result
-    keep      the model is kept too, for a run that needs it; it does not change what the run is
+    """A run of a plan.
+
+    settings  resolved settings, which decide the result
+    keep      whether to keep the model, such as for a run that needs it; it does not change the name of the run
     """
 
     task: str
@@ -47,9 +48,9 @@ class PlannedRun:
 
     @cached_property
     def name(self) -> str:
-        """A digest of the task and its settings; one that is None does not count, so that new ones rename no run.
+        """Digest of the task and its settings, without settings that are None, so that new settings rename no run.
 
-        A training is named by its `TrainSpec.digest` alone.
+        The name of a training is its `TrainSpec.digest`.
         """
         return digest(self.settings if self.task == "train" else [self.task, self.settings])
 
@@ -58,10 +59,11 @@ class PlannedRun:
 class Place:
     """Where a run works. Nothing here changes a number on a CPU, as long as the number of threads is the same.
 
-    folder  the run's own; files that it leaves there let it go on after it was cut off
-    keep    leave the model there
-    other   name of a finished run -> its folder
-    judge   told the records of a training after each evaluation; True: it ends with `GivenUp`
+    folder     folder of the run; files that it leaves there let it continue after an interruption
+    data_root  folder of the data sets. Default: the usual folder
+    keep       whether to leave the model in the folder
+    other      function from the name of a finished run to its folder
+    judge      called with the records of a training after each evaluation; True ends it with `GivenUp`
     """
 
     folder: Path
@@ -74,7 +76,7 @@ class Place:
 
 
 class GivenUp(TransferRiskError):
-    """A search has ended a training, whose checkpoint stays in its folder."""
+    """Raised when a search ends a training; its checkpoint stays in its folder."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         super().__init__("validation is worse than that of other points at the same step")
@@ -82,7 +84,7 @@ class GivenUp(TransferRiskError):
 
 
 class _Judged(Watch):
-    """Ends a training that a search gives up, at once where it goes on with one that it gave up before."""
+    """Ends a training that a search gives up, at once if it was given up before."""
 
     def __init__(self, judge: Callable[[Sequence[Record]], bool]) -> None:
         self.judge = judge
@@ -98,10 +100,10 @@ class _Judged(Watch):
 
 
 class Task(ABC, Generic[S]):
-    """Something to run with settings.
+    """Base of tasks: what a run does with its settings.
 
-    settings_type  a frozen dataclass derived from `Settings`, one of whose fields is `seed`
-    rules          by which its records can be selected
+    settings_type  frozen dataclass derived from `Settings` with a field `seed`
+    rules          rules by which its records can be selected
     """
 
     name: ClassVar[str]
@@ -109,7 +111,7 @@ class Task(ABC, Generic[S]):
     rules: ClassVar[tuple[str, ...]] = RULES
 
     def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings with defaults written out, in the types of JSON; an unknown one is an error."""
+        """Return the settings with defaults filled in, in the types of JSON; an unknown setting is an error."""
         resolved: dict[str, Any] = as_json(self.complete(self.read(settings)))
         return resolved
 
@@ -119,19 +121,19 @@ class Task(ABC, Generic[S]):
         return found
 
     def complete(self, settings: S) -> S:
-        """Write out what stands for a default, such as a data set's protocol, as far as it is known beforehand.
+        """Return the settings with defaults that depend on others filled in, such as a data set's protocol.
 
-        The seed decides nothing here.
+        The result must not depend on the seed.
         """
         return settings
 
     def needs(self, settings: S) -> list[PlannedRun]:
-        """Runs that have to be done before."""
+        """Return the runs that have to be done before this one."""
         return []
 
     @abstractmethod
     def run(self, settings: S, place: Place) -> list[Record]:
-        """Do it all, or go on with what the folder holds."""
+        """Do the run, or continue from what the folder holds, and return its records."""
 
     def cost(self, settings: S) -> Cost | None:
         """The steps that it trains, where they are known before the data is read."""
@@ -166,7 +168,7 @@ def plan_run(task: str, settings: Mapping[str, Any], keep: bool = False) -> Plan
 
 
 def needs_of(run: PlannedRun) -> list[PlannedRun]:
-    """Runs that have to be done before it."""
+    """Return the runs that have to be done before a run."""
     task = get_task(run.task)
     return task.needs(task.read(run.settings)) if has_needs(task) else []
 
@@ -207,9 +209,10 @@ class TrainTask(Task[TrainSpec]):
 
 @dataclass(frozen=True)
 class FinetuneSettings(TrainSpec):
-    """
-    samples  samples of the test environment to train on
-    tuning   settings of the fine-tuning where they differ from the data set's protocol; the others are the model's
+    """Settings of a model's training and of its fine-tuning.
+
+    samples  number of samples of the test environment to train on
+    tuning   settings of the fine-tuning that differ from the data set's protocol; other fields are the model's
     """
 
     samples: Annotated[int, Bound(least=2)] = 100
@@ -221,11 +224,11 @@ class FinetuneSettings(TrainSpec):
 
     @cached_property
     def model(self) -> TrainSpec:
-        """The training of the model."""
+        """Training of the model."""
         return TrainSpec(**{own.name: getattr(self, own.name) for own in fields(TrainSpec)})
 
     def tuned(self, init: Path | None) -> TrainSpec:
-        """The fine-tuning of the model in the folder `init`."""
+        """Return the fine-tuning of the model in the folder `init`."""
         return replace(
             self.model,
             algorithm="erm",
@@ -240,9 +243,9 @@ class FinetuneSettings(TrainSpec):
 
 @register("finetune")
 class FinetuneTask(Task[FinetuneSettings]):
-    """Fine-tuning a trained model on a few labelled samples of the test environment (appendix C.1.2).
+    """Fine-tuning of a trained model on a few labelled samples of the test environment (appendix C.1.2).
 
-    Records are those of a training; the test environment is what is left of it.
+    Records are those of a training; its test environment consists of the remaining samples.
     """
 
     settings_type: ClassVar[type[Any]] = FinetuneSettings
@@ -275,10 +278,10 @@ class FinetuneTask(Task[FinetuneSettings]):
 
 
 def train_in_folder(spec: TrainSpec, place: Place) -> list[Record]:
-    """Train, or go on with the training in the run's folder.
+    """Train, or continue the training in the run's folder, and return the records.
 
-    It begins again where the model is needed and was not kept, where the checkpoint cannot be used, or where what it
-    began with has changed: data that was replaced, a version with other defaults.
+    The training starts again if its model was not kept, if the checkpoint cannot be used, or if what it started from
+    has changed: other data, or a version with other defaults.
     """
     folder = place.folder / FOLDER
     if folder.exists() and not (folder / LAST).exists():
@@ -291,7 +294,7 @@ def train_in_folder(spec: TrainSpec, place: Place) -> list[Record]:
 
 
 def _trained(spec: TrainSpec, place: Place, folder: Path) -> list[Record]:
-    """The records of evaluations; training-domain validation carries the IRMv1 loss too (eq. 2, lambda = 1)."""
+    """Return the records of evaluations; those of IRMv1's penalty also have the IRMv1 loss (eq. 2, lambda = 1)."""
     kept = RunFolder(folder, resume=True, say=lambda text: None, again="run the same again")
     watch = [kept, Steps(place.on_step), *([] if place.judge is None else [_Judged(place.judge)])]
     history = run_spec(spec, device=place.device, data_root=place.data_root, watch=watch).history
