@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 
 from transferrisk.errors import InputError
 from transferrisk.models import build_model
-from transferrisk.models.saved import SavedModel, load_model_folder, save_model
+from transferrisk.models.saved import SavedModel, encode_tensors, load_model_folder, read_tensors, save_model
 from transferrisk.sklearn import TransferRiskClassifier
 
 FILES = {"model.json", "model.safetensors"}
@@ -118,6 +118,33 @@ def test_what_cannot_be_loaded(tmp_path):
         with pytest.raises(InputError, match="is damaged") as error:
             TransferRiskClassifier.load(tmp_path)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("values", "n_features_in_"), 5),
+        (("values", "n_features_in_"), "odd"),
+        (("arrays", "classes_"), None),
+        (("arrays", "classes_", "values"), 1),
+        (("arrays", "classes_", "values"), ["0", "2"]),
+        (("arrays", "environments_", "values"), [[1], [2]]),
+        (("arrays", "environments_", "values"), 2**70),
+        (("params",), 5),
+        (("config",), []),
+    ],
+)
+def test_a_description_that_does_not_belong_to_the_network_is_refused(tmp_path, place, value):
+    short().fit(X, y, environments=SITE).save(tmp_path)
+    tensors, header = read_tensors(tmp_path / "model.safetensors")
+    inner = header["about"]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    (tmp_path / "model.safetensors").write_bytes(encode_tensors(tensors, header))
+    (tmp_path / "model.json").unlink()
+    with pytest.raises(InputError):
+        TransferRiskClassifier.load(tmp_path).predict(X)
 
 
 def test_another_model_is_refused(tmp_path):

@@ -73,9 +73,17 @@ def load_classifier(cls: type[C], folder: Path) -> C:
             array = _to_array(about["arrays"][name])
             if array is not None or name != "feature_names_in_":
                 setattr(classifier, name, array)
+            if array is not None and array.ndim != 1:
+                raise InputError(f"{name} must be a list, got shape {array.shape}")
         with checked_fields(TrainConfig, about["config"]):
             classifier.config_ = TrainConfig(**about["config"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        for name, own, kept in (
+            ("classes_", tuple(map(str, classifier.classes_)), saved.classes),
+            ("n_features_in_", (classifier.n_features_in_,), saved.input_shape),
+        ):
+            if own != kept:
+                raise InputError(f"{name} must be those of the network, {kept}, got {own}")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{folder} is damaged or foreign ({cause}): save the classifier again") from None
     classifier.model_ = saved.network
