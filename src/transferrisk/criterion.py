@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from .functional.transfer import (
     uniform_weights,
     worst_weights,
 )
-from .settings import NonNegative, Positive, convert
+from .settings import Bound, NonNegative, Positive, convert
 from .solvers import LinearSolver, Minimiser, Solution
 from .solvers.minimisers import chosen_solvers
 
@@ -443,7 +443,11 @@ class TransferRisk(nn.Module):
         E = len(ids)
         if E < 2:
             raise InputError(f"environments must be two or more, got {ids.tolist()}: name all of them")
-        _check_number(E)
+        if E > MOST_ENVIRONMENTS:
+            raise InputError(
+                f"environments must be at most {MOST_ENVIRONMENTS}, got {E}: every pair of them has a weight; merge "
+                "small ones"
+            )
         with torch.inference_mode(False):  # the first batch may be in inference mode, and later ones in training
             self.environment_ids = ids.to(torch.int64, copy=True)
             # Zero on the diagonal: Q is not transferred to itself.
@@ -499,13 +503,6 @@ def _identifiers(environments: object) -> Tensor:
             ids.append(operator.index(one))
         except TypeError:
             raise InputError(f"environments must be their number, or integer ids, got {environments!r}") from None
-    _check_number(len(ids) if several else ids[0])
-    return torch.tensor(ids, dtype=torch.int64) if several else torch.arange(max(ids[0], 0))
-
-
-def _check_number(number: int) -> None:
-    if number > MOST_ENVIRONMENTS:
-        raise InputError(
-            f"environments must be at most {MOST_ENVIRONMENTS}, got {number}: every pair of them has a weight; merge "
-            "small ones"
-        )
+    if several:
+        return torch.tensor(ids, dtype=torch.int64)
+    return torch.arange(convert("environments", ids[0], Annotated[int, Bound(least=2, most=MOST_ENVIRONMENTS)]))

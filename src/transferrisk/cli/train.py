@@ -84,7 +84,7 @@ Init = Annotated[Path | None, model_option(help="Folder of a saved model whose w
 Samples = Annotated[
     int | None,
     model_option(
-        "--finetune-samples", min=2, help="Number of samples of the test environment to train on, in place of the rest."
+        "--finetune-samples", min=2, help="Number of samples of the test environment to train on, and on no others."
     ),
 ]
 Epochs = Annotated[int | None, training_option(min=1, help="Number of epochs. Default: the data set's protocol.")]
@@ -118,7 +118,7 @@ Every = Annotated[
     training_option(min=1, help="Number of steps between checkpoints, besides evaluations and every five minutes."),
 ]
 Devices = Annotated[int, machine_option(min=1, help="Number of devices that share a batch.")]
-Loaders = Annotated[int, machine_option(min=0, help="Number of processes that read data ahead of a GPU.")]
+Loaders = Annotated[int, machine_option(min=0, help="Number of processes that read ahead if memory is short.")]
 
 
 def train(
