@@ -122,8 +122,11 @@ def test_a_model_of_noise_does_not_transfer():
 @pytest.mark.parametrize(("names", "heads"), [("ABC", ["A", "B", "C"]), (["x" * 30, "y" * 30, "z"], ["1", "2", "3"])])
 def test_long_names_are_numbered_in_the_heading(names, heads):
     X, y, e = problem(n=90)
-    table = accuracy_table(audit(X, y, np.array(list(names))[e], ridge=RIDGE, folds=3, bootstrap=5))
+    found = audit(X, y, np.array(list(names))[e], ridge=RIDGE, folds=3, bootstrap=5)
+    table = accuracy_table(found)
     assert table.columns[1:] == heads
+    heat = page_of(found).sections[1].sections[0]
+    assert [name.split()[0] for name in heat.columns] == heads
     assert all(name in row[0] for name, row in zip(names, table.rows[:3], strict=True))
 
 

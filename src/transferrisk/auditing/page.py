@@ -17,6 +17,7 @@ _PAIRS = 10  # worst pairs in the table
 _ENDS = 10  # environments at either end, the worst and the best, that are shown of many
 _MOST_COLUMNS = 8  # environments side by side on a terminal
 _NARROW = 48  # letters of their names up to which they head the columns; longer names are numbered
+_LONG = 20  # letters of a name that a heat map may cut off; with longer names, they are numbered
 _SOME = 0.05  # tolerated share of environments without a gain over guessing: of many small ones, a few are chance
 _REMARKS = 5  # remarks in the sentences
 _CORNER = "trained on ↓ tested in →"
@@ -96,6 +97,8 @@ def _charts(audit: Audit) -> list[Section]:
     remark = which if len(shown) < count else ""
     remark += "" if audit.judged.all() else f" {NOT_JUDGED}."
     names, block = np.array(audit.marked_names)[shown].tolist(), np.ix_(shown, shown)
+    if max(map(len, names)) > _LONG:
+        names = list(map("{} {}".format, range(1, len(names) + 1), names))
     loss, right = audit.loss[block], audit.accuracy[block]
     maps = [
         Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),

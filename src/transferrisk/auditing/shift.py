@@ -196,8 +196,11 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
     rows: list[list[Entry]] = []
     bars: dict[str, list[Bar]] = {}
     for one in ordered:
-        relation = Cell(f"{number(one.relation, 3)} ± {number(one.error, 3)}", one.relation)
-        excess = Cell(f"{number(one.excess, 3)} ± {number(one.chance, 3)}", one.excess)
+        relation: Entry = one.relation
+        excess: Entry = one.excess
+        if np.isfinite(one.excess):
+            relation = Cell(f"{number(one.relation, 3)} ± {number(one.error, 3)}", one.relation)
+            excess = Cell(f"{number(one.excess, 3)} ± {number(one.chance, 3)}", one.excess)
         row: list[Entry] = [str(one.environment), one.samples, one.loss, excess, one.inputs, one.labels]
         rows.append([*row, relation, one.shared])
         if one.kind and len(bars) < _SHOWN:
