@@ -131,21 +131,17 @@ def form_of(name: str) -> Form:
 
 def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> dict[str, Any]:
     """Build the estimators to compare, by name; those of a table take encoded rows. The average is not among them."""
-    others = [name for name in algorithms if name in BASELINES or name == BLEND]
-    if source.kind == "images" and not plan.frozen and others:
-        raise InputError(
-            f"algorithm {others[0]!r} takes the features of a frozen backbone: add --frozen, or leave it out"
-        )
-    algorithms = [name for name in algorithms if name != BLEND]
-    networks = [name for name in algorithms if name not in BASELINES]
-    made = settings_by_algorithm(networks, plan.settings)
-    candidates: dict[str, Any] = dict.fromkeys(algorithms)
+    networks = [name for name in algorithms if name not in BASELINES and name != BLEND]
+    settings = settings_by_algorithm(networks, plan.settings)
+    trained_images = source.kind == "images" and not plan.frozen
+    candidates: dict[str, Any] = {}
     for name in algorithms:
-        if name in BASELINES:
-            candidates[name] = BASELINES[name].make(plan.seed)
-    for name, settings in made.items():
-        common: Any = {"algorithm_params": settings, "random_state": plan.seed, "device": plan.device}
-        if source.kind == "images" and not plan.frozen:
+        common: Any = {"algorithm_params": settings.get(name), "random_state": plan.seed, "device": plan.device}
+        if trained_images and name not in settings:
+            raise InputError(
+                f"algorithm {name!r} takes the features of a frozen backbone: add --frozen, or leave it out"
+            )
+        if trained_images:
             candidates[name] = ImageClassifier(
                 source.samples,
                 name,
@@ -155,7 +151,9 @@ def make_candidates(source: Source, plan: Plan, algorithms: Sequence[str]) -> di
                 augment=not is_registered(str(plan.backbone)) and plan.weights != "none",
                 **common,
             )
-        else:
+        elif name in BASELINES:
+            candidates[name] = BASELINES[name].make(plan.seed)
+        elif name != BLEND:
             candidates[name] = TransferRiskClassifier(
                 name,
                 representation=str(plan.on_top or plan.backbone),

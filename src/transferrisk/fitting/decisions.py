@@ -138,8 +138,8 @@ def _that_transfers(losses: Floats, usual: int) -> int | None:
 
 def _groups(environments: NDArray[Any]) -> list[NDArray[np.intp]]:
     """Return the rows of each environment, in the order of `np.unique`."""
-    _, places = np.unique(environments, return_inverse=True)
-    return [np.flatnonzero(places == e) for e in range(int(places.max()) + 1)]
+    _, counts = np.unique(environments, return_counts=True)
+    return np.split(np.argsort(environments, kind="stable"), np.cumsum(counts)[:-1])
 
 
 def _logs(probabilities: Floats) -> NDArray[np.float64]:
@@ -231,7 +231,7 @@ class Decision(Settings):
     @property
     def is_calibrated(self) -> bool:
         """True if the figures in `seen` are of probabilities that the other environments calibrate."""
-        return any(temperature != 1 for temperature in self.temperatures.values())
+        return bool({*self.temperatures.values()} - {1})
 
 
 def learn_decision(

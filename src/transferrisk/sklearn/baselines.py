@@ -80,9 +80,11 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
 def _categories_of(X: Any) -> dict[int, Any]:
     """Return the categories of each column of a frame with a categorical type, by the column's place."""
-    X = X.to_pandas() if hasattr(X, "to_pandas") else X  # of polars
-    places = [i for i, dtype in enumerate(getattr(X, "dtypes", ())) if str(dtype) == "category"]
-    return {i: X.iloc[:, i].cat.categories for i in places}
+    X, found = X.to_pandas() if hasattr(X, "to_pandas") else X, {}  # of polars
+    for i, dtype in enumerate(getattr(X, "dtypes", ())):
+        if str(dtype) == "category":
+            found[i] = X.iloc[:, i].cat.categories
+    return found
 
 
 def _with_codes(X: Any, categories: Mapping[int, Any]) -> Any:
