@@ -12,7 +12,7 @@ from problems import random_batch, relative
 
 from transferrisk import TransferRisk
 from transferrisk.errors import InputError
-from transferrisk.functional.transfer import given_weights, transfer_risk, uniform_weights, worst_weights
+from transferrisk.functional import given_weights, transfer_risk, uniform_weights, worst_weights
 
 pytestmark = pytest.mark.gpu
 

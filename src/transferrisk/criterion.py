@@ -29,16 +29,8 @@ from .functional.checks import (
     working_dtype,
 )
 from .functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
-from .functional.transfer import (
-    Transfer,
-    WeightRule,
-    exponentiated_gradient,
-    given_weights,
-    group,
-    transfer_risk,
-    uniform_weights,
-    worst_weights,
-)
+from .functional.transfer import Transfer, group, transfer_risk
+from .functional.weights import WeightRule, exponentiated_gradient, given_weights, uniform_weights, worst_weights
 from .settings import Bound, NonNegative, Positive, convert
 from .solvers import LinearSolver, Minimiser, Solution
 from .solvers.minimisers import chosen_solvers

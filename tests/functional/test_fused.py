@@ -40,8 +40,8 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 from problems import random_batch, relative
 from transferrisk.functional.fused import fused_transfer_risk, group_fused, side
-from transferrisk.functional.transfer import exponentiated_gradient
-from transferrisk.functional.transfer import given_weights, group, transfer_risk, uniform_weights, worst_weights
+from transferrisk.functional.transfer import group, transfer_risk
+from transferrisk.functional.weights import exponentiated_gradient, given_weights, uniform_weights, worst_weights
 
 def compare(sizes, classes, width, scale=1.0, rule="given", queries=None, **options):
     batch, E = random_batch(0, sizes, classes, width), len(sizes)
@@ -90,7 +90,8 @@ import sys, numpy as np, torch
 sys.path.insert(0, sys.argv[1])
 from problems import relative
 from transferrisk.functional.fused import fused_transfer_risk
-from transferrisk.functional.transfer import group, transfer_risk, uniform_weights
+from transferrisk.functional.transfer import group, transfer_risk
+from transferrisk.functional.weights import uniform_weights
 
 kept = np.load(f"{sys.argv[1]}/functional/hard_batch.npz")  # see test_cuda_fused.py
 features, labels, index = (torch.from_numpy(kept[key]) for key in ("features", "labels", "environments"))

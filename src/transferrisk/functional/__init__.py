@@ -7,15 +7,8 @@ from .penalties import (
     risk_variance,
 )
 from .predictor import Fit, fit_rows, implicit_vjp, optimal_predictor, solve_predictor
-from .transfer import (
-    Transfer,
-    exponentiated_gradient,
-    given_weights,
-    transfer_matrix,
-    transfer_risk,
-    uniform_weights,
-    worst_weights,
-)
+from .transfer import Transfer, transfer_matrix, transfer_risk
+from .weights import exponentiated_gradient, given_weights, uniform_weights, worst_weights
 
 __all__ = [
     "Fit",

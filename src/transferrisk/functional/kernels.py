@@ -37,7 +37,7 @@ def _total(values):
 
 @triton.jit
 def _any(weights):
-    """Tell whether some weight is not zero; nan is not."""
+    """Return whether some weight is not zero; nan is not."""
     return tl.sum((weights != 0).to(tl.int32), 0) > 0
 
 
@@ -103,7 +103,7 @@ def _objective(L, A, Y, real, r, ridge):
 
 @triton.jit
 def _further(L, KP, Y, r, ridge, step, length, across, along):
-    """The same at A + step P, where <A, K A>, <P, K A> and <P, K P> are known."""
+    """Return the loss at A + step P, where <A, K A>, <P, K A> and <P, K P> are known."""
     return tl.sum(r * _losses(L + step * KP, Y), 0) + 0.5 * ridge * (length + step * (2.0 * across + step * along))
 
 

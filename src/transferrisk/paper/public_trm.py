@@ -31,7 +31,8 @@ from torch import Tensor
 from ..algorithms import Algorithm, Config, Logs, Pass, Setting
 from ..functional import SoftmaxLoss, exponentiated_gradient
 from ..functional.linear_loss import logits_of, probabilities_of, row_losses, softmax_residual
-from ..functional.transfer import Grouped, given_weights, group
+from ..functional.transfer import Grouped, group
+from ..functional.weights import given_weights
 from ..settings import Count, NonNegative, Positive
 from ..solvers import GradientDescent
 
