@@ -123,7 +123,7 @@ def test_pictures_are_kept_for_each_environment(tmp_path):
     with np.load(tmp_path / PICTURES) as pictures:
         assert [pictures[str(one["number"])].shape for one in records] == [(10, 2, 10, 10, 3)] * 3
     assert [one["environment"] for one in records] == ["train: bias 100%", "train: bias 90%", "test: unbiased"]
-    with pytest.raises(InputError, match=r"data must be a set of images.*gaussian"):
+    with pytest.raises(InputError, match=r"data must be images.*gaussian"):
         run_task("pictures", {"data": "gaussian"}, Place(tmp_path))
 
 

@@ -55,13 +55,13 @@ from ..training import OnStep
 
 @dataclass(frozen=True)
 class ConvergenceSettings(Settings):
-    """The runs and their problem.
+    """Settings of the runs and of their problem.
 
-    steps    T of each run
-    factors  q, of the rate that the bound is for
-    queries  "all" environments Q each step, or a "random" one
-    repeats  runs over which the regret is averaged
-    samples  samples of each environment; batch_size of these each step
+    steps    numbers of steps T
+    factors  factors q of the rate for which the bound holds
+    queries  "all" environments Q in each step, or a "random" one
+    repeats  number of runs over which the regret is averaged
+    samples  number of samples of each environment, of which a step uses batch_size
     radius   B
     """
 
@@ -87,7 +87,7 @@ class ConvergenceSettings(Settings):
 
 @dataclass(frozen=True)
 class Problem:
-    """The losses log(1 + e^-(F phi + o)) of E environments with n samples each.
+    """Losses log(1 + e^-(F phi + o)) of E environments with n samples each.
 
     rows, offsets  (E, E, n, D) and (E, E, n): of w(Q) on P
     all_rows, all_offsets  (E, n, D) and (E, n): of w_all on Q
@@ -126,26 +126,26 @@ class Problem:
 
     @cached_property
     def others(self) -> Tensor:
-        """(E, E) bool: P is not Q."""
+        """(E, E), true where P is not Q."""
         return ~torch.eye(self.environments, dtype=torch.bool)
 
     def losses(self, phi: Tensor) -> Tensor:
-        """f_{Q,P} at phi (..., D), (..., E, E); those on Q itself take no part."""
+        """Return f_{Q,P} (..., E, E) at phi (..., D); the diagonal is not used."""
         own = F.softplus(-_score(self.all_rows, phi, self.all_offsets)).mean(-1)  # (..., E)
         return own.unsqueeze(-1) + F.softplus(-_score(self.rows, phi, self.offsets)).mean(-1)
 
     def gradient(self, phi: Tensor, weights: Tensor) -> Tensor:
-        """Gradient of the sum of weights (..., E, E) times f_{Q,P}, (..., D)."""
+        """Return the gradient (..., D) of the sum of weights (..., E, E) times f_{Q,P}."""
         n = self.rows.shape[-2]
         own = -torch.sigmoid(-_score(self.all_rows, phi, self.all_offsets)) * weights.sum(-1, keepdim=True) / n
         cross = -torch.sigmoid(-_score(self.rows, phi, self.offsets)) * weights.unsqueeze(-1) / n
         return own.flatten(-2) @ self.all_rows.flatten(0, 1) + cross.flatten(-3) @ self.rows.flatten(0, 2)
 
     def minimum(self, weights: Tensor, tolerance: float = 1e-5, most: int = 20_000) -> tuple[Tensor, Tensor]:
-        """A lower bound (R,) of the least weighted loss, for weights (R, E, E), and how far it can be below it.
+        """Return a lower bound (R,) of the smallest weighted loss, for weights (R, E, E), and its largest error.
 
-        Accelerated projected gradient, starting its momentum anew whenever that points uphill. The step is one over
-        the largest curvature, which is a quarter of the rows' second moment at most.
+        The method is the accelerated projected gradient, which restarts its momentum whenever that points uphill. The
+        step is the inverse of the largest curvature, which is at most a quarter of the rows' second moment.
         """
 
         def value(phi: Tensor) -> Tensor:
@@ -174,23 +174,23 @@ class Problem:
         return value(phi) - gap, gap
 
     def project(self, phi: Tensor) -> Tensor:
-        """The nearest point of the ball."""
+        """Return the nearest point of the ball."""
         lengths: Tensor = phi.norm(dim=-1, keepdim=True)
         return phi * (self.radius / lengths.clamp(min=self.radius))
 
     @cached_property
     def gradient_bound(self) -> float:
-        """C: a sample's gradient is no longer than its row, a batch's mean square no more than the samples'."""
+        """C: the gradient of a sample is at most as long as its row, and a batch's mean square at most the samples'."""
         own = self.all_rows.square().sum(-1).mean(-1).sqrt()  # (E,)
         cross = torch.where(self.others, self.rows.square().sum(-1).mean(-1).sqrt(), 0).amax(-1)
         return float((own + cross).square().mean().sqrt())
 
     @cached_property
     def loss_bound(self) -> float:
-        """B_l: E max over P of the batch's squared f_{Q,P} is at most its square, on average over Q."""
+        """B_l: its square bounds E max over P of the batch's squared f_{Q,P}, on average over Q."""
 
         def worst(rows: Tensor, offsets: Tensor) -> Tensor:
-            """Mean square of the largest loss of each sample in the ball."""
+            """Return the mean square of the largest loss of each sample in the ball."""
             return F.softplus(self.radius * rows.norm(dim=-1) - offsets).square().mean(-1)
 
         own = worst(self.all_rows, self.all_offsets).sqrt()
@@ -198,24 +198,25 @@ class Problem:
         return float((own + cross).square().mean().sqrt())
 
     def constant(self, query: str) -> float:
-        """R^2 C^2 + S."""
+        """Return R^2 C^2 + S."""
         entropy = math.log(self.environments - 1) * (self.environments if query == "random" else 1)
         return self.radius**2 / 2 * self.gradient_bound**2 + entropy * self.loss_bound**2
 
     @property
     def printed_constant(self) -> float:
+        """R^2 C^2 + S as printed in the paper."""
         return self.radius**2 * self.gradient_bound**2 + self.loss_bound**2 * math.log(self.environments - 1)
 
 
 def _score(rows: Tensor, phi: Tensor, offsets: Tensor) -> Tensor:
-    """F phi + o for phi (..., D): (..., *rows' leading shape)."""
+    """Return F phi + o for phi (..., D), in the shape (..., *rows' leading shape)."""
     return (phi @ rows.flatten(0, -2).mT).reshape(*phi.shape[:-1], *offsets.shape) + offsets
 
 
 def algorithm_1(
     problem: Problem, steps: int, query: str, factor: float, repeats: int, batch_size: int, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """The averages of phi (repeats, D) and alpha (repeats, E, E) over the steps, of independent runs."""
+    """Return the averages of phi (repeats, D) and alpha (repeats, E, E) over the steps of independent runs."""
     E, n, D = problem.environments, problem.rows.shape[-2], problem.rows.shape[-1]
     rate = factor * 2 / math.sqrt(5 * steps * 2 * problem.constant(query))
     phi_rate, alpha_rate = rate * problem.radius**2, rate * 2 * E * math.log(E - 1)
@@ -250,7 +251,7 @@ def algorithm_1(
 
 
 def regrets(problem: Problem, phi: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, float]:
-    """r_T of each run (R,), the largest regret of a single Q (R,), and by how much these can be too large."""
+    """Return r_T of each run (R,), the largest regret of a single Q (R,), and the largest error of these."""
     E = problem.environments
     highest = torch.where(problem.others, problem.losses(phi), -math.inf).amax(-1)  # (R, E)
     lowest, gap = problem.minimum(alpha / E)
@@ -261,11 +262,11 @@ def regrets(problem: Problem, phi: Tensor, alpha: Tensor) -> tuple[Tensor, Tenso
 
 
 def convergence_records(settings: ConvergenceSettings, on_step: OnStep = ignore_steps) -> list[Record]:
-    """Records by their column "what".
+    """Return records of three kinds, by their column "what".
 
-    regret   mean and largest over the runs, beside the bound, and the largest of a single Q
-    rate     the exponent of T in a power law through the mean regrets of a query and factor
-    problem  the constants of the problem
+    regret   mean and largest regret over the runs, with the bound, and the largest regret of a single Q
+    rate     exponent of T in a power law fitted to the mean regrets of a query and factor
+    problem  constants of the problem
     """
     problem = Problem.draw(settings)
     found: list[Record] = [
@@ -311,7 +312,7 @@ def convergence_records(settings: ConvergenceSettings, on_step: OnStep = ignore_
 
 
 def _exponent(steps: tuple[int, ...], regrets: list[float]) -> float:
-    """Least squares in logarithms."""
+    """Return the slope of a least-squares line through the logarithms."""
     x, y = (torch.tensor([math.log(v) for v in values], dtype=torch.float64) for values in (steps, regrets))
     x, y = x - x.mean(), y - y.mean()
     return float((x @ y) / (x @ x))

@@ -1,4 +1,4 @@
-"""How good is the implicit gradient: its error on a batch, and its variance between batches (sections 4.1, 4.2 and 6).
+"""Accuracy of the implicit gradient: its error on a batch, and its variance between batches (sections 4.1, 4.2 and 6).
 
     x (D,) of environment e is drawn from Rosenfeld's Gaussians (section 3.2);   Phi(x) = A x, A (d, D), d < D
     R(A)  = mean over Q of the mean over P != Q of the cross-entropy of w(Q; Phi) on P,  on a batch of n samples each
@@ -6,7 +6,7 @@
 
 d < D matters: predictors undo any invertible A, so that without a ridge R would not depend on it.
 
-The methods differ in H_Q^-1 v_Q alone: "none" leaves the implicit part out, "neumann-k" sums the series over
+The methods differ only in H_Q^-1 v_Q: "none" leaves the implicit part out, "neumann-k" sums the series over
 i = 0..k (the paper: k = 10), "exact" solves the system. On one batch, truth is a finite difference that solves every
 predictor anew, along some random directions of A. Between batches, truth is the gradient g* of a pool that is large
 against any batch, at the same ridge:
@@ -16,10 +16,10 @@ against any batch, at the same ridge:
     error      sqrt(bias^2 + deviation^2)
 
 The paper names the variance of H^-1 v on small batches as its limitation. Records "part" compare the two parts of the
-exact gradient, each with its own pool's norm. The bias is not the solver's fault: a batch of n samples has another
+exact gradient, each with its own pool's norm. The bias does not come from the solver: a batch of n samples has another
 optimal predictor than the population, and the smaller the ridge the more so, as small batches are separable.
 
-Batches are solved together, as environments of one problem of which only those of the same batch are paired. Where the
+Batches are solved together, as environments of one problem in which only those of the same batch are paired. Where the
 series diverges (H has an eigenvalue above 2), a batch's implicit part is left out, as in "none", and it is counted.
 """
 
@@ -42,8 +42,8 @@ from ..settings import Bound, Count, Length, Positive, Seed, Settings
 from ..solvers import CG, Cholesky, LinearSolver, Neumann, Newton
 from ..training import OnStep
 
-_TOGETHER = 32  # most batches that are solved at once
-_PAIRS = 2**18  # most rows of all pairs of their environments
+_TOGETHER = 32  # largest number of batches that are solved at once
+_PAIRS = 2**18  # largest number of rows of all pairs of their environments
 _STEP = 1e-4  # of the finite differences, of fourth order
 _STENCIL = {-2: 1 / 12, -1: -8 / 12, 1: 8 / 12, 2: -1 / 12}
 _STREAMS = ("means", "map", "pool", "batches", "directions")
@@ -51,13 +51,13 @@ _STREAMS = ("means", "map", "pool", "batches", "directions")
 
 @dataclass(frozen=True)
 class ImplicitGradientSettings(Settings):
-    """The batches, and how their gradients are compared.
+    """Settings of the batches, and of the comparison of their gradients.
 
-    batch_sizes  samples of each environment
+    batch_sizes  numbers of samples of each environment
     terms        k of each Neumann series
-    batches      from which bias and deviation are estimated
-    checked      how many of these are compared with finite differences, along `directions`
-    pool         samples of each environment that stand for the population
+    batches      number of batches from which bias and deviation are estimated
+    checked      number of batches that are compared with finite differences, along `directions`
+    pool         number of samples of each environment that represent the population
     causal       mu_c in each of its `causal_width` coordinates
     spread       the mu_e are N(0, spread^2) in each of their `environment_width` coordinates, drawn by the seed
     features     d; the rows of A are `scale` times orthonormal ones, drawn by the seed
@@ -83,12 +83,12 @@ class ImplicitGradientSettings(Settings):
         super().__post_init__()
         if self.features >= self.width:
             raise InputError(
-                f"features must be < {self.width}, the inputs, got {self.features}: predictors would undo any map"
+                f"features must be < {self.width}, the inputs, got {self.features}: else predictors undo any map"
             )
 
     @property
     def width(self) -> int:
-        """D"""
+        """D."""
         return self.causal_width + self.environment_width
 
     @property
@@ -97,23 +97,24 @@ class ImplicitGradientSettings(Settings):
         return {"none": None, **series, "exact": CG()}
 
     def stream(self, name: str) -> int:
-        """The seed of what is drawn under this name: streams share no draws, be they of one seed or of two."""
+        """Return the seed of a stream of draws; streams share no draws, whether they have the same seed or not."""
         sequence = np.random.SeedSequence(self.seed, spawn_key=(_STREAMS.index(name),))
         return int(sequence.generate_state(1)[0])
 
     def family(self) -> Gaussian:
+        """Return the distribution of the environments."""
         generator = Generator().manual_seed(self.stream("means"))
         size = (self.environments, self.environment_width)
         means = self.spread * torch.randn(*size, generator=generator, dtype=torch.float64)
         return Gaussian(torch.full((self.causal_width,), self.causal, dtype=torch.float64), means)
 
     def map(self) -> Tensor:
-        """A"""
+        """Return A."""
         return self.scale * _orthonormal(self.features, self.width, self.stream("map"))
 
 
 def _orthonormal(rows: int, columns: int, seed: int) -> Tensor:
-    """(rows, columns)"""
+    """Return random orthonormal rows (rows, columns)."""
     draws = torch.randn(columns, rows, generator=Generator().manual_seed(seed), dtype=torch.float64)
     basis: Tensor = torch.linalg.qr(draws).Q
     return basis.mT.contiguous()
@@ -141,7 +142,7 @@ class Batches:
 
     @property
     def together(self) -> int:
-        """How many are solved at once."""
+        """Number of batches that are solved at once."""
         _, E, n, _ = self.inputs.shape
         return max(1, min(_TOGETHER, int((_PAIRS / n) ** 0.5 / E)))
 
@@ -150,7 +151,7 @@ class Batches:
             yield Batches(inputs, labels)
 
     def transfer(self, maps: Tensor, ridge: float, method: LinearSolver | None) -> Transfer:
-        """For one A each, (K, d, D); the risk is the mean over the batches."""
+        """Return the transfer risk with an A for each batch, (K, d, D); the risk is the mean over the batches."""
         K, E, n, _ = self.inputs.shape
         features = torch.einsum("kend,kfd->kenf", self.inputs, maps).flatten(0, 2)
         within = (1 - torch.eye(E, dtype=torch.float64)) / (E - 1)
@@ -169,7 +170,7 @@ class Batches:
         )
 
     def gradients(self, map: Tensor, ridge: float, method: LinearSolver | None) -> Tensor:
-        """dR/dA of each batch at one A, (K, d D); nan where a series diverges."""
+        """Return dR/dA (K, d D) of each batch at one A; nan where a series diverges."""
         found = []
         for part in self.split():
             own = map.expand(len(part), -1, -1).clone().requires_grad_()
@@ -179,7 +180,7 @@ class Batches:
         return torch.cat(found)
 
     def risks(self, maps: Tensor, ridge: float) -> Tensor:
-        """R of each batch at its own A, (K,)."""
+        """Return R (K,) of each batch at its own A."""
         found = []
         E = self.inputs.shape[1]
         for part, own in zip(self.split(), maps.split(self.together), strict=True):
@@ -191,7 +192,7 @@ class Batches:
 
 
 def finite_difference(batch: Batches, map: Tensor, directions: Tensor, ridge: float) -> Tensor:
-    """dR/dA of one batch along directions (m, d D), (m,): every predictor solved anew."""
+    """Return dR/dA (m,) of one batch along directions (m, d D), with every predictor solved anew."""
     moves = torch.cat([_STEP * k * directions for k in _STENCIL]).reshape(-1, *map.shape)  # (4 m, d, D)
     copies = Batches(batch.inputs.expand(len(moves), -1, -1, -1), batch.labels.expand(len(moves), -1, -1))
     risks = copies.risks(map + moves, ridge).reshape(len(_STENCIL), -1)
@@ -200,11 +201,11 @@ def finite_difference(batch: Batches, map: Tensor, directions: Tensor, ridge: fl
 
 
 def implicit_gradient_records(settings: ImplicitGradientSettings, on_step: OnStep = ignore_steps) -> list[Record]:
-    """Records by their column "what".
+    """Return records of three kinds, by their column "what".
 
-    error     error of each method on a batch, against finite differences: the mean over the checked batches
-    variance  bias, deviation and error of each method, against the pool
-    part      the same for the direct and the implicit part of the exact gradient, against the pool's part
+    error     error of each method on a batch against finite differences, mean over the checked batches
+    variance  bias, deviation and error of each method against the pool
+    part      bias, deviation and error of the direct and of the implicit part of the exact gradient
     """
     family, methods, map = settings.family(), settings.methods, settings.map()
     directions = _orthonormal(min(settings.directions, map.numel()), map.numel(), settings.stream("directions"))
@@ -239,7 +240,7 @@ def implicit_gradient_records(settings: ImplicitGradientSettings, on_step: OnSte
 
 
 def _spread(gradients: Tensor, truth: Tensor) -> dict[str, float]:
-    """Bias and deviation of gradients (K, D) around the truth (D,), relative to its norm."""
+    """Return bias and deviation of gradients (K, D) around the truth (D,), relative to its norm."""
     centre, norm = gradients.mean(0), truth.norm()
     bias = float((centre - truth).norm() / norm)
     deviation = float((gradients - centre).square().sum(1).mean().sqrt() / norm)

@@ -1,17 +1,18 @@
-"""TRM as the authors' public code trains it, so that what exactness is worth can be measured against it.
+"""TRM as the authors' public code trains it, to measure how much exact solutions improve on it.
 
     loss = mean cross-entropy + (1/E) sum_Q [ sum_P a_P(Q) l_P(W_Q) - lambda <h_Q, dl_Q/dW> ]
 
 with W_Q, h_Q and a taken as constant. Where W_Q is the minimiser of l_Q and H_Q h_Q = sum_P a_P(Q) dl_P/dW, the
 gradient for lambda = 1 is the total derivative of the transfer risk: that of <h_Q, dl_Q/dW> by the features is the
-implicit part (`functional.implicit_vjp`). The public code stops short of that, each by a setting here:
+implicit part (`functional.implicit_vjp`). The public code differs from that in
+six ways, each a setting here:
 
 1. W_Q is a head for each environment that persists over batches, and moves by a hundred steps of gradient descent on
    each: it is not optimal, and remembers earlier features.
 2. It has no ridge, so where a batch is separable there is nothing to converge to.
 3. h_Q is a sum of eleven Neumann terms, sum over i = 0..10 of (I - H_Q)^i v, which may be far from H_Q^-1 v.
 4. h_Q has no bias: the heads' biases are taken as constant.
-5. lambda is 1e-4, which leaves next to nothing of the implicit part.
+5. lambda is 1e-4, which leaves almost nothing of the implicit part.
 6. a takes a step of exponentiated gradient on a_P(Q) l_P(W_Q), where the paper has l_P(W_Q). With two environments
    there is only one P, and a is 1.
 
@@ -39,15 +40,16 @@ from ..solvers import GradientDescent
 
 @dataclass(frozen=True)
 class PublicTRMConfig(Config):
-    """
+    """Settings of the public code.
+
     gradient_matching  lambda, the factor of the implicit gradient
-    head_steps         steps of gradient descent that the heads take on each batch
-    head_lr            their rate
-    ridge              of the heads
+    head_steps         number of steps of gradient descent that the heads take on each batch
+    head_lr            learning rate of the heads
+    ridge              ridge of the heads
     terms              number of Neumann terms
-    through_biases     whether the implicit gradient also runs through the biases of the heads
-    weights_lr         the rate of the weights a_P(Q)
-    start_epoch        the epoch from which the transfer risk counts: 100 steps of the public code, of 145 an epoch
+    through_biases     whether the implicit gradient includes the biases of the heads
+    weights_lr         learning rate of the weights a_P(Q)
+    start_epoch        epoch from which the transfer risk is added: 100 steps of the public code, with 145 in an epoch
     """
 
     gradient_matching: NonNegative = 1e-4
@@ -61,7 +63,7 @@ class PublicTRMConfig(Config):
 
 
 def neumann_sum(product: Callable[[Tensor], Tensor], vector: Tensor, terms: int) -> Tensor:
-    """Sum over i = 0..terms - 1 of (I - H)^i v, whether or not the series converges."""
+    """Return the sum over i = 0..terms - 1 of (I - H)^i v, whether or not the series converges."""
     power = total = vector
     for _ in range(terms - 1):
         power = power - product(power)
@@ -70,7 +72,7 @@ def neumann_sum(product: Callable[[Tensor], Tensor], vector: Tensor, terms: int)
 
 
 class PublicTRM(Algorithm[PublicTRMConfig]):
-    """Minimises the mean loss + the transfer risk, by heads that persist over batches and few Neumann terms.
+    """Minimises the mean loss plus the transfer risk, with heads that persist over batches and few Neumann terms.
 
     loss = mean_i l_i + mean_Q (sum_P a_P(Q) R_P(W_Q) - lambda <h_Q, dR_Q/dW>), with W_Q, h_Q and a as constants
     """
@@ -113,7 +115,7 @@ class PublicTRM(Algorithm[PublicTRMConfig]):
 
     @torch.no_grad()
     def _fitted_heads(self, grouped: Grouped) -> Tensor:
-        """The heads after their steps on this batch; that of an absent environment stays where it was."""
+        """Return the heads after their steps on this batch; the head of an absent environment does not move."""
         rows = grouped.rows.detach()
         if self.heads.numel() == 0:
             self.heads = rows.new_zeros(len(rows), grouped.num_classes, rows.shape[-1])
@@ -127,7 +129,7 @@ class PublicTRM(Algorithm[PublicTRMConfig]):
         return fitted
 
     def _implicit(self, grouped: Grouped, heads: Tensor, logits: Tensor, share: Tensor) -> Tensor:
-        """sum_Q <h_Q, dl_Q/dW>, whose gradient by the features is what `gradient_matching` weighs."""
+        """Return sum_Q <h_Q, dl_Q/dW>, whose gradient by the features is weighted by `gradient_matching`."""
         with torch.no_grad():
             rows = grouped.rows.detach()
             mask = torch.ones_like(heads[:1])

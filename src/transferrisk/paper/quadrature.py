@@ -1,4 +1,4 @@
-"""Expectations under normal laws, by sums that converge faster than any power of their step.
+"""Expectations under normal distributions, by sums that converge faster than any power of their step.
 
     E f(z), z ~ N(0, 1)  ~  sum_k w_k f(z_k),   z_k = k step for |z_k| <= reach,   w_k proportional to exp(-z_k^2 / 2)
 
@@ -29,7 +29,7 @@ _REACH = 12.0  # standard deviations, e^-72
 
 
 def normal_nodes(step: float = 0.1, reach: float = 10.0) -> tuple[Tensor, Tensor]:
-    """Nodes (n,) and weights (n,) that sum to one."""
+    """Return nodes (n,) and weights (n,) that sum to one."""
     half = math.ceil(reach / step)
     nodes = step * torch.arange(-half, half + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * nodes.square())
@@ -37,18 +37,18 @@ def normal_nodes(step: float = 0.1, reach: float = 10.0) -> tuple[Tensor, Tensor
 
 
 def normal_cdf(x: Tensor) -> Tensor:
-    """P(z < x); torch.special.ndtr has no digits where this is small."""
+    """Return P(z < x), with its digits even where it is small, unlike torch.special.ndtr."""
     return 0.5 * torch.erfc(-x / math.sqrt(2))
 
 
 def expected_loss(mean: Tensor, scale: Tensor) -> Tensor:
-    """E log(1 + e^-X) of X ~ N(mean, scale^2), in the shape of `mean`."""
+    """Return E log(1 + e^-X) for X ~ N(mean, scale^2), in the shape of `mean`."""
     above, below = _remainders(lambda x: torch.log1p(torch.exp(-x)), mean, scale)
     return above + below - _negative_part(mean, scale)
 
 
 def expected_slope(mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """E sigmoid(-X) and E X sigmoid(-X)."""
+    """Return E sigmoid(-X) and E X sigmoid(-X) for X ~ N(mean, scale^2)."""
     above, below = _remainders(lambda x: torch.sigmoid(-x), mean, scale)
     slope = normal_cdf(-mean / scale) + above - below
     above, below = _remainders(lambda x: x * torch.sigmoid(-x), mean, scale)
@@ -56,7 +56,7 @@ def expected_slope(mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _negative_part(mean: Tensor, scale: Tensor) -> Tensor:
-    """E min(X, 0) = m P(X < 0) - s phi(m / s), with phi taken out so that large m keeps its digits."""
+    """Return E min(X, 0) = m P(X < 0) - s phi(m / s), with phi factored out so that large m keep their digits."""
     ratio = mean / scale
     density = torch.exp(-0.5 * ratio.square()) / math.sqrt(2 * math.pi)
     mills = math.sqrt(math.pi / 2) * torch.special.erfcx(ratio.clamp(min=0) / math.sqrt(2))
@@ -65,16 +65,16 @@ def _negative_part(mean: Tensor, scale: Tensor) -> Tensor:
 
 
 def _remainders(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """E [f(|X|); X > 0] and E [f(|X|); X < 0] of an f that decays like e^-x."""
+    """Return E [f(|X|); X > 0] and E [f(|X|); X < 0] for an f that decays like e^-x."""
     return _remainder(f, mean, scale), _remainder(f, -mean, scale)
 
 
 def _remainder(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> Tensor:
-    """E [f(X); X > 0]. Where c < 0 the bump is highest at 0, and falls by e^-72 up to c + sqrt(c^2 + 144 s^2)."""
+    """Return E [f(X); X > 0]. For c < 0 the bump is highest at 0, and falls by e^-72 up to c + sqrt(c^2 + 144 s^2)."""
     centre, reach = mean - scale.square(), _REACH * scale
     low = (centre - reach).clamp(min=0)
     far = torch.hypot(centre, reach)
-    length = torch.where(centre < 0, reach.square() / (far - centre), centre + reach - low)  # no difference of likes
+    length = torch.where(centre < 0, reach.square() / (far - centre), centre + reach - low)  # without cancellation
     nodes, weights = _legendre(_NODES)
     x = low.unsqueeze(-1) + length.unsqueeze(-1) * nodes  # (..., n)
     s = scale.unsqueeze(-1)
@@ -84,7 +84,7 @@ def _remainder(f: Callable[[Tensor], Tensor], mean: Tensor, scale: Tensor) -> Te
 
 @cache
 def _legendre(order: int) -> tuple[Tensor, Tensor]:
-    """Nodes and weights on (0, 1), from the eigenvalues of the Jacobi matrix (Golub and Welsch)."""
+    """Return nodes and weights on (0, 1), from the eigenvalues of the Jacobi matrix (Golub and Welsch)."""
     k = torch.arange(1, order, dtype=torch.float64)
     beside = k / (4 * k.square() - 1).sqrt()
     values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))

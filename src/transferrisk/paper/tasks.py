@@ -29,6 +29,8 @@ PICTURES = "pictures.npz"
 
 
 class Toy2D(Task[Toy2DSettings]):
+    """The 2-d example (figure 2)."""
+
     settings_type: ClassVar[type[Any]] = Toy2DSettings
 
     def run(self, settings: Toy2DSettings, place: Place) -> list[Record]:
@@ -36,6 +38,8 @@ class Toy2D(Task[Toy2DSettings]):
 
 
 class Theorem1(Task[Theorem1Settings]):
+    """The classifier of theorem 1."""
+
     settings_type: ClassVar[type[Any]] = Theorem1Settings
 
     def run(self, settings: Theorem1Settings, place: Place) -> list[Record]:
@@ -43,6 +47,8 @@ class Theorem1(Task[Theorem1Settings]):
 
 
 class ImplicitGradient(Task[ImplicitGradientSettings]):
+    """Error and variance of the implicit gradient."""
+
     settings_type: ClassVar[type[Any]] = ImplicitGradientSettings
 
     def run(self, settings: ImplicitGradientSettings, place: Place) -> list[Record]:
@@ -50,6 +56,8 @@ class ImplicitGradient(Task[ImplicitGradientSettings]):
 
 
 class Convergence(Task[ConvergenceSettings]):
+    """Regret of algorithm 1."""
+
     settings_type: ClassVar[type[Any]] = ConvergenceSettings
 
     def run(self, settings: ConvergenceSettings, place: Place) -> list[Record]:
@@ -58,9 +66,10 @@ class Convergence(Task[ConvergenceSettings]):
 
 @dataclass(frozen=True)
 class PicturesSettings(Settings):
-    """
-    per_class  pictures of each class in each environment
-    others     as in a `TrainSpec`
+    """Data to draw pictures of.
+
+    per_class  number of pictures of each class in each environment
+    others     see `TrainSpec`
     """
 
     data: str
@@ -73,7 +82,7 @@ class PicturesSettings(Settings):
 
 
 class Pictures(Task[PicturesSettings]):
-    """Records: one for each environment; its pictures are in pictures.npz under "number", (C, per_class, h, w, 3)."""
+    """Pictures of environments: a record for each, and pictures (C, per_class, h, w, 3) in pictures.npz by number."""
 
     settings_type: ClassVar[type[Any]] = PicturesSettings
 
@@ -101,16 +110,16 @@ class Pictures(Task[PicturesSettings]):
 
 def _check_images(name: str, data: EnvironmentSet) -> None:
     if len(data.inputs[:1].shape) != 4:
-        raise InputError(f"data must be a set of images to draw pictures of, got {name}, which has vectors")
+        raise InputError(f"data must be images, got {name}, which has vectors: name a data set of images")
 
 
 @dataclass(frozen=True)
 class TimeSettings(Settings):
-    """
-    setting   a workload of `trm bench`
-    samples   samples of the smallest training environment; an epoch has as many batches as they fill
-    hardware  hardware to measure on; None: that of the machine that plans the run. A time on other hardware is another
-              run
+    """Steps to measure.
+
+    setting   workload of `trm bench`
+    samples   number of samples of the smallest training environment, which determines the steps of an epoch
+    hardware  hardware to measure on, since a time on other hardware is another run. Default: that of this machine
     """
 
     setting: str
@@ -132,7 +141,7 @@ class TimeSettings(Settings):
 
 
 class Time(Task[TimeSettings]):
-    """Seconds of an epoch of all algorithms in one run, so that ratios mean something; a repetition gives others."""
+    """Seconds of an epoch of all algorithms, measured in one run so that ratios are meaningful."""
 
     settings_type: ClassVar[type[Any]] = TimeSettings
 

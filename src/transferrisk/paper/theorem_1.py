@@ -1,4 +1,4 @@
-"""Theorem 1 (appendix A.1): a classifier that IRMv1 likes and the transfer risk does not, on Rosenfeld's Gaussians.
+"""Theorem 1 (appendix A.1): a classifier with low IRMv1 loss and high transfer risk, on Rosenfeld's Gaussians.
 
     y uniform on {-1, +1};   z_c ~ N(y mu_c, sigma_c^2 I),   z_e ~ N(y mu_k, I) in R^d in environment k;   r = sqrt(2 d)
     B      = union of the balls of radius r around mu_k and -mu_k, k != i
@@ -6,9 +6,9 @@
     w_k    = (2 mu_c / sigma_c^2, 2 mu_k),  the classifier is w_i o Phi
     n      = |mu_c|^2 / sigma_c^2
 
-All values are those of the population, beside their bounds (`theorem_1_classifier`). For d of some tens a sample of any
-feasible size shows none of this: no point of environment k != i lies outside B, so its predictor ignores z_e. The
-records "sample" show it, with the library's own transfer matrix.
+All values are those of the population, with their bounds (`theorem_1_classifier`). From d of some tens on, a sample of
+any feasible size shows nothing of this: no point of environment k != i lies outside B, so its predictor ignores z_e.
+The records "sample" show that, with the library's own transfer matrix.
 
 Where the paper's statement needs care:
 
@@ -55,14 +55,14 @@ from .theorem_1_classifier import (
 
 @dataclass(frozen=True)
 class Theorem1Settings(Settings):
-    """Values that the theorem leaves open.
+    """Values that the theorem does not fix.
 
     dimensions   d = d_e
     causal       |mu_c| / sqrt(d), from 1 to 8
     means        mu_k / sqrt(d) in their plane, two numbers each, |.| <= 8: i first, j second, then the others
     deltas       how far test environments are: (sqrt 2 + delta) sqrt(d) beyond -mu_i, or from mu_j in that direction
     penalty      lambda of IRMv1
-    samples      samples of each environment, whose transfer risk is computed at `ridge` for d up to `sampled`
+    samples      number of samples of each environment, whose transfer risk is computed with `ridge` for d <= `sampled`
     """
 
     dimensions: Annotated[tuple[Annotated[int, Bound(least=3)], ...], Length(1)] = (4, 8, 16, 32, 64, 128, 256, 512)
@@ -83,13 +83,13 @@ class Theorem1Settings(Settings):
 
     @property
     def constructions(self) -> dict[str, tuple[tuple[float, float], ...]]:
-        """The means that were asked for, and mu_j = -mu_i."""
+        """Name of a construction -> its means: those of the settings, and mu_j = -mu_i."""
         x, y = self.means[0]
         return {"separated": self.means, "opposite": ((x, y), (-x, -y))}
 
 
 def broken_assumptions(means: tuple[tuple[float, float], ...], causal: float, sigma_c: float) -> list[str]:
-    """Assumptions of the theorem, as printed, that do not hold, in units of sqrt(d); `causal` has its own bounds."""
+    """Return the printed assumptions of the theorem that do not hold, in units of sqrt(d); `causal` has its bounds."""
     first, *others = torch.tensor(means, dtype=torch.float64)
     broken = [f"|mu_{k + 1}| <= 8 sqrt(d)" for k, mean in enumerate([first, *others]) if mean.norm() > 8]
     for k, mean in enumerate(others, start=2):
@@ -101,18 +101,19 @@ def broken_assumptions(means: tuple[tuple[float, float], ...], causal: float, si
 
 
 def construct(settings: Theorem1Settings, name: str, dimension: int) -> Construction:
+    """Return the classifier of a construction in dimension d."""
     root = math.sqrt(dimension)
     means = root * torch.tensor(settings.constructions[name], dtype=torch.float64)
     return Construction(dimension, settings.causal * root, settings.sigma_c, means)
 
 
 def theorem_1_records(settings: Theorem1Settings, on_step: OnStep = ignore_steps) -> list[Record]:
-    """Records by their column "what".
+    """Return records of three kinds, by their column "what".
 
-    classifier  its IRMv1 loss, penalty and transfer risk, beside their bounds
+    classifier  its IRMv1 loss, penalty and transfer risk, with their bounds
     far         test environments at each delta, for the separated construction; "differs" is the share on which the
-                classifier is not w_i on (z_c, z_e)
-    sample      the transfer risk that a sample of the training environments shows, for the separated construction too
+                classifier differs from w_i on (z_c, z_e)
+    sample      transfer risk on a sample of the training environments, for the separated construction
     """
     found: list[Record] = []
     jobs = [(name, d) for name in settings.constructions for d in settings.dimensions]
@@ -151,7 +152,7 @@ def _classifier(built: Construction, penalty: float) -> dict[str, Any]:
         "transfer_risk_sum": float(worst.sum()),
         "transfer_risk_mean": float(worst.mean()),
         "loss_of_j_on_i": float(built.matrix[1, 0]),
-        "transfer_bound": transfer_bound(built) if separated else None,  # else balls reach into environment i
+        "transfer_bound": transfer_bound(built) if separated else None,  # otherwise balls reach into environment i
         "invariant_transfer_risk_sum": invariant,
     }
 

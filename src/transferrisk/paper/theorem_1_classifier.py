@@ -24,12 +24,12 @@ from torch import Tensor
 
 from .quadrature import expected_loss, expected_slope, normal_cdf, normal_nodes
 
-_REACH = 14.0  # of the nodes around a mean: given that z_e is in the tail, p has variance 2
+_REACH = 14.0  # reach of the nodes around a mean: given that z_e is in the tail, p has variance 2
 
 
 @dataclass(frozen=True)
 class Construction:
-    """The theorem's classifier in dimension d: i is environment 0, j environment 1."""
+    """The theorem's classifier in dimension d; i is environment 0, j is environment 1."""
 
     dimension: int
     causal: float  # |mu_c|
@@ -48,22 +48,22 @@ class Construction:
 
     @property
     def separation(self) -> float:
-        """The smallest |mu_i +- mu_k|, in units of sqrt(d); the proof needs 2 sqrt(2)."""
+        """Smallest |mu_i +- mu_k|, in units of sqrt(d); the proof needs at least 2 sqrt(2)."""
         return float((self.means[0] - self.centres).norm(dim=1).min()) / math.sqrt(self.dimension)
 
     def _room(self, plane: Tensor) -> Tensor:
-        """2 d - D(p)^2, or 0."""
+        """Return 2 d - D(p)^2, at least 0."""
         squares = (plane.unsqueeze(-2) - self.centres).square().sum(-1)
         return (2 * self.dimension - squares.amin(-1)).clamp(min=0)
 
     def beyond(self, plane: Tensor) -> Tensor:
-        """o(p) for p (..., 2)."""
+        """Return o(p) for p (..., 2)."""
         half = torch.full(plane.shape[:-1], (self.dimension - 2) / 2, dtype=plane.dtype)
         found: Tensor = torch.special.gammaincc(half, self._room(plane) / 2)
         return found
 
     def inside(self, plane: Tensor) -> Tensor:
-        """1 - o(p), with its digits."""
+        """Return 1 - o(p) without cancellation."""
         half = torch.full(plane.shape[:-1], (self.dimension - 2) / 2, dtype=plane.dtype)
         found: Tensor = torch.special.gammainc(half, self._room(plane) / 2)
         return found
@@ -72,14 +72,14 @@ class Construction:
     def _line(self) -> tuple[Tensor, Tensor]:
         """Nodes and weights (N,).
 
-        Their step must resolve L(2 mu_k . p), which varies over 1/|mu_k| times the scale of A or that of the logistic
+        The step must resolve L(2 mu_k . p), which varies over 1/|mu_k| times the scale of A or that of the logistic
         loss, whichever is larger, and o, whose edge is sharp in low d.
         """
         scale = max(0.6 * math.sqrt(self.information), 0.3) / float(self.means.norm(dim=1).max())
         return normal_nodes(min(0.2, scale, 0.025 * self.dimension), _REACH)
 
     def _plane(self, mean: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
-        """Points p (N, N, 2) around a mean and their weights (N, N); axis . p is the same all along a row."""
+        """Return points p (N, N, 2) around a mean and their weights (N, N); axis . p is constant along a row."""
         nodes, weights = self._line
         along = axis / axis.norm()
         across = torch.stack([-along[1], along[0]])
@@ -87,18 +87,18 @@ class Construction:
         return points, weights.unsqueeze(1) * weights
 
     def _loss(self, score: Tensor) -> Tensor:
-        """L(b)."""
+        """Return L(b)."""
         n = self.information
         return expected_loss(2 * n + score, torch.full_like(score, 2 * math.sqrt(n)))
 
     @cached_property
     def invariant_loss(self) -> float:
-        """L(0): the risk, in any environment, of the classifier that uses z_c alone."""
+        """L(0): risk, in any environment, of the classifier that uses only z_c."""
         return float(self._loss(torch.zeros((), dtype=torch.float64)))
 
     @cached_property
     def matrix(self) -> Tensor:
-        """M[k, l], (E, E): the loss of w_k o Phi in environment l."""
+        """M[k, l], (E, E): loss of w_k o Phi in environment l."""
         found = [[self._transfer(own, mean) for mean in self.means] for own in self.means]
         return torch.tensor(found, dtype=torch.float64)
 
@@ -124,23 +124,23 @@ class Construction:
 
     @property
     def penalties(self) -> Tensor:
-        """|grad_l|^2, (E,). w_i is optimal in environment i, where what is left is rounding."""
+        """|grad_l|^2, (E,); exactly 0 in environment i, where w_i is optimal."""
         return torch.cat([torch.zeros(1, dtype=torch.float64), self.gradients[1:].square().sum(1)])
 
     def far(self, delta: float) -> dict[str, Tensor]:
-        """The means of two test environments, (2,): where mu_i misleads most, and where B is nearest."""
+        """Return the means (2,) of two test environments: where mu_i misleads most, and where B is nearest."""
         first, second = self.means[:2]
         away = -first / first.norm() * (math.sqrt(2) + delta) * math.sqrt(self.dimension)
         return {"beyond -mu_i": -first + away, "beside mu_j": second + away}
 
     def inside_fraction(self, mean: Tensor) -> float:
-        """P(z_e in B) where z_e has this mean: the part on which the classifier is not w_i on (z_c, z_e)."""
+        """Return P(z_e in B) for this mean: the share on which the classifier differs from w_i on (z_c, z_e)."""
         nodes, weights = normal_nodes(min(0.25, 0.0125 * self.dimension), 12 + 2 * math.sqrt(self.dimension))
         plane = mean + torch.cartesian_prod(nodes, nodes)
         return float(((weights.unsqueeze(1) * weights).flatten() * self.inside(plane)).sum())
 
     def accuracy(self, mean: Tensor) -> tuple[float, float, float]:
-        """Accuracies in an environment of this mean: the classifier's, those of w_i on (z_c, z_e), and of z_c alone."""
+        """Return accuracies in an environment of this mean: classifier, w_i on (z_c, z_e), and z_c alone."""
         plane, weights = self._plane(mean, self.means[0])
         root = math.sqrt(self.information)
         free = self.beyond(plane)
@@ -150,7 +150,7 @@ class Construction:
         return own, float((weights * both).sum()), alone
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Phi of latents (n, d_c + d)."""
+        """Return Phi of latents (n, d_c + d)."""
         kept = inputs.clone()
         z_e = kept[:, -self.dimension :]
         rest = z_e[:, 2:].square().sum(1)
@@ -159,27 +159,27 @@ class Construction:
         return kept
 
 
-# The bounds on it: ours, and those of the paper as they are printed.
+# Bounds on the classifier: ours, and those of the paper as printed.
 # Ours use only P(chi^2_d >= 2 d) <= e^{-d/8} and E[chi^2_d | chi^2_d >= 2 d] <= 2 d + 4 (the density's logarithm is
 # concave and falls by more than 1/4 there). A ball at distance (sqrt 2 + delta) sqrt d lies beyond a plane at distance
 # delta sqrt d, which bounds how much of a far environment it holds.
 
 
 def tail_bound(built: Construction, k: int, l: int) -> float:
-    """Upper bound of E_{P_l} [loss of w_k on (z_c, z_e); |z_e - y mu_l| >= r]."""
+    """Return an upper bound of E_{P_l} [loss of w_k on (z_c, z_e); |z_e - y mu_l| >= r]."""
     n, d, own = built.information, built.dimension, built.means[k]
     size = math.log(2) + 2 * n + 2 * math.sqrt(2 * n / math.pi) + 2 * abs(float(own @ built.means[l]))
     return math.exp(-d / 8) * (size + 2 * float(own.norm()) * math.sqrt(2 + 4 / d))
 
 
 def risk_bound(built: Construction) -> float:
-    """Upper bound of the sum over environments of the classifier's risk."""
+    """Return an upper bound of the sum over environments of the classifier's risk."""
     others = range(1, len(built.means))
     return len(built.means) * built.invariant_loss + sum(tail_bound(built, 0, k) for k in others)
 
 
 def printed_risk_bound(built: Construction) -> float:
-    """Eq. 9 as printed."""
+    """Return the bound of eq. 9 as printed."""
     d, E = built.dimension, len(built.means)
     size = 1 + math.log(2) + 4 * E * d / math.sqrt(2 * math.pi) * math.exp(-d / (2 * built.sigma_c**4))
     size += d / built.sigma_c**2 + 64 * d + 8 * E * math.sqrt(d) * (math.sqrt(d) + math.sqrt(d + 2))
@@ -187,7 +187,7 @@ def printed_risk_bound(built: Construction) -> float:
 
 
 def penalty_bound(built: Construction) -> float:
-    """Upper bound of the sum of the penalties."""
+    """Return an upper bound of the sum of the penalties."""
     d = built.dimension
     lengths = built.means[1:].norm(dim=1) + math.sqrt(2 * d + 4)
     each = built.causal**2 + built.sigma_c**2 + lengths.square()
@@ -195,21 +195,21 @@ def penalty_bound(built: Construction) -> float:
 
 
 def printed_penalty_bound(built: Construction) -> float:
-    """The paper's O(.) hides a constant: here 1."""
+    """Return the paper's bound, with 1 for the constant that O(.) hides."""
     mean_square = float(built.means.square().sum(1).mean())
     return math.exp(-built.dimension / 4) * (2 * built.dimension * math.exp(4) + mean_square)
 
 
 def transfer_bound(built: Construction) -> float:
-    """Lower bound of the loss of w_j on environment i, where the balls keep away from environment i."""
+    """Return a lower bound of the loss of w_j on environment i, if the balls keep away from environment i."""
     return math.log(2) - tail_bound(built, 1, 0)
 
 
 def differs_bound(built: Construction, delta: float) -> float:
-    """Upper bound of the share of a far environment on which the classifier is not w_i on (z_c, z_e)."""
+    """Return an upper bound of the share of a far environment on which the classifier is not w_i on (z_c, z_e)."""
     return (len(built.means) - 1) * math.erfc(delta * math.sqrt(built.dimension) / math.sqrt(2))
 
 
 def printed_differs_bound(built: Construction, delta: float) -> float:
-    """The paper's bound of the same, which lacks d."""
+    """Return the paper's bound of that share, which lacks d."""
     return 2 * len(built.means) * math.exp(-(delta**2)) / (math.sqrt(math.pi) * delta)

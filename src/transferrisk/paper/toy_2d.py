@@ -57,26 +57,25 @@ from ..solvers import Cholesky, Newton
 from ..training import OnStep
 from .quadrature import normal_nodes
 
-_LONGEST = 10.0  # degrees that a step of the descent may go
+_LONGEST = 10.0  # longest step of the descent, degrees
 _BESIDE = 1e-5  # degrees from (1, 0) at which its one-sided slopes are taken
-_NARROW = 2e-3  # degrees between which the slope counts as linear
-_TOGETHER = 8  # populations that are solved at once
+_NARROW = 2e-3  # degrees within which the slope is taken as linear
+_TOGETHER = 8  # number of populations that are solved at once
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(angles t (K,), means mu_i (K, E)) -> the risk of each and its derivative by t, (K,)."""
+"""(angles t (K,), means mu_i (K, E)) -> risks (K,) and their derivatives by t (K,)."""
 
 
 @dataclass(frozen=True)
 class Toy2DSettings(Settings):
-    """The example's numbers, which the paper does not give.
+    """Numbers of the example, which the paper does not give.
 
     causal      mu_c
     deviations  deviations of the mu_i from their mean, times each of `spreads`; they sum to 0
     offsets     the means of the mu_i
-    start       the angle of Phi_1, in degrees from the invariant feature (1, 0)
-    rate        rate of the descent on the angle, over the root of the step's number so that it settles at a kink; a
-                step is of at most ten degrees
-    seed        changes nothing: this experiment draws nothing
+    start       angle of Phi_1, in degrees from the invariant feature (1, 0)
+    rate        rate of the descent on the angle, divided by the root of the step's number so that it settles at a kink
+    seed        without effect: this experiment draws nothing
     """
 
     causal: Positive = 1.0
@@ -101,9 +100,9 @@ class Toy2DSettings(Settings):
 
 @dataclass(frozen=True)
 class Toy:
-    """The risks of K populations at once, each at its own angle and with its own means, by nodes.
+    """Risks of K populations at once, each at its own angle and with its own means, by nodes.
 
-    They are environments of one problem, of which only those of the same population are paired.
+    Populations are environments of one problem, in which only those of the same population are paired.
     """
 
     causal: float = 1.0
@@ -119,21 +118,21 @@ class Toy:
         }
 
     def features(self, angles: Tensor, means: Tensor) -> Tensor:
-        """(K, E, 2 N): for each environment, label 1 then label 0."""
+        """Return features (K, E, 2 N): for each environment, label 1 then label 0."""
         nodes, _ = normal_nodes(self.node_step)
         moved = torch.cos(angles).unsqueeze(-1) * self.causal + torch.sin(angles).unsqueeze(-1) * means  # m_i, (K, E)
         positive = moved.unsqueeze(-1) + nodes
         return torch.cat([positive, -positive], -1)
 
     def population(self) -> tuple[Tensor, Tensor]:
-        """Labels and weights of an environment's features, (2 N,)."""
+        """Return labels and weights (2 N,) of an environment's features."""
         nodes, weights = normal_nodes(self.node_step)
         return torch.tensor([1, 0]).repeat_interleave(len(nodes)), weights.repeat(2) / 2
 
     def transfer(
         self, angles: Tensor, means: Tensor, sup: bool = False, gradient_matching: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """Sum-sum, or sum-sup; without gradient matching the predictors count as constant in the derivative."""
+        """Return sum-sum or sum-sup and its derivative; without gradient matching predictors are taken as constant."""
         K, E = means.shape
         same = torch.block_diag(*[torch.ones(E, E)] * K) > 0
         labels, weights = self.population()
@@ -155,7 +154,7 @@ class Toy:
         return (out.weights * out.matrix).sum(1).reshape(K, E).mean(1), K * slopes  # the risk is the mean over K
 
     def pooled(self, angles: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-        """The predictor is optimal, so it counts as constant in the derivative."""
+        """Return the pooled risk and its derivative; the predictor is optimal, so it can be taken as constant."""
         K, E = means.shape
         labels, weights = (part.repeat(K, E) for part in self.population())
         angles = angles.detach().requires_grad_()
@@ -168,12 +167,12 @@ class Toy:
 
 
 def toy_2d_records(settings: Toy2DSettings, on_step: OnStep = ignore_steps) -> list[Record]:
-    """Records by their column "what".
+    """Return records of four kinds, by their column "what".
 
-    curve      risk at each angle, in degrees from -90 to 90; Phi and -Phi have the same
+    curve      risk at each angle, in degrees from -90 to 90; Phi and -Phi have the same risk
     path       gradient descent on the angle, from Phi_1; "direct" takes the predictors as constant
-    minimiser  the best angle of each risk, and the slopes on both sides of (1, 0), also in closed form
-    spread     the best angle at every offset and spread; `no_spread` is that of (mu_c, mean)
+    minimiser  best angle of each risk, and the slopes on both sides of (1, 0), also in closed form
+    spread     best angle at every offset and spread; `no_spread` is the angle of (mu_c, mean)
     """
     toy = Toy(settings.causal, settings.ridge, settings.node_step)
     deviations = torch.tensor(settings.deviations, dtype=torch.float64)
@@ -209,7 +208,7 @@ def toy_2d_records(settings: Toy2DSettings, on_step: OnStep = ignore_steps) -> l
 
 
 def invariant_slopes(toy: Toy, objective: str, means: Tensor) -> tuple[float, float]:
-    """dR/dt to the left and to the right of (1, 0), in closed form but for the one-dimensional expectation."""
+    """Return dR/dt to the left and to the right of (1, 0), in closed form up to a one-dimensional expectation."""
     nodes, weights = normal_nodes(toy.node_step)
     c = 2 * toy.causal * float((weights * torch.sigmoid(-2 * toy.causal * (toy.causal + nodes))).sum())
     if objective != "sum-sup":
@@ -220,24 +219,24 @@ def invariant_slopes(toy: Toy, objective: str, means: Tensor) -> tuple[float, fl
 
 
 def _evaluate(risk: Objective, degrees: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
-    """Risks and slopes (K,) at degrees (K,) with means (K, E), some at a time."""
+    """Return risks and slopes (K,) at degrees (K,) with means (K, E), computed in parts."""
     pairs = zip(torch.deg2rad(degrees).split(_TOGETHER), means.split(_TOGETHER), strict=True)
     risks, slopes = zip(*[risk(angles, own) for angles, own in pairs], strict=True)
     return torch.cat(risks), torch.cat(slopes)
 
 
 def _curves(risk: Objective, means: Tensor, angles: int) -> tuple[Tensor, Tensor]:
-    """The grid in degrees (A,), and the risks of each set of means (K, A)."""
+    """Return the grid in degrees (A,), and the risks of each set of means (K, A)."""
     grid = torch.linspace(-90, 90, angles, dtype=torch.float64)
     values, _ = _evaluate(risk, grid.repeat(len(means)), means.repeat_interleave(angles, 0))
     return grid, values.reshape(len(means), angles)
 
 
 def _refined(risk: Objective, means: Tensor, curves: tuple[Tensor, Tensor]) -> Tensor:
-    """The lowest point of each curve, (K,) in degrees.
+    """Return the lowest point of each curve, (K,) in degrees.
 
-    The interval in which the slope changes its sign is halved until it is small, then the slope counts as linear there.
-    At a kink it is not, so the point of the grid stays where that is lower.
+    The interval in which the slope changes its sign is halved until the slope is nearly linear in it. At a kink it is
+    not, so the point of the grid is returned if it is lower.
     """
     grid, values = curves
     width = grid[1] - grid[0]

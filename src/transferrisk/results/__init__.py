@@ -1,4 +1,4 @@
-"""Results: the one form in which evaluations are recorded, and the one way in which they are selected."""
+"""Results: the format in which evaluations are recorded, and the rules by which they are selected."""
 
 from .leave_one_out import leave_one_environment_out
 from .records import (

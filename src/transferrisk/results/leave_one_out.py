@@ -1,4 +1,4 @@
-"""Choosing settings by accuracy in environments that were left out of training."""
+"""Choice of settings by accuracy in environments that were left out of training."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from .selection import mean_score, select
 def leave_one_environment_out(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]]) -> list[int]:
     """Return the positions of the runs whose settings do best on environments that were left out.
 
-    Positions are of runs that were trained on all environments.
-
     Parameters
     ----------
     runs
-        The description and the records of each.
+        Description and records of each run.
 
     Returns
     -------
     list[int]
-        Positions.
+        Positions of runs that were trained on all environments, one for each problem.
 
     Examples
     --------
@@ -40,7 +38,7 @@ def leave_one_environment_out(runs: Sequence[tuple[Mapping[str, Any], Sequence[R
 
 
 def _best_settings(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]], positions: Sequence[int]) -> list[int]:
-    """The runs of one problem with the best settings."""
+    """Return the positions of one problem's runs with the best settings that were trained on all environments."""
     settings = {i: dumps([runs[i][0].get("training"), runs[i][0].get("settings")], sort_keys=True) for i in positions}
     accuracies: dict[str, dict[str, float]] = {}  # settings -> environment -> accuracy there
     for i in positions:
@@ -50,14 +48,14 @@ def _best_settings(runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]], p
     about = runs[positions[0]][0]
     name = f"{about.get('algorithm')}, seed {about.get('seed')}"
     if not accuracies:
-        raise InputError(f"{name}: no run held a training environment out, so settings cannot be compared")
+        raise InputError(f"{name}: no run has hold_out, so settings cannot be compared: add runs that leave one out")
     expected = {environment for by_environment in accuracies.values() for environment in by_environment}
     for key, by_environment in accuracies.items():
         missing = sorted(expected - set(by_environment))
         if missing:
-            raise InputError(f"{name}: no run with settings {key} held {missing[0]!r} out: add it")
+            raise InputError(f"{name}: no run with settings {key} has hold_out={missing[0]!r}: add it")
     best = max(accuracies, key=lambda key: sum(accuracies[key].values()))
     final = [i for i in positions if runs[i][0].get("hold_out") is None and settings[i] == best]
     if not final:
-        raise InputError(f"{name}: settings {best} are the best, and no run with them saw all environments: add it")
+        raise InputError(f"{name}: no run with the best settings, {best}, was trained on all environments: add it")
     return final

@@ -1,17 +1,18 @@
 """Records: one flat line for each evaluation, part of the data and environment.
 
-    step, epoch, seconds     when it was; seconds of training, without evaluations
-    part                     train, training_domain, test_domain or test; "batch" for what a training step logged
-    environment, samples     its name, and how many samples of it were evaluated
-    accuracy, loss           mean cross-entropy; worst_group is the accuracy in the class where it is lowest
-    irm                      IRMv1's penalty of the environment, where it was asked for
-    transfer                 environment -> loss there of the predictor that is optimal in this one, likewise
-    transfer_risk            the largest of these losses in another environment; its mean over the environments is
-                             the transfer risk (eq. 1 of the paper)
+    step, epoch, seconds     time of the evaluation; seconds of training, without evaluations
+    part                     train, training_domain, test_domain or test; "batch" for the log of a training step
+    environment, samples     name of the environment, and number of its samples that were evaluated
+    accuracy, worst_group    accuracy, and accuracy in the class where it is lowest
+    loss                     mean cross-entropy
+    irm                      IRMv1's penalty of the environment, if it was requested
+    transfer                 environment -> loss there of the predictor that is optimal in this one, if requested
+    transfer_risk            the largest of these losses in another environment; its mean over environments is the
+                             transfer risk (eq. 1 of the paper)
 
-A task that does not train has columns of its own. A run keeps its records as JSON lines, which are appended; an
-experiment keeps those of all its runs in one Parquet file, where the columns of the run's place in the experiment
-(method, seed, ...) come first.
+A task that does not train has other columns. The records of a run are JSON lines, which are appended; those of all runs
+of an experiment are a Parquet file, in which the columns of the run's place in the experiment (method, seed, ...) come
+first.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ TABLE, RECIPE = "records.parquet", "recipe.json"  # in the folder of an experime
 RUNS, DONE, FAILED = "runs", "done.json", "failed.json"  # in a folder of results, and in the folder of a run
 PICTURES = "pictures.npz"  # in the folder of a run that draws environments: number -> (classes, per class, h, w, 3)
 RUN_COLUMN, RESULT_PREFIX = "run", "result."
-ORIGIN = ("precision", "hardware", "threads", "version", "commit", "date")  # columns: how and when a run was done
+ORIGIN = ("precision", "hardware", "threads", "version", "commit", "date")  # columns on how and when a run was done
 PARTS = ("train", "training_domain", "test_domain", "test")
 BATCH = "batch"
-RUN_KEYS = ("algorithm", "seed")  # tell runs apart where one file holds the records of several, as the demo's does
+RUN_KEYS = ("algorithm", "seed")  # columns that tell runs apart in a file of several runs, such as the demo's
 
 
 def append_records(path: Path, records: Iterable[Record]) -> None:
-    """Append the records of one evaluation to a file, and return when they are on the disk.
+    """Append the records of one evaluation to a file, and return once they are on the disk.
 
     Parameters
     ----------
     path
-        A file of JSON lines.
+        File of JSON lines.
     records
-        What to append.
+        Records to append.
 
     Examples
     --------
@@ -70,19 +71,19 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def keep_records(path: Path, count: int) -> list[Record]:
-    """Keep the first records of a file, and remove whatever else it holds, such as half a line.
+    """Keep the first records of a file, and remove the rest, such as half a line.
 
     Parameters
     ----------
     path
-        A file of JSON lines.
+        File of JSON lines.
     count
-        How many to keep.
+        Number of records to keep.
 
     Returns
     -------
     list[Record]
-        The records.
+        Records that were kept.
 
     Examples
     --------
@@ -98,7 +99,7 @@ def keep_records(path: Path, count: int) -> list[Record]:
     lines = content.splitlines(keepends=True)[:count]
     if len(lines) < count:
         raise InputError(
-            f"{readable(path)} must hold the {count} records that its checkpoint counts, got {len(lines)}: restore it"
+            f"{readable(path)} must hold {count} records, as its checkpoint says, got {len(lines)}: restore it"
         )
     records = parse_records(lines, path)
     if b"".join(lines) != content:
@@ -107,17 +108,17 @@ def keep_records(path: Path, count: int) -> list[Record]:
 
 
 def read_records(path: Path | str) -> list[Record]:
-    """Read all records of a file; a line that is not a record is an error that names it.
+    """Read all records of a file. An error names the first line that is not a record.
 
     Parameters
     ----------
     path
-        A file of JSON lines.
+        File of JSON lines.
 
     Returns
     -------
     list[Record]
-        The records.
+        Records of the file.
 
     Examples
     --------
@@ -131,29 +132,27 @@ def read_records(path: Path | str) -> list[Record]:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{readable(path)} does not exist: nothing was recorded there")
+        raise InputError(f"{readable(path)} does not exist: check the path")
     return parse_records(path.read_bytes().splitlines(), path)
 
 
 def records_bytes(records: Iterable[Record]) -> bytes:
-    """The records as JSON, a line each."""
+    """Return the records as lines of JSON."""
     return "".join(map("{}\n".format, map(dumps, records))).encode()
 
 
 def records_table(runs: Iterable[tuple[Mapping[str, Any], Sequence[Record]]]) -> pd.DataFrame:
-    """Return a table with one line for each record, after the columns of its run.
-
-    Where both have a name, the record's is "result.NAME".
+    """Return a table with a line for each record, in which the columns of its run come first.
 
     Parameters
     ----------
     runs
-        The columns of each run, and its records.
+        Columns and records of each run.
 
     Returns
     -------
     pd.DataFrame
-        The table.
+        Table of records. A column that run and record both have is called "result.NAME" in the record.
 
     Examples
     --------
@@ -178,12 +177,12 @@ def table_bytes(table: pd.DataFrame) -> bytes:
     Parameters
     ----------
     table
-        The table.
+        Table of records.
 
     Returns
     -------
     bytes
-        The content of the file.
+        Content of the file.
 
     Examples
     --------
@@ -201,19 +200,19 @@ def table_bytes(table: pd.DataFrame) -> bytes:
 
 
 def read_table(source: Path | bytes, where: str = "") -> pd.DataFrame:
-    """Read the table of a Parquet file, or of its content.
+    """Read a table of records from a Parquet file or its content, and check the types of its columns.
 
     Parameters
     ----------
     source
-        The file, or its content.
+        File, or its content.
     where
-        What a message calls it.
+        Name of the file in messages.
 
     Returns
     -------
     pd.DataFrame
-        The table.
+        Table of records.
 
     Examples
     --------
@@ -245,7 +244,7 @@ def read_table(source: Path | bytes, where: str = "") -> pd.DataFrame:
 
 
 def parse_records(lines: Iterable[bytes], path: Path | str) -> list[Record]:
-    """Records from the lines of a file, which messages call by its path."""
+    """Return records from the lines of a file, which messages name by its path."""
     records: list[Record] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -260,7 +259,7 @@ def parse_records(lines: Iterable[bytes], path: Path | str) -> list[Record]:
 
 
 def _check_record(record: Any, before: Record) -> None:
-    """Raise ValueError if a column that is computed with has another type, or the steps of a run go downwards."""
+    """Raise ValueError if a column of numbers or text has another type, or if the steps of a run decrease."""
     if not isinstance(record, dict):
         raise ValueError("it is not an object")
     for name, kinds in _TYPES.items():
@@ -289,7 +288,7 @@ _COLUMN_TYPES: dict[str, tuple[str, ...]] = {
 
 
 def _column(values: Sequence[Any]) -> pd.Series:
-    """Values in the one type that holds them all: numbers, truth values or text, and JSON text for others."""
+    """Return values as a column of one type: numbers, truth values or text; others become JSON text."""
     import pandas as pd
 
     types = {type(value) for value in values} - {type(None)}
