@@ -1,4 +1,4 @@
-"""`Plan`: the settings of a fit, and what the data decides where they are left open."""
+"""`Plan`: the settings of a fit, and the defaults that depend on the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit prints, writes as JSON, and keeps beside its model: tables, the model card and the page.
+"""Tables, JSON, model card and page of a fit.
 
 The page has no transfer matrix of the final features: they were trained on all rows, to which any labels can be fitted.
 """
@@ -122,7 +122,7 @@ def comparison_table(fitted: Fitted, width: int | None = None) -> Table:
         row += [percent(found["mean"]), percent(found["worst"]), *([str(own.idxmin())] if folded else [])]
         row += [Cell(f"{found[key]:.3f}", float(found[key])) for key in ("mean_loss", "worst_loss")]
         rows.append(row)
-    for name, one in comparison.stopped.items():  # in the table, but for what is not known
+    for name, one in comparison.stopped.items():  # their means are not known
         shown = [percent(one.accuracy.get(place)) for place in places] * (not folded)
         rows.append([named(name), *shown, *(percent(None),) * (4 + folded)])
     columns = ["Candidate", *places * (not folded), "Mean", "Worst", *["Worst in"] * folded, *last]
@@ -291,7 +291,7 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
     comparison, settings = fitted.comparison, settings_of(fitted)
     chosen = named(fitted.choice.algorithm)
     lead = verdict(fitted)
-    lead.append(f"{chosen} was trained on all {len(fitted.source.samples)} rows: {fitted.choice.why}.")
+    lead.append(f"Chosen: {chosen}, {fitted.choice.why}. It was trained on all {len(fitted.source.samples)} rows.")
     if fitted.plan.frozen and "Network" in settings:
         lead.append(f"The network is {settings['Network']}.")
     sections: list[Section] = []

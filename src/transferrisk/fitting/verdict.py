@@ -175,7 +175,7 @@ def how_compared(comparison: Comparison) -> str:
 
 
 def decision_notes(fitted: Fitted) -> str:
-    """Sentences on the threshold between two classes and on the calibration, where they were learned."""
+    """Sentences on the threshold between two classes and on the calibration, if they were learned."""
     decision, notes = fitted.decision, []
     if decision.threshold is not None:
         notes.append(

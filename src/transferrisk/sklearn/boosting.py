@@ -49,7 +49,7 @@ class BoostingClassifier(Baseline):
     Parameters
     ----------
     library : {"scikit-learn", "lightgbm"}, default="scikit-learn"
-        HistGradientBoostingClassifier, or LightGBM's LGBMClassifier where it is installed.
+        HistGradientBoostingClassifier, or LightGBM's LGBMClassifier, if it is installed.
     params : dict or None, default=None
         Parameters of that class. Those with which scores would not be sums of leaves, such as LightGBM's
         `linear_tree`, are refused.
@@ -141,51 +141,44 @@ class BoostingClassifier(Baseline):
         order = [*first, *(column for column in range(X.shape[1]) if column not in categories)]
         if not order:  # nothing but empty columns
             order, X = [0], np.zeros_like(X)
-        for column in first:  # to places among the categories, which scikit-learn turns them into by itself
+        for column in first:  # values become places among the categories, as scikit-learn encodes them
             given = ~np.isnan(X[:, column])
             X[given, column] = np.searchsorted(categories[column], X[given, column])
         params = {"random_state": self.random_state, **self._library_params()}
         names = {*HistGradientBoostingClassifier().get_params()} - {"categorical_features", "warm_start"}
         if order != [*range(X.shape[1])]:
-            names -= {"interaction_cst", "monotonic_cst"}  # which tell columns by their places
+            names -= {"interaction_cst", "monotonic_cst"}  # which refer to columns by their places
         for name in params:
             if name not in names:
                 raise InputError(
                     f"params must hold parameters of {self.library}, got {name!r}{choices(name, sorted(names))}"
                 )
+        weighted, counts = self.environments_lr > 0, np.bincount(environments)
         booster = HistGradientBoostingClassifier(
-            categorical_features=range(len(first)) if first else None, warm_start=self._weighted, **params
+            categorical_features=range(len(first)) if first else None, warm_start=weighted, **params
         )
-        counts, most = np.bincount(environments), booster.max_iter
-        # Where rows are weighted, scikit-learn looks for weighted quantiles of columns with many values, for seconds.
-        cuts = {column: _cuts(X[:, column]) for column in order if column not in categories} if self._weighted else {}
+        most = booster.max_iter
+        # With weighted rows, scikit-learn takes seconds to find weighted quantiles of columns with many values.
+        cuts = {column: _cuts(X[:, column]) for column in order if column not in categories} if weighted else {}
         for column, between in cuts.items():
             X[:, column] = np.where(np.isnan(X[:, column]), np.nan, np.searchsorted(between, X[:, column]))
         self.environment_weights_ = counts / counts.sum()
         with threadpool_limits(torch.get_num_threads(), "openmp"):
-            for trees in range(TREES_A_ROUND, most, TREES_A_ROUND) if self._weighted else ():
-                booster.set_params(max_iter=trees).fit(X[:, order], labels, self._row_weights(environments, counts))
+            for trees in (*range(TREES_A_ROUND, most if weighted else 0, TREES_A_ROUND), most):
+                shares = self.environment_weights_ * counts.sum() / counts  # q_e n / n_e
+                booster.set_params(max_iter=trees).fit(X[:, order], labels, shares[environments] if weighted else None)
+                if trees == most:
+                    break
                 chances = booster.predict_proba(X[:, order])[np.arange(len(X)), labels]
                 losses = np.bincount(environments, -np.log(np.maximum(chances, np.finfo(float).tiny))) / counts
                 moved = self.environment_weights_ * np.exp(self.environments_lr * (losses - losses.max()))
                 self.environment_weights_ = moved / moved.sum()
-            booster.set_params(max_iter=most).fit(X[:, order], labels, self._row_weights(environments, counts))
         model = from_scikit_learn(booster, order, categories, cuts)
         _check_agreement(model, given_rows, booster.predict_proba(X[compared][:, order]))
         return model
 
-    @property
-    def _weighted(self) -> bool:
-        return self.environments_lr > 0
-
     def _library_params(self) -> dict[str, Any]:
         return dict(self.params or {})
-
-    def _row_weights(self, environments: Array, counts: Array) -> Array | None:
-        """Return q_e n / n_e of each row; None if every row counts the same."""
-        if not self._weighted:
-            return None
-        return np.asarray((self.environment_weights_ * counts.sum() / counts)[environments])
 
     def _grow_lightgbm(self, X: Array, labels: Array, categories: Mapping[int, list[int]]) -> Classifier:
         lightgbm = require("lightgbm", "boosting")
