@@ -212,6 +212,19 @@ def test_float32_features_far_from_zero_have_the_gradient_of_float64(offset):
     assert relative(gradients[0], gradients[1]) < 1e-5
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1e-6, 1e-8])
+def test_tiny_float32_features_have_the_gradient_of_float64(scale):
+    batch = random_batch(33, [40, 30, 35], classes=3, width=8)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        moving = (scale * batch.features).float().to(dtype).requires_grad_()
+        out = TransferRisk()(moving, batch.labels, batch.index)
+        out.risk.backward()
+        assert out.risk.dtype == dtype
+        gradients.append(moving.grad)
+    assert relative(gradients[0], gradients[1]) < 1e-5
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint64])
 @pytest.mark.parametrize("captured", [False, True])
 def test_labels_and_environments_may_be_integers_of_any_type(dtype, captured):

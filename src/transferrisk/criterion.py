@@ -39,6 +39,7 @@ Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
 MOST_ENVIRONMENTS = 4096  # every pair of them has a weight
 MOST_LOGITS = 1 << 28  # logits of all predictors on all samples of a step
+SMALLEST_FEATURE = 1e-3  # batches whose features are all smaller are solved in float64
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class TransferRisk(nn.Module):
 
     The gradient of `out.risk` with respect to the features is the total derivative of R: the predictors are solved
     exactly, and their dependence on the features is differentiated in closed form. A batch that float32 cannot resolve
-    (large features, a small ridge) is solved in float64; a ConvergenceWarning tells if that does not suffice either.
+    (tiny or large features, a small ridge) is solved in float64; a ConvergenceWarning tells if that does not suffice.
 
     The weights `alpha` (E, E) are a buffer. They move in train mode only, after the risk of the step was taken with the
     old ones. An environment that is absent from a batch is left out of the mean and keeps its weight.
@@ -297,6 +298,9 @@ class TransferRisk(nn.Module):
         rule: WeightRule = worst_weights if self.weights == "worst" else uniform_weights
         if self.weights == "eg":
             rule = given_weights(alpha if places is None else alpha[places])
+        dtype = working_dtype(features.dtype)
+        if not self.captured and features.numel() and float(features.detach().abs().max()) < SMALLEST_FEATURE:
+            features = features.double()  # float32 would lose them beside the constant column
         for attempt in attempts(features):
             try:
                 result = transfer_risk(
@@ -330,7 +334,6 @@ class TransferRisk(nn.Module):
                 break
         for solution, name in missed:
             warn_not_converged(solution, name)
-        dtype = working_dtype(features.dtype)
         return result if result.risk.dtype == dtype else result.to(dtype), queries, present
 
     def _fused_transfer(self, features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Transfer, Tensor | None]:
