@@ -109,7 +109,7 @@ def main() -> None:
             new = refreshed(old, shell, asked.check)
             if new == old:
                 continue
-            stale.append(str(page))
+            stale.append(os.path.relpath(page, ROOT))
             if not asked.check:
                 page.write_text(MADE.sub(rf"\g<1>{machine()}\g<2>", new), encoding="utf-8")
     print("not current:" if asked.check else "refreshed:", ", ".join(stale) or "none")
