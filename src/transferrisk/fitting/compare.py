@@ -288,16 +288,8 @@ def summarise(scores: pd.DataFrame) -> pd.DataFrame:
         gap, error = pool(gaps[name], paired[name]).mean, float(np.sqrt(paired[name].sum()) / len(paired))
         same = worst[name] == worst[best]
         variance = paired[name][worst[name]] if same else own[name][worst[name]] + own[best][worst[best]]
-        highest = means[name].max()
-        found[name] = (
-            loss[name],
-            means[name].mean(),
-            highest,
-            gap,
-            error,
-            highest - means[best].max(),
-            float(np.sqrt(variance)),
-        )
+        mean, highest = means[name].mean(), means[name].max()
+        found[name] = (loss[name], mean, highest, gap, error, highest - means[best].max(), float(np.sqrt(variance)))
     found[best] = (loss[best], means[best].mean(), means[best].max(), 0.0, 0.0, 0.0, 0.0)
     columns = ["loss", "mean_loss", "worst_loss", "gap", "gap_error", "worst_gap", "worst_error"]
     return pd.DataFrame.from_dict(found, "index", columns=columns)

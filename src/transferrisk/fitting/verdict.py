@@ -45,7 +45,7 @@ def verdict(fitted: Fitted) -> list[str]:
     if useless:
         usable = "No"
     elif unclear:
-        usable = f"The data cannot tell: {held_out} that were held out are too few"
+        usable = f"The data cannot tell: {counted(len(seen), 'held-out environment')} are too few"
     elif below or warning or not accuracy.low > guess:
         usable = "With care"
     accuracies, losses = f"{100 * accuracy.mean:.1f} %", f"{loss.mean:.3f}"
