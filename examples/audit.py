@@ -7,6 +7,7 @@ where predictors transfer, before any model is trained. `trm audit embeddings.np
 from __future__ import annotations
 
 import sys
+import textwrap
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,7 +29,7 @@ def audited(per_scanner: int = 300, seed: int = 0) -> Audit:
 
 def main(picture: str | None = None) -> None:
     report = audited()
-    print(*report.verdict, sep="\n")
+    print(*map(textwrap.fill, report.verdict), sep="\n")
     accuracy = 100 * report.accuracy.value
     print(report.to_frame().query("fitted_on == 'A'")[["fitted_on", "tested_on", "loss", "accuracy"]].round(3))
     if picture:

@@ -1,7 +1,7 @@
-"""Make the pictures and the outputs that the site shows: `python docs/tools/pictures.py [NAME ...]`, from a clone.
+"""Make the pictures of the site and the outputs of the gallery: `python docs/tools/pictures.py [NAME ...]`, in a clone.
 
-The gallery's programs are run, and what they print and draw goes to docs/gallery/. The toy and the front page's picture
-go to docs/images/. The results are committed, so that `make docs` does not train anything.
+The programs of the gallery are run; their outputs and pictures go to docs/gallery/. The toy and the picture of the
+front page go to docs/images/. These files are committed, so that `make docs` does not train anything.
 """
 
 from __future__ import annotations
