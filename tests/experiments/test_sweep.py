@@ -300,7 +300,7 @@ def test_storage_that_workers_do_not_share(tmp_path, monkeypatch):
     store = Store(f"memory://{tmp_path.name}", tmp_path / "scratch")
     summary = run_experiment(plan(walk()), store, LocalExecutor(1, ("cpu",)))
     assert summary.failed == {
-        walk().name: f"a worker has done it, and memory://{tmp_path.name}/runs/{walk().name} does not show it: use a "
+        walk().name: f"a worker has done it, but memory://{tmp_path.name}/runs/{walk().name} does not show it: use a "
         "folder or an address that all workers share"
     }
 
