@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .errors import DivergedError, InputError, StepWarning, warn
-from .functional import fused
-from .functional.checks import (
+from ..errors import DivergedError, InputError, StepWarning, warn
+from ..functional import fused
+from ..functional.checks import (
     check_count,
     check_environments,
     check_finite,
@@ -28,12 +28,12 @@ from .functional.checks import (
     check_start,
     working_dtype,
 )
-from .functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
-from .functional.transfer import Transfer, group, transfer_risk
-from .functional.weights import WeightRule, exponentiated_gradient, given_weights, uniform_weights, worst_weights
-from .settings import Bound, NonNegative, Positive, convert
-from .solvers import LinearSolver, Minimiser, Solution
-from .solvers.minimisers import chosen_solvers
+from ..functional.predictor import INVERSE, PREDICTOR, attempts, warn_not_converged
+from ..functional.transfer import Transfer, group, transfer_risk
+from ..functional.weights import WeightRule, exponentiated_gradient, given_weights, uniform_weights, worst_weights
+from ..settings import Bound, NonNegative, Positive, convert
+from ..solvers import LinearSolver, Minimiser, Solution
+from ..solvers.minimisers import chosen_solvers
 
 Weights = Literal["eg", "worst", "uniform"]
 Query = Literal["all", "random"]
