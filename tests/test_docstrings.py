@@ -14,7 +14,8 @@ import transferrisk
 from transferrisk.algorithms import Algorithm
 
 MODULES = (
-    "algorithms", "auditing", "data", "fitting", "functional", "models", "results", "sklearn", "solvers", "training",
+    "algorithms", "auditing", "data", "experiments", "fitting", "functional", "models", "results", "sklearn", "solvers",
+    "training",
 )  # fmt: skip
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -100,11 +100,24 @@ def count_cores() -> int:
 class LocalExecutor(Settings):
     """Executor in processes of this machine.
 
-    workers  number of processes, which a script must start below `if __name__ == "__main__":`; 0 does all jobs in this
-             process. Default: one for each GPU, or for each core
-    devices  devices that the workers take in turn. Default: all GPUs, or the CPU
-    threads  number of threads of each worker. Default: the cores divided by the workers
-    retries  number of times a job is tried again after its worker died
+    Parameters
+    ----------
+    workers
+        Number of processes, which a script must start below `if __name__ == "__main__":`. 0 does all jobs in this
+        process. None: one for each GPU, or for each core.
+    devices
+        Devices that the workers take in turn. None: all GPUs, or the CPU.
+    threads
+        Number of threads of each worker. None: the cores divided by the workers.
+    retries
+        Number of times a job is tried again after its worker died.
+
+    Examples
+    --------
+    >>> from transferrisk.experiments import LocalExecutor
+    >>> executor = LocalExecutor(workers=0, devices=("cpu",), threads=1)
+    >>> [message.content for message in executor.map([lambda slot: slot.device, lambda slot: slot.threads])]
+    ['cpu', 1]
     """
 
     workers: Annotated[int, Bound(least=0)] | None = None
@@ -113,7 +126,15 @@ class LocalExecutor(Settings):
     retries: Annotated[int, Bound(least=0)] = 2
 
     def seats(self) -> tuple[tuple[str, ...], int]:
-        """Return the device of each worker, or of this process, and the number of threads of each."""
+        """Return where the workers run.
+
+        Returns
+        -------
+        devices : tuple of str
+            Device of each worker, or of this process.
+        threads : int
+            Number of threads of each.
+        """
         devices, workers = self.devices, self.workers
         if devices is None:
             devices = tuple(map("cuda:{}".format, range(torch.cuda.device_count()))) or ("cpu",)
@@ -123,6 +144,25 @@ class LocalExecutor(Settings):
         return seats, self.threads or max(1, count_cores() // len(seats))
 
     def map(self, jobs: Sequence[Job[Any]], on_step: OnJobStep = lambda position, done, total: None) -> Messages:
+        """Do jobs, and yield messages about them as they arrive.
+
+        An error that a job raises is raised here. Closing the iterator lets running jobs save and end.
+
+        Parameters
+        ----------
+        jobs
+            Functions of a `Slot`, which has the device and the threads of the worker. They are pickled for other
+            processes.
+        on_step
+            Function of a job's position, its steps done and all its steps. It is called for jobs in this process,
+            since the iterator cannot yield while they work.
+
+        Yields
+        ------
+        Message
+            A message with the position of the job, its kind (step, done, retried or lost) and its content, such as the
+            result of a job that is done.
+        """
         seats, threads = self.seats()
         if self.workers == 0:
             return _here(jobs, seats[0], threads, on_step)

@@ -85,10 +85,34 @@ def make_plan(
 ) -> Plan:
     """Return a plan with every problem, combination, method, point and seed, in this order.
 
-    only   "column=value,value" keeps only cells with these values; a value alone is the label of a method
-    seeds  number of seeds. Default: the recipe's seeds; further seeds are the integers after its largest
-    given  settings that apply if the recipe does not set them, such as the precision; those unknown to the task are
-           left out
+    Parameters
+    ----------
+    recipe
+        The recipe.
+    only
+        Conditions "column=value,value", each of which keeps only runs with one of these values. A value alone is the
+        label of a method.
+    seeds
+        Number of seeds. None: the recipe's seeds. Further seeds are the integers after its largest.
+    given
+        Settings that apply if the recipe does not set them, such as the precision. Those unknown to the task are
+        ignored.
+
+    Returns
+    -------
+    Plan
+        The plan. `runs` lists each run once, after the runs that it needs; a run has `name`, `task` and `settings`.
+        `labels` maps the name of a run to a label.
+
+    Examples
+    --------
+    >>> from transferrisk.experiments import load_recipe, make_plan
+    >>> recipe = load_recipe("cmnist", fast=True)
+    >>> plan = make_plan(recipe, only=["ERM", "bias=0.85", "shift=label-correlated"])
+    >>> for run in plan.runs:
+    ...     print(plan.labels[run.name], run.settings["seed"])
+    label-correlated, bias 0.85, ERM, seed 0 0
+    label-correlated, bias 0.85, ERM, seed 1 1
     """
     _check_recipe(recipe)
     given = given or {}

@@ -94,8 +94,26 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str | Path, fast: bool = False, defaults: bool = False) -> Recipe:
     """Return a recipe of a package by its name, or read one from a file.
 
-    fast      whether to return the small version, called NAME-fast
-    defaults  whether every method has its default settings, without grids; the recipe is called NAME-defaults
+    Parameters
+    ----------
+    name
+        Name of a recipe, as in `trm experiment --list`, or path of a TOML file.
+    fast
+        Whether to return the small version, called NAME-fast.
+    defaults
+        Whether every method has its default settings, without grids. The recipe is called NAME-defaults.
+
+    Returns
+    -------
+    Recipe
+        The recipe with all that it inherits. Its fields are the keys of a recipe file, such as `methods` and `seeds`.
+
+    Examples
+    --------
+    >>> from transferrisk.experiments import load_recipe
+    >>> recipe = load_recipe("cmnist", fast=True)
+    >>> recipe.name, recipe.seeds, recipe.methods["ERM"]["algorithm"]
+    ('cmnist-fast', (0, 1), 'erm')
     """
     given = [str(name)]
     called = Path(name).name.removesuffix(SUFFIX)  # the name of the folder of its results

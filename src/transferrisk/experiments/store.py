@@ -47,8 +47,21 @@ class Lost(InputError):
 class Store:
     """Store of runs and of the files of experiments.
 
-    root     folder, or an address such as s3://bucket/results
-    scratch  folder where runs work if root is an address. Default: below the system's folder for temporary files
+    Parameters
+    ----------
+    root
+        Folder, or an address that fsspec knows, such as s3://bucket/results.
+    scratch
+        Folder where runs work if `root` is an address. None: below the system's folder for temporary files.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from transferrisk.experiments import Store
+    >>> store = Store(tempfile.mkdtemp())
+    >>> store.write("notes/first.txt", "a note")
+    >>> store.read("notes/first.txt"), store.finished()
+    (b'a note', set())
     """
 
     def __init__(self, root: str | Path, scratch: Path | str | None = None) -> None:
@@ -71,17 +84,47 @@ class Store:
     # Files by their path below the root
 
     def where(self, path: str) -> str:
-        """Return the full name of a file, for a message."""
+        """Return the full name of a file, for a message.
+
+        Parameters
+        ----------
+        path
+            Path of the file below `root`.
+
+        Returns
+        -------
+        str
+            Path or address.
+        """
         return f"{self.root}/{path}"
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file, None if it does not exist."""
+        """Return the content of a file.
+
+        Parameters
+        ----------
+        path
+            Path of the file below `root`.
+
+        Returns
+        -------
+        bytes or None
+            Content, None if the file does not exist.
+        """
         with self._errors(path, "read"), suppress(FileNotFoundError):
             return self._bucket.read(path) if self._bucket else (self.local / path).read_bytes()
         return None
 
     def write(self, path: str, content: bytes | str) -> None:
-        """Write a file as a whole."""
+        """Write a file as a whole.
+
+        Parameters
+        ----------
+        path
+            Path of the file below `root`.
+        content
+            New content.
+        """
         data = content.encode() if isinstance(content, str) else content
         with self._errors(path, "written"):
             if self._bucket:
@@ -90,7 +133,15 @@ class Store:
                 write_atomically(self.local / path, data)
 
     def copy(self, patterns: Iterable[str], folder: Path) -> None:
-        """Copy files that match patterns, such as */recipe.json, to the same places below a folder."""
+        """Copy files to the same places below a folder.
+
+        Parameters
+        ----------
+        patterns
+            Patterns of paths below `root`, such as `*/recipe.json`.
+        folder
+            Folder to copy to.
+        """
         for pattern in patterns:
             depth = len(Path(pattern).parts)
             with self._errors(pattern, "read"):
@@ -103,7 +154,13 @@ class Store:
     # Finished runs
 
     def finished(self) -> set[str]:
-        """Return the names of finished runs, which have done.json and records."""
+        """Return the names of finished runs, which have done.json and records.
+
+        Returns
+        -------
+        set of str
+            Names of runs.
+        """
         if self._bucket:
             with self._errors(RUNS, "read"):
                 paths = [self._bucket.find(f"{RUNS}/*/{name}") for name in (DONE, RECORDS)]
@@ -112,19 +169,59 @@ class Store:
         return {path.parent.name for path in done if (path.parent / RECORDS).exists()}
 
     def done(self, name: str, keep: bool = False) -> bool:
-        """Return True if a run is finished and, with `keep`, its model was kept."""
+        """Return whether a run is finished.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+        keep
+            Whether its model must have been kept, too.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
         content = self.read(f"{RUNS}/{name}/{DONE}")
         if content is None or self.read(f"{RUNS}/{name}/{RECORDS}") is None:
             return False
         return not keep or model_was_kept(content)
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-        """Return the runs that are not finished."""
+        """Return the runs that are not finished.
+
+        Parameters
+        ----------
+        runs
+            Runs, such as those of a plan.
+
+        Returns
+        -------
+        list of PlannedRun
+            The missing ones, in the same order.
+        """
         finished = self.finished()
         return [run for run in runs if run.name not in finished or (run.keep and not self.done(run.name, keep=True))]
 
     def records(self, name: str) -> list[Record]:
-        """Return the records of a finished run."""
+        """Return the records of a finished run.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Returns
+        -------
+        list of dict
+            Its records.
+
+        Raises
+        ------
+        InputError
+            If the run is not finished, or its files are damaged.
+        """
         path = f"{RUNS}/{name}/{RECORDS}"
         content = self.read(path)
         if content is None:
@@ -138,14 +235,37 @@ class Store:
             return records
 
     def seconds(self, name: str) -> float | None:
-        """Return the seconds of a finished run since it was last started or continued, None if its files do not say."""
+        """Return how long a finished run took since it was last started or continued.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Returns
+        -------
+        float or None
+            Seconds, None if its files do not say.
+        """
         try:
             return float(json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")["seconds"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """Return the columns `ORIGIN` of a finished run, as far as they are recorded; threads only of runs on a CPU."""
+        """Return where a finished run comes from, as far as it is recorded.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Returns
+        -------
+        dict
+            Precision, hardware, threads (only of a run on a CPU), version, commit and date by the names of their
+            columns.
+        """
         done, run = self.read(f"{RUNS}/{name}/{DONE}"), self.read(f"{RUNS}/{name}/{RUN}")
         with self._damage(name, DONE):
             about = {} if done is None else json.loads(done)
@@ -157,7 +277,18 @@ class Store:
         return dict(zip(ORIGIN, [precision, *values], strict=True))
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a finished run on this machine."""
+        """Return the folder of a finished run on this machine, after a download if the store is an address.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
         folder = self.local / RUNS / name
         if self._bucket is None:
             return folder
@@ -171,7 +302,13 @@ class Store:
         return folder
 
     def set_aside(self, name: str) -> None:
-        """Rename the records of a finished run, so that it counts as missing, unless another process works on it."""
+        """Rename the records of a finished run, so that it counts as missing, unless another process works on it.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+        """
         path = f"{RUNS}/{name}"
         with self.claim(name) as folder, self._errors(path, "written"), suppress(FileNotFoundError):
             if folder is not None and self._bucket:
@@ -181,14 +318,36 @@ class Store:
                 os.replace(folder / RECORDS, folder / ASIDE)
 
     def is_aside(self, name: str) -> bool:
-        """Return True if the run had records that turned out to be damaged."""
+        """Return whether the run had records that turned out to be damaged.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Returns
+        -------
+        bool
+            Whether it had.
+        """
         return self.read(f"{RUNS}/{name}/{ASIDE}") is not None
 
     # Runs at work
 
     @contextmanager
     def claim(self, name: str) -> Iterator[Path | None]:
-        """Yield the run's folder, claimed by this process, or None if another process has claimed it."""
+        """Claim a run for this process within a `with` block.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Yields
+        ------
+        Path or None
+            Folder of the run, None if another process has claimed it.
+        """
         folder = self.local / RUNS / name
         lock = FileLock(folder / LOCK, blocking=False)
         with self._errors(f"{RUNS}/{name}", "written"):
@@ -208,12 +367,31 @@ class Store:
         return seen and self._bucket is not None and not self._bucket.find(f"{RUNS}/{name}/*")
 
     def taken(self, name: str) -> bool:
-        """Return True if another process works on the run."""
+        """Return whether another process works on the run.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+
+        Returns
+        -------
+        bool
+            Whether one does.
+        """
         with self.claim(name) as folder:
             return folder is None
 
     def publish(self, name: str, keep: bool = False) -> None:
-        """Upload a run that is finished in its claimed folder; with `keep`, the folder stays."""
+        """Upload a run that is finished in its claimed folder, if the store is an address.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+        keep
+            Whether to keep the folder on this machine.
+        """
         if self._bucket is None:
             return
         folder, path = self.local / RUNS / name, f"{RUNS}/{name}"
@@ -225,7 +403,17 @@ class Store:
             _empty(folder)
 
     def fail(self, name: str, error: str, trace: str = "") -> None:
-        """Write why an attempt failed. If that cannot be written either, only the caller knows."""
+        """Write why an attempt failed. If that cannot be written either, only the caller knows.
+
+        Parameters
+        ----------
+        name
+            Name of the run.
+        error
+            Reason, in one line.
+        trace
+            Traceback.
+        """
         with suppress(TransferRiskError, OSError):
             self.write(f"{RUNS}/{name}/{FAILED}", dumps({"error": error, "traceback": trace}, indent=2) + "\n")
             if self._bucket:
@@ -233,7 +421,13 @@ class Store:
 
     @contextmanager
     def alone(self, experiment: str) -> Iterator[None]:
-        """Lock an experiment's folder for one process at a time; others wait."""
+        """Lock an experiment's folder within a `with` block; other processes wait.
+
+        Parameters
+        ----------
+        experiment
+            Name of the experiment.
+        """
         if self._bucket is None:
             with self._errors(experiment, "written"):
                 (self.local / experiment).mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,46 @@ def sweep_of(
 def run_experiment(
     plan: Plan, store: Store, executor: Executor, on_event: OnEvent = ignore_event, data_root: Path | None = None
 ) -> Summary:
-    """Do all missing runs of a plan; see `Sweep`."""
+    """Do all missing runs of a plan, and write the table of its experiment.
+
+    Finished runs are not repeated, and failed runs are tried again. Several processes can run the same plan at once:
+    they share the work.
+
+    Parameters
+    ----------
+    plan
+        The plan.
+    store
+        Store of the results.
+    executor
+        Executor that does the runs, such as `LocalExecutor`.
+    on_event
+        Function that is called with each event, such as a step, the end of a run or a failure.
+    data_root
+        Folder of the data sets. None: the usual folder.
+
+    Returns
+    -------
+    Summary
+        Numbers of runs in `total`, `done` and `ran` (by this call), and the reasons of failures by run in `failed`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from transferrisk.experiments import LocalExecutor, Store, load_recipe, make_plan, run_experiment
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> text = '''
+    ... settings = { data = "gaussian", training = { steps = 2, evaluations = 1 } }
+    ... methods = { ERM = { algorithm = "erm" }, V-REx = { algorithm = "vrex" } }
+    ... '''
+    >>> _ = (folder / "mine.toml").write_text(text)
+    >>> plan = make_plan(load_recipe(folder / "mine.toml"))
+    >>> print(run_experiment(plan, Store(folder / "results"), LocalExecutor(workers=0)))
+    2 of 2 runs are finished (2 now)
+    >>> print(run_experiment(plan, Store(folder / "results"), LocalExecutor(workers=0)))
+    2 of 2 runs are finished (0 now)
+    """
     sweep = sweep_of(plan, store, executor, data_root, on_event)
     for event in sweep:
         on_event(event)

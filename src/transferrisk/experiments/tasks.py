@@ -28,6 +28,7 @@ from .bench import Cost, Workload
 
 FOLDER = "training"  # in the folder of a run that trains
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T", bound=type)
 
 
 def ignore_steps(done: int, total: int) -> None:
@@ -102,8 +103,30 @@ class _Judged(Watch):
 class Task(ABC, Generic[S]):
     """Base of tasks: what a run does with its settings.
 
-    settings_type  frozen dataclass derived from `Settings` with a field `seed`
-    rules          rules by which its records can be selected
+    Attributes
+    ----------
+    name
+        Name of the task, set by `register`.
+    settings_type
+        Frozen dataclass derived from `transferrisk.settings.Settings` with a field `seed`.
+    rules
+        Rules by which its records can be selected.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from transferrisk.experiments import Task
+    >>> from transferrisk.settings import Settings
+    >>> @dataclass(frozen=True)
+    ... class SumSettings(Settings):
+    ...     terms: int = 3
+    ...     seed: int = 0
+    >>> class Sum(Task[SumSettings]):
+    ...     name, settings_type = "sum", SumSettings
+    ...     def run(self, settings, place):
+    ...         return [{"sum": sum(range(settings.terms))}]
+    >>> Sum().resolve({"terms": 4})
+    {'terms': 4, 'seed': 0}
     """
 
     name: ClassVar[str]
@@ -111,11 +134,34 @@ class Task(ABC, Generic[S]):
     rules: ClassVar[tuple[str, ...]] = RULES
 
     def resolve(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings with defaults filled in, in the types of JSON; an unknown setting is an error."""
+        """Return the settings with defaults filled in; an unknown setting is an error.
+
+        Parameters
+        ----------
+        settings
+            Settings that differ from the defaults.
+
+        Returns
+        -------
+        dict
+            All settings, in the types of JSON.
+        """
         resolved: dict[str, Any] = as_json(self.complete(self.read(settings)))
         return resolved
 
     def read(self, settings: Mapping[str, Any]) -> S:
+        """Return settings as an object of `settings_type`; an unknown setting is an error.
+
+        Parameters
+        ----------
+        settings
+            Settings that differ from the defaults.
+
+        Returns
+        -------
+        Settings
+            The settings.
+        """
         with checked_fields(self.settings_type, settings, f"task {self.name!r}"):
             found: S = self.settings_type(**settings)
         return found
@@ -123,24 +169,74 @@ class Task(ABC, Generic[S]):
     def complete(self, settings: S) -> S:
         """Return the settings with defaults that depend on others filled in, such as a data set's protocol.
 
-        The result must not depend on the seed.
+        Parameters
+        ----------
+        settings
+            Settings as given.
+
+        Returns
+        -------
+        Settings
+            Complete settings, which must not depend on the seed.
         """
         return settings
 
     def needs(self, settings: S) -> list[PlannedRun]:
-        """Return the runs that have to be done before this one."""
+        """Return the runs that have to be done before this one.
+
+        Parameters
+        ----------
+        settings
+            Complete settings of this run.
+
+        Returns
+        -------
+        list of PlannedRun
+            The runs that it needs.
+        """
         return []
 
     @abstractmethod
     def run(self, settings: S, place: Place) -> list[Record]:
-        """Do the run, or continue from what the folder holds, and return its records."""
+        """Do the run, or continue it from the files in its folder.
+
+        Parameters
+        ----------
+        settings
+            Complete settings of the run.
+        place
+            Where the run works: `folder`, `device`, `data_root`, and functions such as `on_step` to report progress
+            with.
+
+        Returns
+        -------
+        list of dict
+            Records of the run.
+        """
 
     def cost(self, settings: S) -> Cost | None:
-        """The steps that it trains, where they are known before the data is read."""
+        """Return the steps that the run trains, from which its duration is estimated.
+
+        Parameters
+        ----------
+        settings
+            Complete settings of the run.
+
+        Returns
+        -------
+        Cost or None
+            The steps, None if they are not known before the data is read.
+        """
         return None
 
     def tidy(self, place: Place) -> None:
-        """Remove what was needed to go on; called when the records are kept."""
+        """Remove files that were needed to continue the run; called when its records are written.
+
+        Parameters
+        ----------
+        place
+            Where the run worked.
+        """
 
 
 def _check_task(name: str, task: Any) -> type[Task[Any]]:
@@ -155,8 +251,37 @@ def _check_task(name: str, task: Any) -> type[Task[Any]]:
 
 
 TASKS: Registry[type[Task[Any]]] = Registry("task", "transferrisk.tasks", _check_task)
-register = TASKS.register
 available = TASKS.names
+
+
+def register(name: str) -> Callable[[T], T]:
+    """Register a task under a name, as a class decorator.
+
+    Parameters
+    ----------
+    name
+        Name for the key `task` of recipes.
+
+    Returns
+    -------
+    Callable[[T], T]
+        The decorator.
+
+    Examples
+    --------
+    >>> from transferrisk.experiments import Task, register
+    >>> from transferrisk.experiments.tasks import TASKS, get_task
+    >>> from transferrisk.training import TrainSpec
+    >>> with TASKS.temporary():
+    ...     @register("count")
+    ...     class Count(Task[TrainSpec]):
+    ...         settings_type = TrainSpec
+    ...         def run(self, settings, place):
+    ...             return [{"letters": len(settings.data)}]
+    ...     type(get_task("count")).__name__
+    'Count'
+    """
+    return TASKS.register(name)
 
 
 def get_task(name: str) -> Task[Any]:
