@@ -60,6 +60,16 @@ def test_a_public_name_is_documented(name):
     assert ">>> " in text
 
 
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_docstring_has_sections_and_no_table_of_words(name):
+    """The site would run the lines of such a table together."""
+    thing = PUBLIC[name]
+    members = {word: value for word, value in vars(thing).items() if word[0] != "_"} if inspect.isclass(thing) else {}
+    methods = [value for value in members.values() if not inspect.isclass(value)]
+    for text in (value.__doc__ for value in (thing, *methods)):
+        assert not re.findall(r"(?m)^\w+(?:, \w+)* {2,}\w.*$", inspect.cleandoc(text or ""))
+
+
 def has_parameters(thing):
     return not (inspect.isclass(thing) and thing.__init__ is object.__init__ and thing.__new__ is object.__new__)
 

@@ -199,7 +199,13 @@ class TransferRisk(nn.Module):
             raise InputError(f"{name} is for captured=True only, and must be left out, got {given[name]!r}")
 
     def capture(self, capacity: int | None = None, blocks: bool = False) -> None:
-        """Read nothing from the device from now on, as with captured=True."""
+        """Read nothing from the device from now on, as with captured=True.
+
+        Parameters
+        ----------
+        capacity, blocks
+            As for `TransferRisk`.
+        """
         if self.num_classes is None or not len(self.environment_ids):
             raise InputError(
                 "num_classes and environments must be given for captured steps, which read nothing from a first batch: "
@@ -219,16 +225,36 @@ class TransferRisk(nn.Module):
     ) -> TransferRiskOutput:
         """Return the transfer risk of a batch.
 
-        features        (n, d) floats
-        labels          (n,) integers in 0..C-1
-        environments    (n,) integer ids; two or more of them
-        start           (C, d + 1) where the search for the predictors starts, such as a classifier's own weights
-        sample_weights  (n,) floats >= 0: how much each sample counts within its environment, both for its predictor and
-                        for the loss of another's. Only ratios within an environment matter; one whose weights are all 0
-                        counts as absent. Excludes fused kernels
-
         In a function compiled by torch.compile, this is one call between two graphs: a graph cannot hold loops that end
         when an answer is good.
+
+        Parameters
+        ----------
+        features
+            Features, (n, d) floats.
+        labels
+            Classes, (n,) integers in 0..C-1.
+        environments
+            Ids of the environments, (n,) integers; two or more of them.
+        start
+            Predictor (C, d + 1) where the search for the predictors starts, such as a classifier's own weights.
+        sample_weights
+            Weight of each sample within its environment, (n,) floats >= 0, both for its predictor and for the loss of
+            another's. Only ratios within an environment matter; one whose weights are all 0 counts as absent. The fused
+            kernels are then not used.
+
+        Returns
+        -------
+        TransferRiskOutput
+            The risk, with the numbers behind it.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from transferrisk import TransferRisk
+        >>> features, labels, environments = torch.randn(60, 5), torch.randint(2, (60,)), torch.arange(60) % 3
+        >>> TransferRisk()(features, labels, environments, sample_weights=torch.rand(60)).matrix.shape
+        torch.Size([3, 3])
         """
         if torch.compiler.is_compiling():
             eager: Callable[..., TransferRiskOutput] = torch.compiler.disable(self.forward)
@@ -258,7 +284,18 @@ class TransferRisk(nn.Module):
         return TransferRiskOutput(result.risk, matrix, used, result.solution, result.inverse)
 
     def takes_start(self, features: Tensor, sample_weights: Tensor | None = None) -> bool:
-        """Return whether a start is used; the fused kernels start from zero."""
+        """Return whether a start is used; the fused kernels start from zero.
+
+        Parameters
+        ----------
+        features, sample_weights
+            Arguments of the call.
+
+        Returns
+        -------
+        bool
+            Whether `start` has an effect in that call.
+        """
         if not self.captured:
             return True
         assert self.num_classes is not None

@@ -247,7 +247,9 @@ class WholeSampler:
     Examples
     --------
     >>> from transferrisk.data import WholeSampler, load_splits
-    >>> sampler = WholeSampler(load_splits("gaussian").train)
+    >>> train = load_splits("gaussian").train
+    >>> len(WholeSampler(train).next()) == len(train)
+    True
     """
 
     batch_size = None  # environments may have different numbers of samples
@@ -261,10 +263,23 @@ class WholeSampler:
         return self.order
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Return an empty state, since nothing changes between batches.
+
+        Returns
+        -------
+        dict
+            {}.
+        """
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Do nothing, since there is no state."""
+        """Do nothing, since there is no state.
+
+        Parameters
+        ----------
+        state
+            State that `state_dict` returned.
+        """
 
 
 class BalancedSampler:
@@ -284,7 +299,10 @@ class BalancedSampler:
     Examples
     --------
     >>> from transferrisk.data import BalancedSampler, load_splits
-    >>> sampler = BalancedSampler(load_splits("gaussian").train, batch_size=8, seed=0)
+    >>> train = load_splits("gaussian").train
+    >>> batch = BalancedSampler(train, batch_size=8, seed=0).next()
+    >>> train.environments[batch].bincount()
+    tensor([8, 8, 8])
     """
 
     def __init__(self, data: EnvironmentSet, batch_size: int, seed: int) -> None:
@@ -317,10 +335,24 @@ class BalancedSampler:
         return torch.cat(drawn)
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Return the state from which the same batches follow.
+
+        Returns
+        -------
+        dict of Tensor
+            Orders of the samples, position in each of them, and state of the random generator.
+        """
         positions = torch.tensor(self.positions)
         return {"orders": torch.cat(self.orders), "positions": positions, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a state, with the same data and batch size.
+
+        Parameters
+        ----------
+        state
+            State that `state_dict` returned.
+        """
         self.orders = list(state["orders"].split(list(map(len, self.members))))
         self.positions = state["positions"].tolist()
         self.generator.set_state(state["generator"])

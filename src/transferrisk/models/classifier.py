@@ -52,6 +52,18 @@ class Classifier(nn.Module):
         self.head = nn.Linear(num_features, num_classes)
 
     def featurise(self, inputs: Tensor) -> Tensor:
+        """Return the features Phi(x).
+
+        Parameters
+        ----------
+        inputs
+            Inputs, (n, ...).
+
+        Returns
+        -------
+        Tensor
+            Features, (n, d).
+        """
         if self.autocast is None:
             features: Tensor = self.featuriser(inputs)
         else:
@@ -60,6 +72,18 @@ class Classifier(nn.Module):
         return F.dropout(features, self.dropout) if self.training and self.dropout else features
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of the head.
+
+        Parameters
+        ----------
+        inputs
+            Inputs, (n, ...).
+
+        Returns
+        -------
+        Tensor
+            Logits, (n, C).
+        """
         logits: Tensor = self.head(self.featurise(inputs))
         return logits
 

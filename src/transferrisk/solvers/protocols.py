@@ -66,25 +66,85 @@ class System(Protocol):
     """A batch of self-adjoint positive definite operators A = F^T F + ridge I, for some factor F.
 
     Iterative solvers use `product` alone, Cholesky `direct`, and Woodbury the factor, which has few rows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> system = loss.hessian(torch.zeros(1, 2, 4))
+    >>> system.product(torch.ones(1, 2, 4)).shape, system.ridge
+    (torch.Size([1, 2, 4]), 0.1)
     """
 
     @property
-    def ridge(self) -> float: ...
+    def ridge(self) -> float:
+        """Factor of the identity in A."""
 
     def product(self, vector: Tensor) -> Tensor:
-        """Return A vector."""
+        """Return A v.
+
+        Parameters
+        ----------
+        vector
+            Vector v for each operator, (B, ...).
+
+        Returns
+        -------
+        Tensor
+            Products, (B, ...).
+        """
 
     def direct(self, rhs: Tensor) -> Tensor:
-        """Return A^-1 rhs, by factoring A."""
+        """Return A^-1 b, by factoring A.
+
+        Parameters
+        ----------
+        rhs
+            Right-hand side b for each operator, (B, ...).
+
+        Returns
+        -------
+        Tensor
+            Solutions, (B, ...).
+        """
 
     def factor_gram(self) -> Tensor:
-        """Return F F^T, (B, rows, rows)."""
+        """Return F F^T.
+
+        Returns
+        -------
+        Tensor
+            Matrices, (B, rows, rows).
+        """
 
     def factor(self, vector: Tensor) -> Tensor:
-        """Return F vector, (B, rows)."""
+        """Return F v.
+
+        Parameters
+        ----------
+        vector
+            Vector v for each operator, (B, ...).
+
+        Returns
+        -------
+        Tensor
+            Products, (B, rows).
+        """
 
     def factor_adjoint(self, rows: Tensor) -> Tensor:
-        """Return F^T rows, in the shape of a vector."""
+        """Return F^T u.
+
+        Parameters
+        ----------
+        rows
+            Vector u for each operator, (B, rows).
+
+        Returns
+        -------
+        Tensor
+            Products, (B, ...).
+        """
 
 
 class Linearisation(NamedTuple):
@@ -117,45 +177,142 @@ class Linearisation(NamedTuple):
 
 
 class Evaluated(Protocol):
-    """A batch of smooth functions f of matrices (B, C, D), given by value, gradient and approximate curvature."""
+    """A batch of smooth functions f of matrices (B, C, D), given by value, gradient and approximate curvature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> value, gradient = loss.evaluate(torch.zeros(1, 2, 4))
+    >>> value.shape, gradient.shape
+    (torch.Size([1]), torch.Size([1, 2, 4]))
+    """
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values f(x), (B,) in float64, and gradients."""
+        """Return values and gradients.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        values : Tensor
+            Values f(x), (B,) in float64.
+        gradients : Tensor
+            Gradients, (B, C, D).
+        """
 
     def only(self, kept: Tensor) -> Self:
-        """Return the problems at these places of the batch, (B,) bool."""
+        """Return some problems of the batch.
+
+        Parameters
+        ----------
+        kept
+            Whether to keep each problem, (B,) bool.
+
+        Returns
+        -------
+        Evaluated
+            The problems that are kept.
+        """
 
     def rough_inverse(self) -> Tensor:
         """Return the approximate inverse Hessian of one row of x, the same for every row.
 
-        It is (B, D, D), or (B, 1, D) if diagonal; the leading dimension is 1 if all problems share it.
+        Returns
+        -------
+        Tensor
+            Matrices (B, D, D), or (B, 1, D) if diagonal. The leading dimension is 1 if all problems share it.
         """
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return orthonormal directions (B, b, D) in which the rough inverse is far off, and the Hessian there.
+        """Return orthonormal directions in which the rough inverse is far off, and the Hessian there.
 
-        The Hessian is approximate, (B, C b, C b). None: it would cost more than it saves.
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        tuple of Tensor, or None
+            Directions (B, b, D) and the approximate Hessian (B, C b, C b). None if it would cost more than it saves.
         """
 
 
 class Problem(Evaluated, Protocol):
-    """A batch of smooth functions f to minimise, for which f - ridge/2 |x|^2 is convex."""
+    """A batch of smooth functions f to minimise, for which f - ridge/2 |x|^2 is convex.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> x, direction = torch.zeros(1, 2, 4), torch.ones(1, 2, 4)
+    >>> loss.along(x, direction, torch.tensor([[0.0], [0.5], [1.0]])).shape
+    torch.Size([3, 1])
+    """
 
     @property
-    def ridge(self) -> float: ...
+    def ridge(self) -> float:
+        """Strength of the strong convexity."""
 
     @property
     def unit(self) -> Tensor:
         """Norm of x, (B,), below which errors are measured relative to it and not to |x|."""
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Return f to second order around x."""
+        """Return f to second order around a point.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        Linearisation
+            Gradient, Hessian and value.
+        """
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
-        """Return values f(x + t direction) for steps t (T, B), as (T, B)."""
+        """Return values f(x + t direction) on a line.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+        direction
+            Directions, (B, C, D).
+        steps
+            Steps t, (T, B).
+
+        Returns
+        -------
+        Tensor
+            Values, (T, B).
+        """
 
     def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-        """Return a step (B,) along a descent direction at which f is certain to be lower."""
+        """Return a step along a descent direction at which f is certain to be lower.
+
+        Parameters
+        ----------
+        direction
+            Directions, (B, C, D).
+        slope
+            First derivative along the direction at the start, (B,).
+        curvature
+            Second derivative along the direction at the start, (B,).
+
+        Returns
+        -------
+        Tensor
+            Steps, (B,).
+        """
 
 
 class Solver(Protocol):
@@ -171,15 +328,63 @@ class Solver(Protocol):
 
 
 class LinearSolver(Solver, Protocol):
-    """Solves A x = rhs."""
+    """Solves A x = b for a batch of systems.
 
-    def solve(self, system: System, rhs: Tensor) -> Solution: ...
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> from transferrisk.solvers import CG
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> CG().solve(loss.hessian(torch.zeros(1, 2, 4)), torch.ones(1, 2, 4)).converged
+    tensor([True])
+    """
+
+    def solve(self, system: System, rhs: Tensor) -> Solution:
+        """Solve A x = b.
+
+        Parameters
+        ----------
+        system
+            Operators A.
+        rhs
+            Right-hand side b for each operator, (B, ...).
+
+        Returns
+        -------
+        Solution
+            Solutions x, (B, ...), and how well they are solved.
+        """
 
 
 class Minimiser(Solver, Protocol):
-    """Minimises every function of a batch."""
+    """Minimises every function of a batch.
 
-    def minimise(self, problem: Problem, start: Tensor) -> Solution: ...
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.functional import SoftmaxLoss
+    >>> from transferrisk.solvers import Newton
+    >>> loss = SoftmaxLoss(torch.randn(1, 9, 4), torch.randint(2, (1, 9)), torch.full((1, 9), 1 / 9), 2, ridge=0.1)
+    >>> Newton().minimise(loss, torch.zeros(1, 2, 4)).converged
+    tensor([True])
+    """
+
+    def minimise(self, problem: Problem, start: Tensor) -> Solution:
+        """Minimise every function of a batch.
+
+        Parameters
+        ----------
+        problem
+            Functions.
+        start
+            Points to start from, (B, C, D).
+
+        Returns
+        -------
+        Solution
+            Minimisers, (B, C, D), and how well they are found.
+        """
 
 
 def euclidean(x: Tensor, y: Tensor) -> Tensor:

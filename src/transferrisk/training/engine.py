@@ -72,10 +72,23 @@ class Engine:
     ) -> Engine:
         """Check the arguments, start the processes of a training, and return its engine.
 
-        device      "auto", "cpu", "cuda" or "cuda:1". A CPU, the default, repeats a training bit for bit
-        devices     number of devices that share a batch; torchrun's own if it has started this process
-        precision   "fp32", "tf32" or "bf16". None: bf16 on a GPU, else fp32
-        batch_size  number of samples of each environment that the devices share. 0: not known yet
+        Parameters
+        ----------
+        device
+            "auto", "cpu", "cuda" or "cuda:1". A CPU, the default, repeats a training bit for bit.
+        devices
+            Number of devices that share a batch; torchrun's own if it has started this process.
+        precision
+            "fp32", "tf32" or "bf16". None: bf16 on a GPU, else fp32.
+        loaders, captured
+            As for `Engine`.
+        batch_size
+            Number of samples of each environment that the devices share. 0: not known yet.
+
+        Returns
+        -------
+        Engine
+            The engine.
         """
         accelerator, which, nodes = _devices(device, devices)
         size = nodes * (which if isinstance(which, int) else 1)
@@ -105,6 +118,16 @@ class Engine:
 
         On a CPU all stay as they are, and so do images that are decoded when needed, which may not even fit the host's
         memory.
+
+        Parameters
+        ----------
+        sets
+            Sets of samples.
+
+        Returns
+        -------
+        list of EnvironmentSet
+            The sets in the same order.
         """
         if not self.on_gpu:
             return list(sets)
@@ -122,7 +145,10 @@ class Engine:
     def together(self, first_alone: bool = False) -> Iterator[None]:
         """End all processes if one fails in the block: the first raises its error, the others `Followed`.
 
-        first_alone  whether the first process runs the block before the others
+        Parameters
+        ----------
+        first_alone
+            Whether the first process runs the block before the others.
         """
         if self.team.size == 1:
             yield
@@ -150,7 +176,18 @@ class Engine:
         raise error if error is not None else TransferRiskError(told)
 
     def agreed_signal(self, signum: int | None) -> int | None:
-        """Return the signal that any process has received, so that all stop after the same step."""
+        """Return the signal that any process has received, so that all stop after the same step.
+
+        Parameters
+        ----------
+        signum
+            Signal that this process has received, None without one.
+
+        Returns
+        -------
+        int or None
+            Signal, None if no process has received one.
+        """
         flag = torch.tensor(signum or 0, device=self.device)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return int(flag) or None
