@@ -373,7 +373,15 @@ class Audit:
         }
 
     def to_html(self, path: str | Path, command: str = "", data: str = "") -> None:
-        """Write one self-contained HTML page; command and data are names that it shows."""
+        """Write the audit as one self-contained HTML page.
+
+        Parameters
+        ----------
+        path
+            File to write.
+        command, data
+            Command and name of the data, which the page shows.
+        """
         from ..reports import write_page
         from .page import page_of
 

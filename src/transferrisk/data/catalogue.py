@@ -116,7 +116,15 @@ class Options(Settings):
             ) from None
 
     def refuse_all_but(self, taken: frozenset[str], name: str) -> None:
-        """Raise an error if an option is set that would have no effect on the data set of this name."""
+        """Raise an error if an option is set that would have no effect on a data set.
+
+        Parameters
+        ----------
+        taken
+            Names of options that have an effect.
+        name
+            Name of the data set.
+        """
         device = torch.device(self.device).type
         for option in fields(self):
             value = device if option.name == "device" else getattr(self, option.name)
@@ -185,7 +193,18 @@ class DataSet:
         return self.argument is not None and self.argument.startswith("[")
 
     def sources_of(self, argument: str = "") -> tuple[Facts, ...]:
-        """Return facts of the sources that the set with this argument is built from."""
+        """Return facts of the sources that the set with this argument is built from.
+
+        Parameters
+        ----------
+        argument
+            What follows the colon in the name of the set.
+
+        Returns
+        -------
+        tuple of Facts
+            Facts of the sources.
+        """
         return self.sources if self.needs is None else self.needs(argument)
 
 

@@ -117,7 +117,18 @@ class EnvironmentSet:
         return Sample(self.batch(index)[0], int(self.labels[position]), int(self.environments[position]))
 
     def select(self, index: Tensor | slice) -> Self:
-        """Return the samples at these positions, or of a slice or mask; inputs are shared, not copied."""
+        """Return some of the samples. Inputs are shared, not copied.
+
+        Parameters
+        ----------
+        index
+            Positions (k,), a slice, or a mask (n,) bool.
+
+        Returns
+        -------
+        EnvironmentSet
+            The samples.
+        """
         positions = torch.arange(len(self), device=self.labels.device)[index]
         stored = self.inputs
         if isinstance(stored, Rows):
@@ -133,7 +144,18 @@ class EnvironmentSet:
         )
 
     def environment(self, name: str) -> Self:
-        """Return the samples of one environment; the names stay, so that it keeps its number."""
+        """Return the samples of one environment; the names stay, so that it keeps its number.
+
+        Parameters
+        ----------
+        name
+            Name of the environment.
+
+        Returns
+        -------
+        EnvironmentSet
+            The samples.
+        """
         return self.select(self.environments == self._number(name))
 
     def _number(self, name: str) -> int:
@@ -142,7 +164,18 @@ class EnvironmentSet:
         return self.environment_names.index(name)
 
     def only(self, names: Sequence[str]) -> Self:
-        """Return the samples of these environments, numbered anew in the order given."""
+        """Return the samples of some environments, numbered anew in the order given.
+
+        Parameters
+        ----------
+        names
+            Names of environments.
+
+        Returns
+        -------
+        EnvironmentSet
+            The samples.
+        """
         if len(set(names)) < len(names):
             raise InputError(f"environment {_first_repeated(names)!r} is named twice: name each once")
         number = torch.full((len(self.environment_names),), -1, device=self.labels.device)
@@ -159,12 +192,34 @@ class EnvironmentSet:
         return replace(self, environments=groups, environment_names=names)
 
     def batch(self, index: Tensor | slice = slice(None)) -> Tensor:
-        """Return inputs in the form that a network takes: images as floats in 0..1."""
+        """Return inputs in the form that a network takes: images as floats in 0..1.
+
+        Parameters
+        ----------
+        index
+            Positions (k,), a slice, or a mask (n,) bool. Default: all samples.
+
+        Returns
+        -------
+        Tensor
+            Inputs, (k, ...).
+        """
         inputs = self.inputs[index]
         return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the set with all its samples in the memory of a device."""
+        """Return the set with all its samples in the memory of a device.
+
+        Parameters
+        ----------
+        device
+            Device, such as "cuda".
+
+        Returns
+        -------
+        EnvironmentSet
+            The set on that device.
+        """
         return replace(
             self,
             inputs=self.inputs[:].to(device),

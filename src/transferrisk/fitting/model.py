@@ -101,13 +101,36 @@ class Model(SavedModel):
 
     @classmethod
     def from_pretrained(cls, name: str | Path, revision: str | None = None) -> Model:
-        """Load the model in a folder, or in a repository of the Hugging Face hub, as `models.push_to_hub` writes it."""
+        """Load the model in a folder, or in a repository of the Hugging Face hub, as `models.push_to_hub` writes it.
+
+        Parameters
+        ----------
+        name
+            Folder or repository.
+        revision
+            Branch, tag or commit of the repository. None: its main branch.
+
+        Returns
+        -------
+        Model
+            The model.
+        """
         return load_model(from_hub(name, revision))
 
     def predict_proba(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.float64]:
-        """Return the probability of each class, (n, C), for rows of a table, vectors (n, d) or images (n, 3, h, w).
+        """Return the probability of each class.
 
         Images are bytes, 0 to 255. New categories and other differences from the training table are warnings.
+
+        Parameters
+        ----------
+        samples
+            Rows of a table with its columns (pandas.DataFrame), vectors (n, d), or images (n, 3, h, w).
+
+        Returns
+        -------
+        ndarray
+            Probabilities, (n, C), in the order of `classes`.
         """
         if self.schema is not None:
             if not hasattr(samples, "columns"):
@@ -123,17 +146,54 @@ class Model(SavedModel):
         return self.probabilities(torch.as_tensor(samples))
 
     def predict(self, samples: pd.DataFrame | NDArray[Any] | Tensor) -> NDArray[np.str_]:
-        """Return the name of each sample's class, (n,), by the model's threshold; else that of the most likely one."""
+        """Return the class of each sample by the model's threshold, or else the most likely one.
+
+        Parameters
+        ----------
+        samples
+            Rows of a table with its columns (pandas.DataFrame), vectors (n, d), or images (n, 3, h, w).
+
+        Returns
+        -------
+        ndarray
+            Names of classes, (n,).
+        """
         places = decide(self.predict_proba(samples), self.decision.threshold)
         chosen: NDArray[np.str_] = np.array(self.classes)[places]
         return chosen
 
     def predict_sets(self, samples: pd.DataFrame | NDArray[Any] | Tensor, coverage: float = 0.9) -> NDArray[np.bool_]:
-        """Return whether each class is in each sample's prediction set, (n, C); see `decisions.Conformal`."""
+        """Return prediction sets, which hold the class of a sample with a given coverage; see `decisions.Conformal`.
+
+        Parameters
+        ----------
+        samples
+            Rows of a table with its columns (pandas.DataFrame), vectors (n, d), or images (n, 3, h, w).
+        coverage
+            Share of samples whose set is to hold their class.
+
+        Returns
+        -------
+        ndarray
+            Whether each class is in each sample's set, (n, C) bool.
+        """
         return self.sets(self.predict_proba(samples), coverage)
 
     def sets(self, probabilities: NDArray[np.float64], coverage: float = 0.9) -> NDArray[np.bool_]:
-        """Return the prediction sets (n, C) of samples whose probabilities (n, C) are given."""
+        """Return prediction sets from probabilities.
+
+        Parameters
+        ----------
+        probabilities
+            Probabilities, (n, C), as returned by `predict_proba`.
+        coverage
+            Share of samples whose set is to hold their class.
+
+        Returns
+        -------
+        ndarray
+            Whether each class is in each sample's set, (n, C) bool.
+        """
         conformal = self.decision.conformal
         if conformal is None:
             raise InputError(
@@ -143,7 +203,18 @@ class Model(SavedModel):
         return conformal.sets(probabilities, coverage)
 
     def probabilities(self, inputs: Tensor) -> NDArray[np.float64]:
-        """Return the probabilities (n, C) of encoded inputs (n, ...); images are bytes."""
+        """Return the probability of each class for encoded inputs.
+
+        Parameters
+        ----------
+        inputs
+            Inputs of the network, (n, ...); images are bytes.
+
+        Returns
+        -------
+        ndarray
+            Probabilities, (n, C).
+        """
         if inputs.shape[1:] != self.input_shape:
             raise InputError(
                 f"inputs must have shape (n, {', '.join(map(str, self.input_shape))}), got {tuple(inputs.shape)}: use "

@@ -210,12 +210,34 @@ class SoftmaxLoss:
         return 1 / self.lengths.amax(-1).clamp(min=torch.finfo(self.rows.dtype).tiny)
 
     def hessian(self, x: Tensor) -> Hessian:
-        """Return the Hessian at x."""
+        """Return the Hessian at x.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        Hessian
+            Hessian.
+        """
         assert self.shares is None
         return Hessian(self.rows, probabilities_of(logits_of(x, self.rows)), self.weights, self.ridge)
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Return gradient, Hessian and value at x."""
+        """Return gradient, Hessian and value at x.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        Linearisation
+            Gradient, Hessian and value.
+        """
         assert self.shares is None
         logits = logits_of(x, self.rows)
         hessian = Hessian(self.rows, probabilities_of(logits), self.weights, self.ridge)
@@ -235,7 +257,22 @@ class SoftmaxLoss:
         )
 
     def along(self, x: Tensor, direction: Tensor, steps: Tensor) -> Tensor:
-        """Return l(x + t direction) for steps t (T, B), as (T, B)."""
+        """Return the values l(x + t direction) on a line.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+        direction
+            Directions, (B, C, D).
+        steps
+            Steps t, (T, B).
+
+        Returns
+        -------
+        Tensor
+            Values, (T, B).
+        """
         logits, change = logits_of(x, self.rows), logits_of(direction, self.rows)
         moved = logits + steps[..., None, None] * change  # (T, B, n, C)
         square, cross, curve = euclidean(x, x), euclidean(x, direction), euclidean(direction, direction)
@@ -243,11 +280,23 @@ class SoftmaxLoss:
         return (self.weights * row_losses(moved, self.targets)).sum(-1) + 0.5 * self.ridge * norm
 
     def safe_step(self, direction: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-        """Return the minimiser t of an upper bound of f(t) = l(x + t direction), (B,).
+        """Return the minimiser t of an upper bound of f(t) = l(x + t direction).
 
         With b the largest spread max_c U_ic - min_c U_ic over rows i of the logits' change U, the third central
         moment is at most b times the variance, so f''' <= b f'' and f'(t) <= f'(0) + f''(0) (e^(bt) - 1) / b,
         which is zero at t = log(1 + b |f'(0)| / f''(0)) / b.
+
+        Parameters
+        ----------
+        direction
+            Directions, (B, C, D).
+        slope, curvature
+            First and second derivative f'(0) and f''(0), (B,).
+
+        Returns
+        -------
+        Tensor
+            Steps t, (B,).
         """
         change = logits_of(direction, self.rows)
         spread = change.amax(-1) - change.amin(-1)  # (B, n)
@@ -258,9 +307,21 @@ class SoftmaxLoss:
         return torch.where(largest * newton > 1e-4, bounded, newton)
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return l(x), (B,), and its gradient to the rounding level of the loss, by few passes over (B, C, n) numbers.
+        """Return values, and gradients to the rounding level of the loss, by few passes over (B, C, n) numbers.
 
         `linearise` keeps the digits of small residuals as well.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        values : Tensor
+            Values l(x), (B,).
+        gradients : Tensor
+            Gradients, (B, C, D).
         """
         shown = x[:, :-1] if self.centred else x
         value, gradient = torch.zeros(len(x), dtype=torch.float64, device=x.device), torch.zeros_like(shown)
@@ -295,7 +356,18 @@ class SoftmaxLoss:
         return x if self.shares is None else x * self.shares.unsqueeze(1)
 
     def only(self, kept: Tensor) -> SoftmaxLoss:
-        """Return the problems at these places, (B,) bool."""
+        """Return some problems of the batch.
+
+        Parameters
+        ----------
+        kept
+            Whether to keep each problem, (B,) bool.
+
+        Returns
+        -------
+        SoftmaxLoss
+            The problems that are kept.
+        """
         shares = self.shares if self.shares is None or len(self.shares) == 1 else self.shares[kept]
         if self.rows.dim() == 2:
             return replace(self, weights=self.weights[kept], shares=shares)
@@ -318,10 +390,20 @@ class SoftmaxLoss:
         return self.num_classes * torch.cholesky_inverse(torch.linalg.cholesky(damped))
 
     def curvature(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return directions (B, b, D), and the Hessian on them, (B, C b, C b), from a few evenly spaced rows.
+        """Return directions, and the Hessian on them, from a few evenly spaced rows.
 
         The directions are all of them if the whole Hessian is small, else the constant and those along which the logits
         of x vary.
+
+        Parameters
+        ----------
+        x
+            Points, (B, C, D).
+
+        Returns
+        -------
+        tuple of Tensor, or None
+            Directions (B, b, D), and the Hessian on them (B, C b, C b).
         """
         C, D = x.shape[1:]
         whole = C * D <= _LARGEST_DENSE
@@ -405,7 +487,18 @@ class Hessian:
         return self.probabilities.argmax(-1, keepdim=True), self.weights.unsqueeze(-1) * self.probabilities
 
     def product(self, vector: Tensor) -> Tensor:
-        """Return H[V] = (r J(U))^T Z + ridge V, (B, C, D), with J(U) as in `softmax_jacobian`."""
+        """Return H[V] = (r J(U))^T Z + ridge V, with J(U) as in `softmax_jacobian`.
+
+        Parameters
+        ----------
+        vector
+            Vectors V, (B, C, D).
+
+        Returns
+        -------
+        Tensor
+            Products, (B, C, D).
+        """
         top, weighted = self._constants
         change = logits_of(vector, self.rows)
         change = change.sub_(change.gather(-1, top))
@@ -418,12 +511,22 @@ class Hessian:
         return self._assemble(torch.diag_embed(S) - S.unsqueeze(-1) * S.unsqueeze(-2))
 
     def direct(self, rhs: Tensor) -> Tensor:
-        """Return H^-1 rhs, (B, C, D), by factoring H.
+        """Return H^-1 rhs, by factoring H.
 
         H is ridge times the identity on the part that all classes share. C - 1 directions T (C, C - 1), orthonormal and
         orthogonal to the constant, are left to factor: for two classes, an eighth of the work.
         T^T J_i T = sum over a < b of S_ia S_ib (T_a - T_b)(T_a - T_b)^T is a sum of positive terms, in which nothing
         cancels. With many classes there are too many pairs, and it is T^T diag(S_i) T - (T^T S_i)(T^T S_i)^T.
+
+        Parameters
+        ----------
+        rhs
+            Right-hand sides, (B, C, D).
+
+        Returns
+        -------
+        Tensor
+            Solutions, (B, C, D).
         """
         S, C = self.probabilities, rhs.shape[1]
         if C > _LARGEST_REFINED:
@@ -466,11 +569,33 @@ class Hessian:
         return gram.reshape(batch, n * C, n * C)
 
     def factor(self, vector: Tensor) -> Tensor:
-        """Return F V, (B, n C)."""
+        """Return F V.
+
+        Parameters
+        ----------
+        vector
+            Vectors V, (B, C, D).
+
+        Returns
+        -------
+        Tensor
+            Products, (B, n C).
+        """
         return torch.einsum("bick,bic->bik", self._root(), logits_of(vector, self.rows)).flatten(1)
 
     def factor_adjoint(self, rows: Tensor) -> Tensor:
-        """Return F^T u, (B, C, D)."""
+        """Return F^T u.
+
+        Parameters
+        ----------
+        rows
+            Vectors u, (B, n C).
+
+        Returns
+        -------
+        Tensor
+            Products, (B, C, D).
+        """
         batch, n, C = self.probabilities.shape
         mixed = torch.einsum("bick,bik->bic", self._root(), rows.reshape(batch, n, C))
         return mixed.mT @ self.rows

@@ -103,13 +103,35 @@ class Fit:
     solution: Solution
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Return the logits Z W^T of any rows (n, D), (B, n, C)."""
+        """Return the logits Z W^T of any rows.
+
+        Parameters
+        ----------
+        rows
+            Rows Z with a constant column, (n, D).
+
+        Returns
+        -------
+        Tensor
+            Logits, (B, n, C).
+        """
         if self.basis is None or not self._is_shorter:
             return logits_of(self.solution.value, rows)
         return logits_of(self.reduced, rows @ self.basis)
 
     def at_rows(self, residuals: Tensor) -> Tensor:
-        """Return sum over the batch of T W, (n, D), for T (B, n, C): the transpose of `logits`."""
+        """Return the sum over the batch of T W, the transpose of `logits`.
+
+        Parameters
+        ----------
+        residuals
+            Residuals T, (B, n, C).
+
+        Returns
+        -------
+        Tensor
+            Sums, (n, D).
+        """
         if self.basis is None or not self._is_shorter:
             return residuals.mT.flatten(0, 1).mT @ self.solution.value.flatten(0, 1)
         return ((residuals @ self.reduced) @ self.basis.mT).sum(0)

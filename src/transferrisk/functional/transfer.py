@@ -150,7 +150,18 @@ class Transfer:
     moved: Tensor | None = None
 
     def to(self, dtype: torch.dtype) -> Transfer:
-        """Return the result in another floating type; the gradient passes through."""
+        """Return the result in another floating type; the gradient passes through.
+
+        Parameters
+        ----------
+        dtype
+            Floating type.
+
+        Returns
+        -------
+        Transfer
+            The result in this type.
+        """
         return replace(
             self,
             risk=self.risk.to(dtype),

@@ -200,6 +200,24 @@ class TransferRiskClassifier(
         """Fit to rows X (n, d), labels y (n,) and the environment (n,) of each row: strings or integers.
 
         `sample_weight` (n,) is the weight of a row within its environment; rows of weight 0 are left out.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+        y
+            Label of each row, (n,).
+        environments
+            Environment of each row, (n,): strings or integers. None: all rows are of one, and the empirical
+            risk is minimised with a warning.
+        sample_weight
+            Weight of each row within its environment, (n,). Rows of weight 0 are left out. None: equal
+            weights.
+
+        Returns
+        -------
+        self
+            The fitted classifier.
         """
         parameters = _Parameters(**{name: getattr(self, name) for name in _Parameters.__dataclass_fields__})
         configure(parameters.algorithm, **(parameters.algorithm_params or {}))
@@ -247,46 +265,146 @@ class TransferRiskClassifier(
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Return logits, (n, C); with two classes, the second minus the first, (n,)."""
+        """Return the logits of each row.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+
+        Returns
+        -------
+        ndarray
+            Logits, (n, C); with two classes, the second minus the first, (n,).
+        """
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
     def predict_proba(self, X: Any) -> Array:
-        """Return probabilities (n, C), in the order of `classes_`."""
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+
+        Returns
+        -------
+        ndarray
+            Probabilities, (n, C), in the order of `classes_`.
+        """
         return np.asarray(softmax(self._logits(X), axis=1))
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Return the logarithms of the probabilities, (n, C)."""
+        """Return the logarithm of the probability of each class.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+
+        Returns
+        -------
+        ndarray
+            Logarithms, (n, C), in the order of `classes_`.
+        """
         return np.asarray(log_softmax(self._logits(X), axis=1))
 
     def predict(self, X: Any) -> Array:
-        """Return the most likely label of each row, (n,)."""
+        """Return the most likely label of each row.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+
+        Returns
+        -------
+        ndarray
+            Labels, (n,).
+        """
         best = self._logits(X).argmax(1)
         return np.asarray(self.classes_[best])
 
     def transform(self, X: Any) -> Array:
-        """Return the representation of each row, (n, length)."""
+        """Return the representation of each row.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+
+        Returns
+        -------
+        ndarray
+            Representations, (n, length).
+        """
         return self._featurise(X).double().numpy()
 
     def save(self, folder: Path | str) -> None:
-        """Write the fitted classifier to a folder of its own, without pickle; `load` reads it."""
+        """Write the fitted classifier to a folder of its own, without pickle; `load` reads it.
+
+        Parameters
+        ----------
+        folder
+            Folder to write to.
+        """
         check_is_fitted(self)
         save_classifier(self, Path(folder))
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """Read a classifier that `save` wrote; its predictions are the same to the bit."""
+        """Read a classifier that `save` wrote; its predictions are the same to the bit.
+
+        Parameters
+        ----------
+        folder
+            Folder that `save` wrote.
+
+        Returns
+        -------
+        TransferRiskClassifier
+            The fitted classifier.
+        """
         return load_classifier(cls, Path(folder))
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, api: Any = None) -> str:
-        """Push the fitted classifier to the Hugging Face hub, as `models.push_to_hub` does with its folder."""
+        """Push the fitted classifier to the Hugging Face hub, as `models.push_to_hub` does with its folder.
+
+        Parameters
+        ----------
+        repo_id
+            Repository, such as me/model.
+        private
+            Whether a new repository is private.
+        api
+            As for `models.push_to_hub`.
+
+        Returns
+        -------
+        str
+            Address of the repository.
+        """
         with TemporaryDirectory() as folder:
             self.save(folder)
             return push_to_hub(folder, repo_id, private=private, api=api)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, revision: str | None = None) -> Self:
-        """Read a classifier from a folder or the Hugging Face hub, see `models.from_hub`."""
+        """Read a classifier from a folder or the Hugging Face hub, see `models.from_hub`.
+
+        Parameters
+        ----------
+        name
+            Folder or repository.
+        revision
+            Branch, tag or commit of the repository. None: its main branch.
+
+        Returns
+        -------
+        TransferRiskClassifier
+            The fitted classifier.
+        """
         return cls.load(from_hub(name, revision))
 
     @property

@@ -76,7 +76,24 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
     def split(
         self, X: Any, y: Any = None, groups: Any = None, environments: Any = None
     ) -> Iterator[tuple[Integers, Integers]]:
-        """Yield the positions of the rows to train on and to test on, for each environment that is held out."""
+        """Yield the rows to train on and to test on, for each environment that is held out.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, d).
+        y
+            Labels, (n,), which are not used.
+        groups, environments
+            Environment of each row, (n,), by either name.
+
+        Yields
+        ------
+        train : ndarray
+            Positions of the rows to train on.
+        test : ndarray
+            Positions of the rows of the environment that is held out.
+        """
         names, index = encode_environments(groups if environments is None else environments)
         check_consistent_length(X, y, index)
         if self.ordered and all(isinstance(name, str) for name in names):
@@ -87,7 +104,20 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
             yield np.flatnonzero(train), np.flatnonzero(index == held_out)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, environments: Any = None) -> int:
-        """Return the number of environments that are held out."""
+        """Return the number of environments that are held out.
+
+        Parameters
+        ----------
+        X, y
+            Rows and labels, which are not used.
+        groups, environments
+            Environment of each row, (n,), by either name.
+
+        Returns
+        -------
+        int
+            Number of splits.
+        """
         names, _ = encode_environments(groups if environments is None else environments)
         return len(self._held_out(names))
 

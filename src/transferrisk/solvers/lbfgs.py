@@ -62,7 +62,20 @@ class LBFGS:
     captures: ClassVar[bool] = False
 
     def minimise(self, problem: Evaluated, start: Tensor) -> Solution:
-        """Minimise every function of a batch from a start (B, C, D)."""
+        """Minimise every function of a batch.
+
+        Parameters
+        ----------
+        problem
+            Functions.
+        start
+            Points to start from, (B, C, D).
+
+        Returns
+        -------
+        Solution
+            Minimisers, (B, C, D), and how well they are found.
+        """
         default = 1e-13 if start.dtype == torch.float64 else 5e-7
         tolerance = default if self.tolerance is None else self.tolerance
         x = start

@@ -53,7 +53,20 @@ class CG:
         return self.fixed
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
-        """Solve A x = rhs, (B, ...)."""
+        """Solve A x = rhs.
+
+        Parameters
+        ----------
+        system
+            Operators A.
+        rhs
+            Right-hand side for each operator, (B, ...).
+
+        Returns
+        -------
+        Solution
+            Solutions, (B, ...), and how well they are solved.
+        """
         found = self.run(system.product, rhs)
         residual = norms(rhs - system.product(found.value))
         if self.tolerance is None:
@@ -63,7 +76,22 @@ class CG:
         return replace(found, converged=converged, residual=residual)
 
     def run(self, product: Product, rhs: Tensor, tolerance: Tensor | None = None) -> Solution:
-        """Run the iteration alone; `tolerance` (B,) overrides the solver's own, as in an inexact Newton method."""
+        """Run the iteration alone, on operators that are given by their products.
+
+        Parameters
+        ----------
+        product
+            Function that returns A v, (B, ...), for vectors v, (B, ...).
+        rhs
+            Right-hand side for each operator, (B, ...).
+        tolerance
+            Tolerance of each system, (B,), as in an inexact Newton method. None: that of the solver.
+
+        Returns
+        -------
+        Solution
+            Solutions, (B, ...), and how well they are solved.
+        """
         if tolerance is None:
             default = 1e-12 if rhs.dtype == torch.float64 else 1e-6
             own = default if self.tolerance is None else self.tolerance
@@ -139,7 +167,20 @@ class Cholesky:
     captures: ClassVar[bool] = True
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
-        """Solve A x = rhs, (B, ...)."""
+        """Solve A x = rhs.
+
+        Parameters
+        ----------
+        system
+            Operators A.
+        rhs
+            Right-hand side for each operator, (B, ...).
+
+        Returns
+        -------
+        Solution
+            Solutions, (B, ...), and how well they are solved.
+        """
         return _report(system, rhs, system.direct(rhs))
 
 
@@ -163,7 +204,20 @@ class Woodbury:
     captures: ClassVar[bool] = True
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
-        """Solve A x = rhs, (B, ...)."""
+        """Solve A x = rhs.
+
+        Parameters
+        ----------
+        system
+            Operators A.
+        rhs
+            Right-hand side for each operator, (B, ...).
+
+        Returns
+        -------
+        Solution
+            Solutions, (B, ...), and how well they are solved.
+        """
         gram = system.factor_gram()
         gram = gram + system.ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         correction = system.factor_adjoint(solve_positive(gram, system.factor(rhs)))
@@ -214,7 +268,20 @@ class Neumann:
         return not self.raises
 
     def solve(self, system: System, rhs: Tensor) -> Solution:
-        """Sum the series for A x = rhs, (B, ...)."""
+        """Sum the series for A x = rhs.
+
+        Parameters
+        ----------
+        system
+            Operators A.
+        rhs
+            Right-hand side for each operator, (B, ...).
+
+        Returns
+        -------
+        Solution
+            Solutions, (B, ...), and how well they are solved.
+        """
         power = total = rhs
         norm = previous = norms(rhs)
         for i in range(self.terms + 1):

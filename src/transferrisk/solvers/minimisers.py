@@ -79,11 +79,39 @@ class Newton:
 
     @classmethod
     def captured(cls, iterations: int = 10, products: int = 20, tolerance: float | None = None) -> Newton:
-        """Return a Newton that a CUDA graph can hold: with fixed numbers of iterations and of products in each."""
+        """Return a Newton that a CUDA graph can hold, with fixed numbers of iterations and products.
+
+        Parameters
+        ----------
+        iterations
+            Number of iterations.
+        products
+            Number of products with the Hessian in each.
+        tolerance
+            As for `Newton`.
+
+        Returns
+        -------
+        Newton
+            The minimiser.
+        """
         return cls(tolerance, iterations, CG(max_iterations=products, fixed=True), fixed=True)
 
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
-        """Minimise every function of a batch from a start (B, C, D)."""
+        """Minimise every function of a batch.
+
+        Parameters
+        ----------
+        problem
+            Functions.
+        start
+            Points to start from, (B, C, D).
+
+        Returns
+        -------
+        Solution
+            Minimisers, (B, C, D), and how well they are found.
+        """
         x = start
         target = torch.finfo(x.dtype).eps if self.tolerance is None else self.tolerance
         here = problem.linearise(x)
@@ -182,7 +210,20 @@ class GradientDescent:
     rate: float = 0.1
 
     def minimise(self, problem: Problem, start: Tensor) -> Solution:
-        """Take the steps from a start (B, C, D)."""
+        """Take the steps.
+
+        Parameters
+        ----------
+        problem
+            Functions.
+        start
+            Points to start from, (B, C, D).
+
+        Returns
+        -------
+        Solution
+            Minimisers, (B, C, D), and how well they are found.
+        """
         x = start
         for _ in range(self.steps):
             x = x - self.rate * problem.linearise(x).gradient

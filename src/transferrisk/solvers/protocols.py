@@ -49,7 +49,18 @@ class Solution:
     residual: Tensor
 
     def to(self, dtype: torch.dtype) -> Solution:
-        """Return the solution in another floating type."""
+        """Return the solution in another floating type.
+
+        Parameters
+        ----------
+        dtype
+            Floating type.
+
+        Returns
+        -------
+        Solution
+            The solution in this type.
+        """
         return replace(self, value=self.value.to(dtype), residual=self.residual.to(dtype))
 
 
