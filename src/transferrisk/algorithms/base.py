@@ -67,13 +67,35 @@ class Batch(NamedTuple):
     weights: Tensor | None = None
 
     def present(self, num_environments: int) -> list[int]:
-        """Return the environments in the batch; nothing is read from the device if the batch is in blocks."""
+        """Return the environments in the batch; nothing is read from the device if the batch is in blocks.
+
+        Parameters
+        ----------
+        num_environments
+            Number E of environments.
+
+        Returns
+        -------
+        list of int
+            Environments, ascending.
+        """
         if self.block is not None:
             return list(range(num_environments))
         return [int(e) for e in self.environments.unique()]
 
     def members(self, environment: int) -> slice | Tensor:
-        """Return the positions of the samples of an environment."""
+        """Return the positions of the samples of an environment.
+
+        Parameters
+        ----------
+        environment
+            Environment, in 0..E-1.
+
+        Returns
+        -------
+        slice or Tensor
+            Positions in the batch, or a mask (n,) bool of them.
+        """
         if self.block is not None:
             return slice(environment * self.block, (environment + 1) * self.block)
         return self.environments == environment
@@ -192,7 +214,20 @@ class Pass:
         return self.losses.mean()
 
     def environment_risks(self, num_environments: int) -> tuple[Tensor, Tensor]:
-        """Return the weighted mean loss of each environment, (E,), and which environments are present, (E,) bool."""
+        """Return the weighted mean loss of each environment, and which environments are present.
+
+        Parameters
+        ----------
+        num_environments
+            Number E of environments.
+
+        Returns
+        -------
+        risks : Tensor
+            Means, (E,).
+        present : Tensor
+            Whether each environment is present, (E,) bool.
+        """
         return environment_means(self.cross_entropies, self.environments, num_environments, self.weights)
 
 
@@ -280,6 +315,18 @@ class Algorithm(nn.Module, Generic[C]):
         """Return the scalar to minimise under "loss", and any other scalars to record.
 
         `penalised` is the step's plan: by default, whether the epoch has reached `start_epoch`.
+
+        Parameters
+        ----------
+        out
+            Forward pass over the batch.
+        penalised
+            Plan of the step.
+
+        Returns
+        -------
+        dict of Tensor
+            Scalars by name.
         """
         raise NotImplementedError(f"{type(self).__name__} overrides neither objective nor act")
 
@@ -287,29 +334,102 @@ class Algorithm(nn.Module, Generic[C]):
         """Return the choices of a step, made before it starts; steps with equal plans do the same operations.
 
         By default it is whether the penalty counts: from `start_epoch` of the config, if it has one.
+
+        Parameters
+        ----------
+        batch
+            Batch of samples.
+        epoch
+            Epochs since the start of the training, from 0, with fractions.
+
+        Returns
+        -------
+        Hashable
+            The plan.
         """
         return epoch >= getattr(self.config, "start_epoch", 0.0)
 
     def capture(self, block: int) -> None:
-        """Prepare for steps that a CUDA graph can hold: batches are in blocks, and nothing is read from the device."""
+        """Prepare for steps that a CUDA graph can hold: batches are in blocks, and nothing is read from the device.
+
+        Parameters
+        ----------
+        block
+            Number of samples of each environment in a batch.
+        """
 
     def step(self, model: Classifier, batch: Batch, optimiser: Optimizer, epoch: float) -> Logs:
-        """Check the batch and update the model once; `epoch` counts from 0 and has fractions."""
+        """Check the batch, and update the model once.
+
+        Parameters
+        ----------
+        model
+            Model to train.
+        batch
+            Batch of samples.
+        optimiser
+            Optimiser of its weights.
+        epoch
+            Epochs since the start of the training, from 0, with fractions.
+
+        Returns
+        -------
+        dict of Tensor
+            Scalars by name: "loss" and what else is recorded.
+        """
         self.check(batch)
         return self.act(self.plan(batch, epoch), model, batch, optimiser)
 
     def finish(self, model: Classifier, held: HeldOut) -> None:
-        """Change the model that is evaluated and saved, a copy of the one that trains; called if `held_out` > 0."""
+        """Change the model that is evaluated and saved, a copy of the one that trains; called if `held_out` > 0.
+
+        Parameters
+        ----------
+        model
+            The copy to change.
+        held
+            Samples of the training environments that no step has drawn.
+        """
 
     def act(self, plan: Any, model: Classifier, batch: Batch, optimiser: Optimizer) -> Logs:
-        """Update the model once, by a plan."""
+        """Update the model once, by a plan.
+
+        Parameters
+        ----------
+        plan
+            Plan of the step.
+        model
+            Model to train.
+        batch
+            Batch of samples.
+        optimiser
+            Optimiser of its weights.
+
+        Returns
+        -------
+        dict of Tensor
+            Scalars by name: "loss" and what else is recorded.
+        """
         optimiser.zero_grad(set_to_none=True)
         logs = self.differentiate(self.forward(model, batch), plan)
         optimiser.step()
         return logs
 
     def forward(self, model: Classifier, batch: Batch) -> Pass:
-        """Return the forward pass over a batch; over all of it if several processes share it."""
+        """Return the forward pass over a batch; over all of it if several processes share it.
+
+        Parameters
+        ----------
+        model
+            Model to train.
+        batch
+            Batch of samples.
+
+        Returns
+        -------
+        Pass
+            Features, logits and losses.
+        """
         if not hasattr(model, "featurise"):
             raise InputError(
                 f"model must have features, got {type(model).__name__}: wrap it as "
@@ -321,13 +441,37 @@ class Algorithm(nn.Module, Generic[C]):
         return Pass(features, model.head(features), whole.labels, whole.environments, model, whole.weights)
 
     def gathered(self, batch: Batch) -> Batch:
-        """Return the batch of all processes that share it; its inputs stay those of this process."""
+        """Return the batch of all processes that share it; its inputs stay those of this process.
+
+        Parameters
+        ----------
+        batch
+            Batch of samples.
+
+        Returns
+        -------
+        Batch
+            The whole batch.
+        """
         weights = None if batch.weights is None else self.gather(batch, batch.weights)
         labels, environments = self.gather(batch, batch.labels), self.gather(batch, batch.environments)
         return batch._replace(labels=labels, environments=environments, weights=weights)
 
     def gather(self, batch: Batch, tensor: Tensor) -> Tensor:
-        """Return a tensor of the samples of a batch, (n, ...), as that of all processes that share the batch."""
+        """Return a tensor of the samples of a batch as that of all processes that share the batch.
+
+        Parameters
+        ----------
+        batch
+            Batch of samples.
+        tensor
+            Values of the samples of the batch, (n, ...).
+
+        Returns
+        -------
+        Tensor
+            Values of the samples of all processes.
+        """
         return tensor if self.team.size == 1 else self.team.gather(tensor, self._environments_in(batch))
 
     def _environments_in(self, batch: Batch) -> int:
@@ -339,7 +483,20 @@ class Algorithm(nn.Module, Generic[C]):
         return len(batch.labels) // batch.block
 
     def differentiate(self, out: Pass, plan: Any) -> Logs:
-        """Add the gradient of the objective to the weights' own, and return the values to record."""
+        """Add the gradient of the objective to the weights' own, and return the values to record.
+
+        Parameters
+        ----------
+        out
+            Forward pass over the batch.
+        plan
+            Plan of the step.
+
+        Returns
+        -------
+        dict of Tensor
+            Scalars by name: "loss" and what else is recorded.
+        """
         logs = self.objective(out, plan)
         if not isinstance(logs, Mapping) or "loss" not in logs:
             given = f"the keys {list(logs)}" if isinstance(logs, Mapping) else type(logs).__name__
@@ -366,6 +523,11 @@ class Algorithm(nn.Module, Generic[C]):
         """Refuse a batch whose shapes, labels or environments do not fit the setting.
 
         Values are read on a CPU only; on a GPU that would wait for the device, which a CUDA graph cannot hold.
+
+        Parameters
+        ----------
+        batch
+            Batch of samples.
         """
         if not isinstance(batch, Batch):
             raise InputError(f"batch must be a Batch(inputs, labels, environments), got {type(batch).__name__}")

@@ -44,7 +44,13 @@ class Team:
     size: int = 1
 
     def check(self, per_environment: int | None) -> None:
-        """Refuse a batch of `per_environment` samples of each environment, None: of all, that cannot be shared."""
+        """Raise an error if a batch cannot be shared by the processes.
+
+        Parameters
+        ----------
+        per_environment
+            Number of samples of each environment in a batch. None: all of them.
+        """
         if self.size == 1:
             return
         if per_environment is None:
@@ -58,16 +64,41 @@ class Team:
             )
 
     def share(self, index: Tensor, per_environment: int | None) -> Tensor:
-        """Return this process's part of a batch (n,) of `per_environment` samples of one environment after another."""
+        """Return the part of a batch that this process works on.
+
+        Parameters
+        ----------
+        index
+            Positions of the samples of the batch, (n,), one environment after another.
+        per_environment
+            Number of samples of each environment in a batch. None: all of them.
+
+        Returns
+        -------
+        Tensor
+            Positions of the samples of this process.
+        """
         self.check(per_environment)
         if self.size == 1 or per_environment is None:
             return index
         return index.reshape(-1, per_environment)[:, self.rank :: self.size].flatten()
 
     def gather(self, local: Tensor, environments: int) -> Tensor:
-        """Return (E b size, ...) of all processes, in the order of one process, from (E b, ...) of this one.
+        """Return values of the samples of all processes.
 
         The gradient that flows back is that of this process's part.
+
+        Parameters
+        ----------
+        local
+            Values of the samples of this process, (E b, ...).
+        environments
+            Number E of environments.
+
+        Returns
+        -------
+        Tensor
+            Values of all, (E b size, ...), in the order that a single process would have.
         """
         if self.size == 1:
             return local
@@ -75,18 +106,50 @@ class Team:
         return gathered
 
     def part(self, whole: Tensor, environments: int) -> Tensor:
-        """Return the samples (E b, ...) of this process among those of all, (E b size, ...), ordered as by `gather`."""
+        """Return values of the samples of this process, the inverse of `gather`.
+
+        Parameters
+        ----------
+        whole
+            Values of all, (E b size, ...), in the order of `gather`.
+        environments
+            Number E of environments.
+
+        Returns
+        -------
+        Tensor
+            Values of the samples of this process, (E b, ...).
+        """
         if self.size == 1:
             return whole
         return whole.view(environments, -1, self.size, *whole.shape[1:])[:, :, self.rank].flatten(0, 1)
 
     def reduce_gradients(self, module: nn.Module, *, mean: bool) -> None:
-        """Sum or average the gradients of the module's weights over the processes."""
+        """Sum or average the gradients of the module's weights over the processes.
+
+        Parameters
+        ----------
+        module
+            Module whose weights have gradients.
+        mean
+            Whether to average and not to sum.
+        """
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
         self._reduce(gradients, 1 / self.size if mean else 1.0)
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the means of tensors over the processes."""
+        """Return the means of tensors over the processes.
+
+        Parameters
+        ----------
+        tensors
+            Tensors, of the same shapes in all processes.
+
+        Returns
+        -------
+        list of Tensor
+            Means.
+        """
         if self.size == 1:
             return list(tensors)
         means = [tensor.detach().clone() for tensor in tensors]

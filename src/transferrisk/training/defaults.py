@@ -118,6 +118,16 @@ class TrainConfig(Settings):
 
         The rate is half of SGD's and at most the optimiser's default, so that it stays small for pretrained networks;
         it is DomainBed's 5e-5 for photographs.
+
+        Parameters
+        ----------
+        optimiser
+            Name of the optimiser.
+
+        Returns
+        -------
+        TrainConfig
+            The settings.
         """
         if optimiser == self.optimiser:
             return self
@@ -126,7 +136,18 @@ class TrainConfig(Settings):
         return replace(self, optimiser=optimiser, lr=lr, weight_decay=DECAYS[optimiser])
 
     def total(self, steps_per_epoch: int) -> int:
-        """Return the number of steps."""
+        """Return the number of steps of the training.
+
+        Parameters
+        ----------
+        steps_per_epoch
+            Number of steps of an epoch.
+
+        Returns
+        -------
+        int
+            Number of steps.
+        """
         return self.steps or self.epochs * steps_per_epoch
 
     @property
@@ -144,11 +165,35 @@ class TrainConfig(Settings):
         return f"the rate times {self.decay_factor:g} after {shares} of the steps"
 
     def rate(self, step: int, total: int) -> float:
-        """Return the learning rate of a step, 0 <= step < total: lr decay_factor^k after k of the decays."""
+        """Return the learning rate of a step: lr decay_factor^k after k of the decays.
+
+        Parameters
+        ----------
+        step
+            Step, from 0 to total - 1.
+        total
+            Number of steps in all.
+
+        Returns
+        -------
+        float
+            Learning rate.
+        """
         return self.lr * self.decay_factor ** int((np.asarray(self.decay_at) * total <= step).sum())
 
     def evaluated(self, total: int) -> frozenset[int]:
-        """Return the steps after which the model is evaluated, the last one among them."""
+        """Return the steps after which the model is evaluated, the last one among them.
+
+        Parameters
+        ----------
+        total
+            Number of steps in all.
+
+        Returns
+        -------
+        frozenset of int
+            Numbers of steps done.
+        """
         steps = total * np.arange(1, self.evaluations + 1) / self.evaluations
         return frozenset(steps.round().clip(1).astype(int).tolist())
 

@@ -89,7 +89,20 @@ class Run:
         }
 
     def check(self, logs: Logs | None = None, weights: bool = True) -> float:
-        """Return the loss; raise DivergedError unless it and, with `weights`, all weights are finite numbers."""
+        """Return the loss of a step; raise DivergedError unless it and the weights are finite.
+
+        Parameters
+        ----------
+        logs
+            Values that a step returned. None: the weights alone are checked.
+        weights
+            Whether to check the weights.
+
+        Returns
+        -------
+        float
+            Loss, 0 without `logs`.
+        """
         if weights and self.engine.on_gpu:
             began = time.perf_counter()
             self.engine.wait()

@@ -171,7 +171,13 @@ class RunFolder(Watch):
     # ---- methods of a watch
 
     def begin(self, run: Run) -> None:
-        """Restore the state and the history of the run in the folder, or write the description of a new one."""
+        """Restore the state and the history of the run in the folder, or write the description of a new one.
+
+        Parameters
+        ----------
+        run
+            The training.
+        """
         self._run, self._writes = run, run.engine.team.rank == 0
         run.saved = "there is no checkpoint yet"
         with run.engine.together(first_alone=True):
@@ -182,7 +188,13 @@ class RunFolder(Watch):
         self._signals = self._held.enter_context(noted_signals())
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
-        """Save the records, the state and, if this evaluation is selected, the model, in this order."""
+        """Save the records, the state and, if this evaluation is selected, the model, in this order.
+
+        Parameters
+        ----------
+        records
+            Records of the evaluation, one for each part of the data and environment.
+        """
         if self._writes:
             with self._disk_errors(RECORDS):
                 append_records(self.folder / RECORDS, records)
@@ -191,7 +203,17 @@ class RunFolder(Watch):
             self._keep_selected()
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
-        """Save the state if it is due; raise `Stopped` after a signal."""
+        """Save the state if it is due; raise `Stopped` after a signal.
+
+        Parameters
+        ----------
+        step
+            Number of steps done.
+        total
+            Number of steps in all.
+        loss
+            Loss of the step, None if it has not been read from the device.
+        """
         engine, asked = self._run.engine, self._signals[-1] if self._signals else None
         if engine.team.size > 1:
             looks = not engine.on_gpu or step % LOOK_EVERY == 0
@@ -206,7 +228,13 @@ class RunFolder(Watch):
             raise Stopped(asked, step, total, self.again)
 
     def end(self, error: BaseException | None) -> None:
-        """Release the folder, and raise a signal again that came too late to stop the training."""
+        """Release the folder, and raise a signal again that came too late to stop the training.
+
+        Parameters
+        ----------
+        error
+            Error that ended the training, None without one.
+        """
         self._held.close()
         if error is None and self._signals:
             signal.raise_signal(self._signals[-1])

@@ -55,20 +55,48 @@ class Watch:
     in_every_process = False
 
     def begin(self, run: Run) -> None:
-        """Prepare for a training; called before the first step."""
+        """Prepare for a training; called before the first step.
+
+        Parameters
+        ----------
+        run
+            The training.
+        """
 
     def after_step(self, step: int, total: int, loss: float | None) -> None:
-        """Follow a step."""
+        """Follow a step.
+
+        Parameters
+        ----------
+        step
+            Number of steps done.
+        total
+            Number of steps in all.
+        loss
+            Loss of the step, None if it has not been read from the device.
+        """
 
     def after_evaluation(self, records: Sequence[Record]) -> None:
-        """Follow an evaluation; called before `after_step` of the same step."""
+        """Follow an evaluation; called before `after_step` of the same step.
+
+        Parameters
+        ----------
+        records
+            Records of the evaluation, one for each part of the data and environment.
+        """
 
     def should_stop(self) -> bool:
         """Return whether the training ends after this step."""
         return False
 
     def end(self, error: BaseException | None) -> None:
-        """Clean up; called when the training has ended, with an error or without."""
+        """Clean up; called when the training has ended, with an error or without.
+
+        Parameters
+        ----------
+        error
+            Error that ended the training, None without one.
+        """
 
 
 class Steps(Watch):
