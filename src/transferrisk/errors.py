@@ -14,13 +14,35 @@ from types import FrameType
 
 
 class TransferRiskError(Exception):
-    """Base of all errors the package raises on purpose; `exit_code` is that of the command it ends."""
+    """Base of all errors the package raises on purpose; `exit_code` is that of the command it ends.
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import get_algorithm
+    >>> from transferrisk.errors import TransferRiskError
+    >>> try:
+    ...     get_algorithm("trn")
+    ... except TransferRiskError as error:
+    ...     print(str(error).partition("?")[0], error.exit_code)
+    unknown algorithm 'trn': did you mean 'trm' 2
+    """
 
     exit_code = 2
 
 
 class InputError(TransferRiskError, ValueError):
-    """The caller's data or settings cannot be used as they are."""
+    """The caller's data or settings cannot be used as they are.
+
+    Examples
+    --------
+    >>> from transferrisk import TransferRisk
+    >>> from transferrisk.errors import InputError
+    >>> try:
+    ...     TransferRisk(ridge=-1)
+    ... except InputError as error:
+    ...     print(error)
+    ridge must be a finite number > 0, got -1
+    """
 
 
 class OtherRunError(InputError):
@@ -36,15 +58,23 @@ class DivergedError(TransferRiskError, ArithmeticError):
 
 
 class DataWarning(UserWarning):
-    """The data can be used, and something about it should be known to its owner."""
+    """The data can be used, but something about it should be checked."""
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before it reached its tolerance; its last iterate was used."""
+    """A solver stopped before it reached its tolerance; its last iterate was used.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from transferrisk.errors import ConvergenceWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", ConvergenceWarning)  # an error instead, in this block
+    """
 
 
 class StepWarning(UserWarning):
-    """Training goes on more slowly than it could."""
+    """Training continues, but more slowly or on less than was asked for."""
 
 
 class PluginWarning(UserWarning):

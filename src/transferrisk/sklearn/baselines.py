@@ -44,7 +44,22 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return tags
 
     def fit(self, X: Any, y: Any, environments: Any = None) -> Self:
-        """Fit to rows X (n, k), labels y (n,) and the environment (n,) of each row."""
+        """Fit to rows, their labels and their environments.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, k).
+        y
+            Label of each row, (n,).
+        environments
+            Environment of each row, (n,): strings or integers. None: all rows are of one.
+
+        Returns
+        -------
+        self
+            The fitted classifier.
+        """
         self._categories = _categories_of(X) if self._takes_gaps else {}
         X, y = self._validated(X, y=y)
         check_classification_targets(y)
@@ -66,14 +81,36 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         raise NotImplementedError
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return probabilities (n, C), in the order of `classes_`."""
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, k).
+
+        Returns
+        -------
+        ndarray
+            Probabilities, (n, C), in the order of `classes_`.
+        """
         check_is_fitted(self)
         rows = torch.from_numpy(np.ascontiguousarray(self._validated(X, reset=False)))
         with torch.no_grad():
             return torch.cat([self.model_(chunk).double().softmax(1) for chunk in rows.split(1 << 11)]).numpy()
 
     def predict(self, X: Any) -> Array:
-        """Return the most likely label of each row, (n,)."""
+        """Return the most likely label of each row.
+
+        Parameters
+        ----------
+        X
+            Rows, (n, k).
+
+        Returns
+        -------
+        ndarray
+            Labels, (n,).
+        """
         likeliest = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest])
 

@@ -197,9 +197,7 @@ class TransferRiskClassifier(
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, environments: Any = None, sample_weight: Any = None) -> Self:
-        """Fit to rows X (n, d), labels y (n,) and the environment (n,) of each row: strings or integers.
-
-        `sample_weight` (n,) is the weight of a row within its environment; rows of weight 0 are left out.
+        """Fit to rows, their labels and their environments.
 
         Parameters
         ----------
