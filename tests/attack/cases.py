@@ -314,7 +314,7 @@ def forge(path: Path, draw: random.Random) -> str:
     if draw.random() < 0.2:
         name = draw.choice(sorted(tensors))
         change = draw.choice(
-            [lambda t: t[:0], lambda t: t.double(), lambda t: t * float("nan"), lambda t: t.long(), None]
+            [lambda t: t.flatten()[:0], lambda t: t.double(), lambda t: t * float("nan"), lambda t: t.long(), None]
         )
         if change is None:
             del tensors[name]
