@@ -138,7 +138,11 @@ def one_line(text: str, most: int | None = None) -> str:
     line = " ".join(text.split())
     if not line.isprintable():
         line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    return line if most is None or len(line) <= most else f"{line[: most // 2]} … {line[3 - most + most // 2 :]}"
+    if most is None or len(line) <= most:
+        return line
+    # At spaces, so that no word is broken; a text without them is cut where it must be.
+    first, last = line[: most // 2], line[3 - most + most // 2 :]
+    return f"{first.rpartition(' ')[0] or first} … {last.partition(' ')[2] or last}"
 
 
 def full_memory(error: BaseException) -> str | None:

@@ -48,7 +48,7 @@ def existing_file(name: Path | str) -> Path:
             raise InputError(f"{path} is not a regular file: write its content to one first")
         with path.open("rb") as file:
             if not file.read(1):
-                raise InputError(f"{path} is empty: write it again")
+                raise InputError(f"{path} is empty: check how it was written")
     except OSError as error:
         raise InputError(f"{path} cannot be read ({cause_of(error)}): fix that, or name another file") from None
     return path

@@ -19,9 +19,9 @@ from transferrisk.reports.terminal import run_progress
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demo", "--sedes", "3"], r"No such option: --sedes.* \(trm demo --help shows what there is\)"),
-        (["dmo"], r"No such command 'dmo'.* \(trm --help shows what there is\)"),
-        (["demo", "--seeds", "0"], r"Invalid value for '--seeds'.* \(trm demo --help shows"),
+        (["demo", "--sedes", "3"], r"No such option: --sedes.* \(see trm demo --help\)"),
+        (["dmo"], r"No such command 'dmo'.* \(see trm --help\)"),
+        (["demo", "--seeds", "0"], r"Invalid value for '--seeds'.* \(see trm demo --help"),
         (["demo", "--seeds", "many"], "Invalid value for '--seeds'"),
         (["demo", "--workers", "0"], "Invalid value for '--workers'"),
         (["demo", "--output", ""], "an empty value after .*--output: "),

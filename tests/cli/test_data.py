@@ -198,7 +198,7 @@ def test_check_looks_at_what_is_meant(trm, tmp_path):
         (("data", "show", "nothing"), "unknown data set 'nothing'"),
         (("data", "check", "mnist", "--data-root", "/nowhere"), "trm data fetch mnist"),
         (("data", "check", "pacs", "--data-root", "/nowhere"), "trm data fetch pacs --from"),
-        (("data", "look"), "No such command 'look'. (trm data --help shows what there is)"),
+        (("data", "look"), "No such command 'look'. (see trm data --help)"),
     ],
 )
 def test_one_line(trm, arguments, line):

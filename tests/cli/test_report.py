@@ -112,7 +112,7 @@ def test_help_has_an_example(trm):
     ("spoil", "arguments", "said"),
     [
         (lambda r: None, ["nowhere"], "must be a folder, the --output of trm experiment, got nowhere"),
-        (lambda r: (r / "empty").mkdir(), ["results/empty"], "holds no results: run trm experiment"),
+        (lambda r: (r / "empty").mkdir(), ["results/empty"], "holds no results"),
         (lambda r: None, ["results/whole"], "is one experiment: name the folder that holds it, trm report results"),
         (lambda r: None, ["results", "whol"], "has no experiment 'whol': did you mean 'whole'?"),
         (lambda r: (r / "part/recipe.json").write_text("{"), PART, "recipe.json cannot be read as JSON"),

@@ -189,5 +189,5 @@ def test_the_list_fits(width, tmp_path, trm, monkeypatch):
     _, out, _ = trm("data", "list", "--data-root", tmp_path)
     tables = out.partition("Data root:")[0]
     assert max(map(len, tables.splitlines())) <= width
-    for whole in ("10c-cmnist[:FOLDER]", "fashion-mnist", "3x256x256", "19.6 GB", "To fetch"):
+    for whole in ("10c-cmnist[:FOLDER]", "fashion-mnist", "3x256x256", "19.6 GB", "Download"):
         assert whole in tables

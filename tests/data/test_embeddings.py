@@ -145,7 +145,7 @@ def test_bad_values_npz(tmp_path):
     assert (
         "3 of 24 rows cannot be used, the first is row 5 (feature 2 of 3 is missing, infinite or too large" in message
     )
-    assert message.endswith("with skip_bad (--skip-bad)")
+    assert message.endswith("(skip_bad=True in Python)")
     with pytest.warns(DataWarning, match="3 of 24 rows left out: row 5 .feature 2 of 3 .*, row 10, row 21$"):
         data = load_data(f"npz:{path}", Options(skip_bad=True))
     kept = np.delete(np.arange(N), [4, 9, 20])

@@ -410,7 +410,7 @@ def test_the_metric_is_what_the_choice_and_the_decisions_go_by(tmp_path, metric)
 def test_small_environments_are_named(tmp_path):
     frame = pd.concat([table(90), table(4, sites=1).assign(site="tiny")])
     frame.to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match=r"10 rows or more, got 'tiny' \(4 rows\).* drop_small \(--drop-small\)"):
+    with pytest.raises(InputError, match=r"10 rows or more, got 'tiny' \(4 rows\).* --drop-small \(drop_small=True"):
         read_source(str(tmp_path / "t.csv"), ASKED)
     with pytest.warns(UserWarning, match="'tiny' .* left out"):
         source = read_source(str(tmp_path / "t.csv"), ASKED, drop_small=True)

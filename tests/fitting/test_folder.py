@@ -55,7 +55,7 @@ def test_names_with_commas_can_be_told_apart(fitted):
 
 
 def test_other_things_are_never_replaced(fitted, folder, tmp_path):
-    with pytest.raises(InputError, match=r"holds a model already: .* force \(--force\)"):
+    with pytest.raises(InputError, match=r"holds a model already: .* --force \(force=True"):
         save_fit(fitted, folder)
     before = (folder / "model.safetensors").stat().st_ino
     save_fit(fitted, folder, force=True)

@@ -172,7 +172,7 @@ def test_an_error_late_in_a_file_leaves_the_old_output(fitted, tmp_path):
         predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", size=10)
     assert (tmp_path / "out.csv").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
-    with pytest.raises(InputError, match=r"identity='prediction' \(--id\): a column of the predictions has that name"):
+    with pytest.raises(InputError, match=r"--id \(identity .* got 'prediction'"):
         predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.csv", identity="prediction")
     with pytest.raises(InputError, match=r"must end in \.csv, .*out\.xls"):
         predict_file(fitted.model, str(tmp_path / "new.csv"), tmp_path / "out.xls")

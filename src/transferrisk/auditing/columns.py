@@ -118,8 +118,8 @@ class ColumnReport:
         first = self[names[0]] if names else self.columns[0]
         if not names:
             lines.append(
-                "No column has an effect on the label that differs much between environments and may have either sign "
-                "in a new one."
+                "No column's effect on the label differs so much between environments that its sign could change in a "
+                "new one."
             )
         if names or first.chance < LEVEL / len(self.columns):
             effects = first.effects.value
@@ -133,7 +133,7 @@ class ColumnReport:
         if names:
             if first.loss is not None and np.isfinite(first.loss.mean):
                 verb = "rises" if first.loss.mean > 0 else "falls"
-                lines[0] += f" Without it, a linear model's loss in left-out environments {verb} by "
+                lines[0] += f" Without it, a linear model's loss in held-out environments {verb} by "
                 lines[0] += f"{abs(first.loss.mean):.3f}."
             lines[0] += f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""
         telling = sorted(filter(attrgetter("told_by"), self.columns), key=attrgetter("guess"), reverse=True)
@@ -166,7 +166,8 @@ class ColumnReport:
         if loss is not None and np.isfinite(loss.mean):
             lines.append(
                 f"A linear predictor's loss in held-out environments is {self.held_out:.3f} with {names[0]!r} and "
-                f"{self.held_out + loss.mean:.3f} without; it may be higher in an environment unlike these."
+                f"{self.held_out + loss.mean:.3f} without; with it, the loss may be higher in an environment "
+                "unlike these."
             )
         lines.append(f"trm fit --drop-unstable leaves {'them' if names[1:] else 'it'} out.")
         return " ".join(lines)
@@ -291,7 +292,7 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         "Effects are log-odds per standard deviation of the column, of each column alone. In a new environment: "
         f"{100 * report.confidence:g} % prediction interval. Tau: standard deviation of the effects between "
         "environments beyond chance, with I², Cochran's Q and its p-value. In bold, columns whose effects differ by "
-        "more than chance and may have either sign in a new environment. Environment guessed: share of samples whose "
+        "more than chance and may change sign in a new environment. Environment guessed: share of samples whose "
         f"environment is guessed right from the column alone; {100 * report.chance:.1f} % by chance."
     )
     if fitted:

@@ -139,7 +139,8 @@ def _tables(audit: Audit) -> list[Section]:
         losses, rights = (float(M[q, p]), float(M[p, p])), (percent(A[q, p]), percent(A[p, p]))
         pairs.append([str(audit.environments[q]), str(audit.environments[p]), *losses, *rights])
     columns = ["Trained on", "Tested in", "Loss", "Loss, trained there", "Accuracy, %", "Accuracy, trained there, %"]
-    note = f"The {_PAIRS} worst of {len(order)}." if len(order) > _PAIRS else ""
+    which = f"The {_PAIRS} worst of {len(order)}" if len(order) > _PAIRS else "In order"
+    note = f"{which}, by how much the loss is above that of a model trained there."
     worst = Table("Worst pairs", columns, pairs, digits=3, note=note)
 
     count, rows = len(audit.environments), []
@@ -174,7 +175,7 @@ def verdict_of(audit: Audit) -> tuple[str, ...]:
         advice = "train a model on all environments with trm fit, which tests it in the same way."
     elif guessed.mean() <= _SOME and not behind.any():
         answer = "Among these environments, yes"
-        advice = "run trm fit with --drop-unstable, which compares models with and without such columns."
+        advice = "run trm fit with --drop-unstable, which also tells how good the model is with all columns."
     else:
         answer = "No" if guessed.mean() > 0.5 else "Only in part"
         needy = judged[by_need[(behind | guessed)[by_need]]]
@@ -287,7 +288,7 @@ def _worst_pairs(audit: Audit, by_accuracy: WorstPair, by_loss: WorstPair) -> li
     else:
         accuracy = "Their accuracies do not clearly differ"
     second = (
-        f"By cross-entropy, the worst pair is another: {other_pair} loses {excess} more than one trained there"
+        f"By cross-entropy, another pair is the worst: {other_pair} loses {excess} more than one trained there"
         f"{chance}. {accuracy}: {other_scene}."
     )
     return [first, second]

@@ -98,8 +98,9 @@ class Shift:
             advice += " TRM can help with the relation's part."
         return (
             f"When {name} is left out of training, its loss is {self.excess:.3f} higher than that of the other "
-            f"environments. The parts are the shift of the inputs ({number(self.inputs, 3)}), of the label shares "
-            f"({number(self.labels, 3)}) and of the relation between inputs and labels ({number(self.relation, 3)}). "
+            f"environments. This is the sum of three parts: the shift of the inputs ({number(self.inputs, 3)}), of the "
+            f"label shares ({number(self.labels, 3)}) and of the relation between inputs and "
+            f"labels ({number(self.relation, 3)}). "
             f"{advice}"
         )
 

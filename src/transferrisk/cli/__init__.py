@@ -113,7 +113,7 @@ def _command_ended() -> int:
     except usage_error as error:
         message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]  # click's own
         command = context.command_path if context else "trm"
-        return _tell(f"{message} ({command} --help shows what there is)")
+        return _tell(f"{message} (see {command} --help)")
     except TransferRiskError as error:
         return _tell(str(error), error.exit_code)
     except typer.Abort as abort:

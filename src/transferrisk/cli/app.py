@@ -16,7 +16,7 @@ from .report import report
 from .train import train
 
 app = typer.Typer(
-    help="Transfer risk minimisation: models that still work in the place they have not been trained for.",
+    help="Transfer risk minimisation: train models that still work in places they were not trained for.",
     epilog="trm --version prints the version; trm COMMAND --help explains a command, with an example.",
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -16,7 +16,9 @@ def bench(
     ] = None,
     algorithms: Annotated[str | None, typer.Option(help="Algorithms, separated by commas. Default: all.")] = None,
     device: Device = "auto",
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16. Default: bf16 on a GPU.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")
+    ] = None,
     captured: Annotated[bool, typer.Option("--captured/--eager", help="Capture steps in CUDA graphs on a GPU.")] = True,
     head: Annotated[bool, typer.Option("--head", help="Measure the transfer risk alone, at several sizes.")] = False,
     as_json: Json = None,

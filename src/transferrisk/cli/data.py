@@ -63,9 +63,9 @@ def list_(data_root: DataRoot = None, as_json: Json = None) -> None:
 
 @data_app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="A data set or source, as in trm data list.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set or source, as in trm data list.")],
     given: Annotated[
-        Path | None, typer.Option("--from", help="A folder, an archive or a file that you have already got.")
+        Path | None, typer.Option("--from", help="A folder, an archive or a file that you already have.")
     ] = None,
     data_root: DataRoot = None,
     as_json: Json = None,
@@ -227,8 +227,8 @@ def _sets_table(title: str, listings: Sequence[Listing], wide: bool) -> Table:
         "Classes": [_count(len(one.facts.classes)) for one in listings],
         "Samples": [_count(one.facts.samples) for one in listings],
         "Shape": ["x".join(map(str, one.facts.shape)) for one in listings],
-        "To fetch": [_size(one) for one in listings],
-        "There": [one.there for one in listings],
+        "Download": [_size(one) for one in listings],
+        "On disk": [one.there for one in listings],
     }
     names: list[Cell | str] = [one.usage for one in listings]
     if wide:

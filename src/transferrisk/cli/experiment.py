@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 WIDE = 110  # width in letters from which a terminal has room for the column on the paper
 option, machine, cluster = (partial(typer.Option, rich_help_panel=panel) for panel in (None, MACHINE, "A cluster"))
 
-Name = Annotated[str | None, typer.Argument(help="Experiment, as in --list, or a recipe of your own, FILE.toml.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME", help="Experiment, as in --list, or a recipe of your own, FILE.toml."),
+]
 List = Annotated[bool, option("--list", help="List the experiments and exit.")]
 Fast = Annotated[bool, option("--fast", help="Run the small version, for a laptop.")]
 Defaults = Annotated[bool, option("--defaults", help="Run every method with its default settings, without grids.")]
-Only = Annotated[
-    list[str] | None, option(help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be given several times.")
-]
+Only = Annotated[list[str] | None, option(help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be repeated.")]
 Seeds = Annotated[int | None, option(min=1, max=10_000, help="Number of seeds. Default: the recipe's.")]
 Output = Annotated[str, option(metavar="FOLDER", help="Folder of the results, or an address such as s3://...")]
 Dry = Annotated[bool, option("--dry-run", help="Print the number of runs and how long they take, and exit.")]
@@ -53,9 +54,7 @@ Gpus = Annotated[
 Cpus = Annotated[float | None, cluster(min=0, help="Number of cores of each run. Default: 1.")]
 Slurm = Annotated[
     list[str] | None,
-    cluster(
-        metavar="NAME=VALUE", help="Option of sbatch, such as partition=gpu or time=600. May be given several times."
-    ),
+    cluster(metavar="NAME=VALUE", help="Option of sbatch, such as partition=gpu or time=600. May be repeated."),
 ]
 
 

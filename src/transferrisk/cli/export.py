@@ -17,8 +17,7 @@ def export(
 ) -> None:
     """Write a fitted model as ONNX, for runtimes without Python.
 
-    The graph of a model by `trm fit` takes the columns of its table and encodes them; that of a model by `trm train`
-    takes encoded features.
+    The graph of a trm fit model takes the columns of a table; that of a trm train model takes encoded features.
 
     Example: trm export model --output model.onnx
     """

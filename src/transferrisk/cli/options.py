@@ -64,7 +64,9 @@ Json = Annotated[
 ]
 """`cli.main` writes --json without a FILE as --json=-."""
 
-DataName = Annotated[str, typer.Argument(help="A data set, as in trm data list, such as pacs or folder:PATH.")]
+DataName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A data set, as in trm data list, such as pacs or folder:PATH.")
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder."),
@@ -97,8 +99,8 @@ Schema = Annotated[
 MissingIndicators = Annotated[
     str,
     column_option(
-        help="Whether features say where a table's values are missing: always, never, or auto, if they help in "
-        "held-out environments."
+        help="Add features that tell where a table's values are missing: always, never, or auto (if they help in "
+        "held-out environments)."
     ),
 ]
 PathColumn = Annotated[str | None, image_option("--path", help="Column of a manifest with the paths of images.")]

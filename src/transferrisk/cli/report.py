@@ -33,8 +33,9 @@ def report(
 ) -> None:
     """Write tables and figures of experiments, with the paper's numbers beside ours, and a page of all of them.
 
-    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, and the page as report.html, or as
-    report-NAME.html if experiments are named. Experiments that cannot be read are left out.
+    Tables are written as Markdown, LaTeX and CSV, figures as SVG and PNG, and the page as report.html.
+
+    The page of named experiments is report-NAME.html. Experiments that cannot be read are left out.
 
     Example: trm report results cmnist pacs-resnet18
     """

@@ -23,7 +23,7 @@ from .shifts import Shift
 from .splits import Splits, leave_out
 from .table_files import PARQUET, SEPARATORS
 
-SKIP_BAD = "skip_bad (--skip-bad)"
+SKIP_BAD = "--skip-bad (skip_bad=True in Python)"
 """The option as messages call it, for users of Python and of the command line."""
 ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
 """Options that every set takes."""
@@ -283,6 +283,10 @@ def find_set(name: str) -> tuple[DataSet, str]:
     if data_set is None and base in available_sources():
         built = [repr(other) for other, data_set in available().items() if base in {s.name for s in data_set.sources}]
         raise InputError(f"{base!r} has no environments itself: use {' or '.join(built)}, which is built from it")
+    if data_set is None and Path(name).exists():
+        raise InputError(
+            f"data set {name!r} is a path: write its kind before it, such as table:{name} or folder:{name}"
+        )
     data_set = data_set or DATA_SETS.get(base)
     if (colon and (data_set.argument is None or not argument)) or (
         not colon and data_set.argument is not None and not data_set.optional

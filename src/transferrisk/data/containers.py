@@ -174,8 +174,8 @@ def unreadable(path: Path, error: BaseException, kind: str) -> InputError:
 
 def compressed_as_a_whole(path: Path) -> InputError:
     return InputError(
-        f"{path} is compressed as a whole, so single files cannot be read from it: unpack it, or use it without lazy "
-        "(--lazy)"
+        f"{path} is compressed as a whole, so single files cannot be read from it: unpack it, or use it without --lazy "
+        "(lazy in Python)"
     )
 
 

@@ -42,7 +42,9 @@ from .roots import CACHE_VARIABLE, cache_root
 
 SIZE = 224  # pixels, where neither the set nor the user says otherwise
 LARGEST_CACHE = 8 * 2**30  # bytes; images of larger sets are decoded when needed, unless the user says otherwise
-ELSEWHERE = f"keep decoded images elsewhere with ${CACHE_VARIABLE}, or do without the cache with lazy (--lazy)"
+ELSEWHERE = (
+    f"keep decoded images elsewhere with ${CACHE_VARIABLE}, or do without the cache with --lazy (lazy=True in Python)"
+)
 
 Bad = dict[int, str]
 """Position of an image that cannot be read -> why."""

@@ -74,7 +74,7 @@ def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Co
         (frame,) = _csv_parts(path, separator, texts, None)
         frame = frame[chosen]
     if not len(frame):
-        raise InputError(f"{path} has columns and no rows: write it again with data")
+        raise InputError(f"{path} has columns and no rows: check how it was written")
     unmarked = _unmarked(frame, texts)
     if unmarked:
         warn(f"{path}: {listed(map(repr, MARKS))} count as missing in {listed(map(repr, unmarked))}", DataWarning)
@@ -98,7 +98,7 @@ def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Ite
         rows += len(frame)
         yield frame[names].assign(**_unmarked(frame[names], texts))
     if not rows:
-        raise InputError(f"{path} has columns and no rows: write it again with data")
+        raise InputError(f"{path} has columns and no rows: check how it was written")
 
 
 def _separator(path: Path) -> str | None:
@@ -177,7 +177,7 @@ def _csv_header(path: Path, separator: str) -> tuple[list[str], int]:
                 break
             before = reader.line_num
     if not any(names):
-        raise InputError(f"{path} has no columns: write it again")
+        raise InputError(f"{path} has no columns: check how it was written")
     text = "".join(names)
     other = max(set(SEPARATOR_NAMES) - {separator}, key=text.count)
     if len(names) <= 2 and text.count(other) >= 2:  # which would divide it into three or more
@@ -339,7 +339,7 @@ def frame_writer(output: Path | None, neutralise: bool = False) -> Iterator[Call
     if formulas and not neutralise:
         warn(
             f"cells such as {formulas[0][:40]!r} begin as formulas do, which a spreadsheet would run: "
-            "write them as texts with neutralise (--neutralise), or read the file with another program",
+            "write them as texts with --neutralise (neutralise=True in Python), or read the file with another program",
             DataWarning,
         )
 

@@ -171,8 +171,8 @@ def describe_plan(plan: Plan, store: Store, executor: Executor, progress: Callab
         each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}{shared}"
         unknown = f", and {counted(found.unknown, 'run')} of unknown duration" if found.unknown else ""
         lines += [
-            f"about {_duration(found.seconds / at_once)} ({each}), from measured steps and evaluations, without "
-            f"reading data and start-up{unknown}"
+            f"about {_duration(found.seconds / at_once)} ({each}), estimated from measured steps and evaluations; "
+            f"reading data and starting up come on top{unknown}"
         ]
     elif missing:
         lines += ["their duration is not known beforehand"]

@@ -28,7 +28,9 @@ def check_output(folder: Path, force: bool) -> None:
     if others := sorted(there.difference(FILES)):
         raise InputError(f"{folder} must hold a model or nothing, got {others[0]}: choose another output")
     if there and not force:
-        raise InputError(f"{folder} holds a model already: choose another output, or replace it with force (--force)")
+        raise InputError(
+            f"{folder} holds a model already: choose another output, or replace it with --force (force=True in Python)"
+        )
 
 
 def kept_beside(folder: Path) -> Path:

@@ -101,7 +101,9 @@ def predict_file(
 
     columns = list(map("probability_{}".format, model.classes))
     if identity in (PREDICTION, *columns, *([] if coverage is None else [SET])):
-        raise InputError(f"identity={identity!r} (--id): a column of the predictions has that name; rename yours")
+        raise InputError(
+            f"--id (identity in Python) must not be the name of a column of predictions, got {identity!r}: rename yours"
+        )
     if coverage is not None:
         model.sets(np.full((1, len(columns)), 1 / len(columns)), coverage)  # refused before anything is read
     prefix, colon, rest = given.partition(":")

@@ -205,8 +205,9 @@ def settings_of(fitted: Fitted) -> dict[str, str | Sequence[str]]:
         trained |= {
             "Algorithm": describe_algorithm(fitted.choice.algorithm, **fitted.settings),
             "Network": network,
-            "Training": f"{steps} on {drawn}, SGD with rate {config.lr:g}, momentum {config.momentum:g} and weight "
-            f"decay {config.weight_decay:g}, {config.decay_words}" + (", images varied" if config.augment else ""),
+            "Training": f"{steps} on {drawn}, SGD with learning rate {config.lr:g}, momentum {config.momentum:g} and "
+            f"weight decay {config.weight_decay:g}, {config.decay_words}"
+            + (", images varied" if config.augment else ""),
         }
     environments = [f"{name}: {counted(size, 'row')}" for name, size in fitted.source.sizes.items()]
     more = len(environments) - 2 * ENDS

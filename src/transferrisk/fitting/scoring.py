@@ -221,8 +221,8 @@ def guesses(found: Mapping[str, Figures]) -> list[str]:
     lines = [f"No better than guessing at {listed(worse)}."] if worse else []
     if rest:
         lines.append(
-            f"No more accurate than always saying the environment's own most frequent class at {listed(rest)}, though "
-            "its probabilities say more than a guess."
+            f"No more accurate than always predicting the environment's own most frequent class at {listed(rest)}, "
+            "though its probabilities say more than a guess."
         )
     return lines
 

@@ -66,7 +66,7 @@ class Source:
     def without_unstable(self) -> Source:
         """Return the table without the columns whose effect on the label differs between its environments."""
         if self.schema is None or self.frame is None:
-            raise InputError(f"drop_unstable (--drop-unstable) is for tables, got {self.name}: leave it out")
+            raise InputError(f"--drop-unstable (drop_unstable in Python) is for tables, got {self.name}: leave it out")
         samples = self.samples
         schema = stable_schema(self.schema, samples.inputs[:], samples.labels.numpy(), samples.environments.numpy())
         return replace(self, schema=schema, samples=replace(samples, inputs=schema.encode(self.frame).features))
@@ -118,7 +118,9 @@ def _small_environments(sizes: Mapping[str, int], name: str, drop_small: bool) -
     told = listed(f"{environment!r} ({counted(sizes[environment], 'row')})" for environment in small)
     line = f"{name}: environments must have {FEWEST} rows or more, got {told}"
     if not drop_small:
-        raise InputError(f"{line}: merge them with others, or go on without them with drop_small (--drop-small)")
+        raise InputError(
+            f"{line}: merge them with others, or go on without them with --drop-small (drop_small=True in Python)"
+        )
     left = len(sizes) - len(small)
     if left < 2:
         raise InputError(f"{line}; without them {left} would be left, and two are needed: merge some")

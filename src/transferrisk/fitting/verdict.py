@@ -54,8 +54,8 @@ def verdict(fitted: Fitted) -> list[str]:
         losses += f" ({loss.low:.3f} to {loss.high:.3f})"
     lines = [
         f"Can the model be used in a new environment? {usable}. In {held_out}, each held out once, the model has a "
-        f"mean accuracy of {accuracies} and a mean log loss of {losses}; always saying the class that is most frequent "
-        f"in the environments trained on gives {100 * guess:.1f} %."
+        f"mean accuracy of {accuracies} and a mean log loss of {losses}; always predicting the most frequent class "
+        f"of the training environments gives {100 * guess:.1f} %."
     ]
     if comparison.metric != "log_loss":
         found = comparison.summary.loc[fitted.choice.algorithm]
@@ -65,8 +65,8 @@ def verdict(fitted: Fitted) -> list[str]:
         )
     if below:
         lines.append(
-            f"In {listed(map(repr, below), 5)} it is no more accurate than always saying the class that is most "
-            "frequent there."
+            f"In {listed(map(repr, below), 5)} it is no more accurate than always predicting the most frequent "
+            "class there."
         )
     if fitted.with_all is not None:
         lines.append(_effect_of_dropping(fitted, fitted.with_all))
@@ -80,9 +80,7 @@ def verdict(fitted: Fitted) -> list[str]:
         advice = advice or "Next: run trm audit, which tells whether any environment's model works in another."
     elif unclear:
         advice = advice or "Next: get labelled rows from more environments, and fit again."
-    lines.append(
-        advice or "Next: label some rows of the new environment, and compare with them what trm predict says there."
-    )
+    lines.append(advice or "Next: label some rows of the new environment, and compare them with what trm predict says.")
     return list(filter(None, lines))
 
 

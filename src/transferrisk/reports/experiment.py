@@ -251,7 +251,7 @@ def experiment_folders(root: Path, names: Sequence[str] = ()) -> list[Path]:
         )
     found = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{RECIPE}")) if path.parent.name != RUNS}
     if not found:
-        raise InputError(f"{readable(root)} holds no results: run trm experiment with --output {readable(root)} first")
+        raise InputError(f"{readable(root)} holds no results: name the --output folder of trm experiment")
     for name in names:
         if name not in found:
             raise InputError(f"{readable(root)} has no experiment {name!r}{choices(name, found)}")

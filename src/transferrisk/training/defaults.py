@@ -158,11 +158,11 @@ class TrainConfig(Settings):
 
     @property
     def decay_words(self) -> str:
-        """The schedule in words, such as "the rate times 0.1 after 40% of the steps"."""
+        """The schedule in words, such as "the rate multiplied by 0.1 after 40 % of the steps"."""
         if not self.decays:
             return "the rate constant"
-        shares = ", ".join(f"{share:.0%}" for share in self.decays)
-        return f"the rate times {self.decay_factor:g} after {shares} of the steps"
+        shares = ", ".join(f"{100 * share:.0f} %" for share in self.decays)
+        return f"the rate multiplied by {self.decay_factor:g} after {shares} of the steps"
 
     def rate(self, step: int, total: int) -> float:
         """Return the learning rate of a step: lr decay_factor^k after k of the decays.

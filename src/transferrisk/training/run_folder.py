@@ -164,7 +164,7 @@ class RunFolder(Watch):
             check_target(self.folder / name)
         if not resume and (there := self._present()):
             raise InputError(
-                f"{self.folder} holds a run already ({', '.join(there)}): go on with it by --resume, or choose another "
+                f"{self.folder} holds a run already ({', '.join(there)}): continue it with --resume, or choose another "
                 "folder"
             )
 

@@ -206,7 +206,7 @@ def load_parquet(file: str, options: Options) -> EnvironmentSet:
     columns, keys = found.features, {"label": found.label, "environment": found.environment}
     table = read_parquet(path, [*columns, *keys.values()])
     if not table.num_rows:
-        raise InputError(f"{path} has columns and no rows: write it again with data")
+        raise InputError(f"{path} has columns and no rows: check how it was written")
     vectors = vectors_of(table, columns, path)
     labels, environments = (table.column(keys[name]).to_pandas() for name in ("label", "environment"))
     names = columns if len(columns) == vectors.shape[1] else None

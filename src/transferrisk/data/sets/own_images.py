@@ -127,7 +127,7 @@ def load_manifest(file: str, options: Options) -> EnvironmentSet:
         except InputError as error:
             bad.append(f"row {number} ({error})")
     if not samples and not bad:
-        raise InputError(f"{path} has no rows: write it again with data")
+        raise InputError(f"{path} has no rows: check how it was written")
     refuse_or_skip(bad, len(samples) + len(bad), "row", path, options.skip_bad)
     return _set_of(samples, options, path)
 
