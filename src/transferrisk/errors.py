@@ -6,6 +6,7 @@ user's input can cause derive from `InputError`, which the command line turns in
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -140,9 +141,9 @@ def one_line(text: str, most: int | None = None) -> str:
         line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     if most is None or len(line) <= most:
         return line
-    # At spaces, so that no word is broken; a text without them is cut where it must be.
+    # A broken word is left out too, unless it is long, as a path may be.
     first, last = line[: most // 2], line[3 - most + most // 2 :]
-    return f"{first.rpartition(' ')[0] or first} … {last.partition(' ')[2] or last}"
+    return f"{re.sub(r' [^ ]{0,40}$', '', first)} … {re.sub(r'^[^ ]{0,40} ', '', last)}"
 
 
 def full_memory(error: BaseException) -> str | None:
