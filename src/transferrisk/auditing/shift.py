@@ -212,10 +212,10 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
                 Bar("relation", one.relation, one.relation - reach, one.relation + reach),
             ]
     note = (
-        "Loss: cross-entropy of the environment when it is left out of training. Excess: this loss less that of the "
-        "other environments, ± its standard error. It is the sum of the shifts of the inputs, of the label shares, and "
-        "of the relation between inputs and labels (± its standard error). Overlap: 1 if its inputs are like those of "
-        "the others; if it is small, the three parts are rough."
+        "Loss: cross-entropy (log loss) of the environment when it is left out of training. Excess: this loss less "
+        "that of the other environments, ± its standard error. It is the sum of the shifts of the inputs, of the "
+        "label shares, and of the relation between inputs and labels (± its standard error). Overlap: 1 if its inputs "
+        "are like those of the others; if it is small, the three parts are rough."
     )
     columns = ["Environment", "Samples", "Loss", "Excess", "Inputs", "Label shares", "Relation", "Overlap"]
     table = Table("Loss when left out of training", columns, rows, digits=3, note=note, fold=_SHOWN)

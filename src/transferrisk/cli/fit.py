@@ -87,7 +87,9 @@ Frozen = Annotated[
     ),
 ]
 OnTop = Annotated[str | None, image_option(help="Network on a frozen backbone. Default: mlp:64.")]
-Epochs = Annotated[int | None, training_option(min=1, help="Number of passes over all rows. Default: by their number.")]
+Epochs = Annotated[
+    int | None, training_option(min=1, help="Number of passes over all rows. Default: by the number of rows.")
+]
 Repeats = Annotated[int, training_option(min=1, max=100, help="Number of seeds of the comparison.")]
 Folds = Annotated[int, training_option(min=1, help="Largest number of environments to hold out.")]
 Ordered = Annotated[

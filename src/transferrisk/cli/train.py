@@ -69,7 +69,9 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Setting of the algorithm, such as ridge=1e-2. May be repeated."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, or start if there is none.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue the run in the folder, or start one if there is none.")
+]
 Backbone = Annotated[
     str | None,
     model_option(
@@ -80,11 +82,11 @@ Weights = Annotated[
     str | None,
     model_option(help="Weights of the backbone: imagenet, none, or a file. Default: imagenet if any."),
 ]
-Init = Annotated[Path | None, model_option(help="Folder of a saved model whose weights to begin with.")]
+Init = Annotated[Path | None, model_option(help="Folder of a saved model to start from.")]
 Samples = Annotated[
     int | None,
     model_option(
-        "--finetune-samples", min=2, help="Number of samples of the test environment to train on, and on no others."
+        "--finetune-samples", min=2, help="Train on this many samples of the test environment, and no others."
     ),
 ]
 Epochs = Annotated[int | None, training_option(min=1, help="Number of epochs. Default: the data set's protocol.")]
@@ -98,7 +100,8 @@ Average = Annotated[
     str | None, training_option(help="Average of the weights to evaluate and save: ema or swad. Default: none.")
 ]
 DecayAt = Annotated[
-    float | None, training_option(min=0, max=1, help="Share of the steps after which the rate falls; 1: never.")
+    float | None,
+    training_option(min=0, max=1, help="Share of the steps after which the learning rate falls; 1: never."),
 ]
 Evaluations = Annotated[int | None, training_option(min=1, help="Number of evaluations; each saves the state.")]
 Augment = Annotated[

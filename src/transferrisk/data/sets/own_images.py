@@ -51,7 +51,8 @@ def load_folder(name: str, options: Options) -> EnvironmentSet:
     placed = [entry for entry in images if len(entry.folders) >= depth + 2]
     if not placed:
         raise InputError(
-            f"{path} holds images, but none as <environment>/<class>/<image>: the first is {images[0].name!r}"
+            f"{path} holds images, but none as <environment>/<class>/<image>: the first is {images[0].name!r}; "
+            "move them into such folders"
         )
     if len(placed) < len(images):
         stray = next(entry for entry in images if len(entry.folders) < depth + 2)
