@@ -87,7 +87,7 @@ def test_small_environments_keep_something_on_both_sides():
     kept, held = hold_out(vectors(sizes=(2, 3, 40)), 0.2, seed=0)
     assert len([i for i in kept.tolist() if i < 2]) == 1
     assert len([i for i in held.tolist() if i < 2]) == 1
-    with pytest.raises(InputError, match="environment 'a' has 1 different samples"):
+    with pytest.raises(InputError, match=r"'a'.*, got 1\b"):
         hold_out(vectors(sizes=(1, 3, 40)), 0.2, seed=0)
     with pytest.raises(InputError, match=r"share must be .*, got 1\.0"):
         hold_out(vectors(), 1.0, seed=0)
