@@ -268,7 +268,7 @@ def _accuracies(records: Sequence[Record], rule: str) -> Table:
                 words = ""
     return Table(
         f"Accuracy, %: step {chosen[0]['step']} of {last[0]['step']}, selected {RULE_WORDS[rule]}",
-        ["Part", "Environment", "Selected step", "its worst class", "Last step"],
+        ["Part", "Environment", "Selected step", "Worst class", "Last step"],
         rows,
     )
 
