@@ -79,6 +79,7 @@ def test_threshold_and_sets_of_a_model_are_used(fitted, new, tmp_path):
     lead = done.sections()[0]
     assert "environments it was not trained on" in lead
     assert f"{100 * min(one.accuracy for one in done.decision.seen.values()):.1f} % at worst" in lead
+    assert any("trained on rows of site A, site B, site C" in str(one) for one in done.sections())
     for bad in (0.3, 1.0):
         with pytest.raises(InputError, match=f"coverage.*{bad}"):
             predict_file(model, file, tmp_path / "out.csv", coverage=bad)

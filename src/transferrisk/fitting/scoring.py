@@ -91,6 +91,11 @@ class Predicted:
             )
         if self.figures:
             found.append(figures_table(self.figures))
+            if known := [name for name in self.figures if name in seen]:
+                found.append(
+                    f"The model was trained on rows of {listed(known, 5)}. If these rows are among them, the "
+                    "figures are too good."
+                )
         if self.matrix is not None:
             found.append(class_table(self.matrix, self.classes))
             if len(self.classes) <= MANY:
