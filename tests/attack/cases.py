@@ -31,7 +31,7 @@ DIGITS = "9" * 5000
 ESCAPE = "\x1b[31mred\x1b]0;title\x07"
 WORDS = [
     "", " ", "-1", "0", "1", "2", "1.5", "1e308", "-1e308", "nan", "inf", "9" * 20, "-" + "9" * 20, DIGITS, ESCAPE,
-    "\udcff", "a" * 5000, "../..", ".", "/", "/dev/null", "/dev/full", "/proc/self/mem", "/root/x", "none", "=1+1",
+    "\udcff", "a" * 5000, "../..", ".", "/", "/dev/null", "/dev/full", "/proc/self/mem", "/missing/x", "none", "=1+1",
     "--help", "-", "--", "{}", "[]", "null", "true", "%s", "{x}", "[red]", "\n", "\t", "🙂" * 100, "y", "site", "x0", "y,y",
     "x0,nowhere", "ridge=1e308", "ridge=-1", f"ridge={DIGITS}", "ridge=", "=", "trm.ridge=1", "erm", "trm,erm", "mlp:0",
     "mlp:" + "9" * 20, "mlp:-1", "linear:", "cnn", "no_such", "resnet18", "cpu", "cuda:99", "auto", "table.csv", "own",

@@ -372,6 +372,8 @@ def test_what_is_said_of_a_held_out_environment_is_calibrated_by_the_others(tmp_
     assert max(calibrated) > 1.5
     assert len(calibrated) == (sites - 3 if ordered else sites)
     assert len(set(calibrated)) > 1  # so the temperature of all is not that of each environment
+    if not ordered:
+        assert fitted.decision.temperature not in calibrated
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1", "auroc"])
