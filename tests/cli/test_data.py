@@ -184,8 +184,8 @@ def test_check_looks_at_what_is_meant(trm, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("data", "check", "gaussian", "--seed", 10**20), "Invalid value for '--seed'"),
-        (("data", "check", "folder:x", "--size", 100_000), "Invalid value for '--size'"),
+        (("data", "check", "gaussian", "--seed", 10**20), "--seed must be an integer >= 0"),
+        (("data", "check", "folder:x", "--size", 100_000), "--size must be an integer >= 1 and <= 4096, got 100000"),
         (("data", "show", "gaussian", "--output", "x.pdf"), "--output must end in .png, got x.pdf"),
         (("data", "show", "gaussian", "--output", "~nosuchuser/x.png"), "there is no home folder ~nosuchuser"),
         (("data", "check", "folder"), "'folder' lacks its argument after the colon: write folder:PATH"),

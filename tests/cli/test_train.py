@@ -104,10 +104,10 @@ def test_fine_tuning_on_few_samples(trm, tmp_path):
         (["--tracker", "x"], "tracker must be one of tensorboard, mlflow, wandb, got 'x'"),
         (["--init", "no.safetensors"], "no.safetensors does not exist: name the folder"),
         (["--augment"], "augment must be False for inputs that are vectors"),
-        (["--decay-at", "2"], "Invalid value for '--decay-at'"),
-        (["--epochs", "0"], "Invalid value for '--epochs'"),
+        (["--decay-at", "2"], "--decay-at must be a finite number >= 0 and <= 1, got 2"),
+        (["--epochs", "0"], "--epochs must be an integer >= 1, got 0"),
         (["--evaluations", "999999999"], "training: evaluations must be an integer >= 1 and <= 100000, got 999999999"),
-        (["--lr", "inf"], "training: lr must be a finite number >= 0"),
+        (["--lr", "inf"], "--lr must be a finite number >= 0"),
         (
             ["--devices", "2", "--batch-size", "5"],
             "batch_size must be a multiple of 2, so that 2 devices share a batch evenly, got 5",

@@ -26,6 +26,7 @@ from .options import (
     Seed,
     Size,
     SkipBad,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -49,10 +50,20 @@ Model = Annotated[
         "rows that it was not trained on. Default for images: features of a pretrained backbone.",
     ),
 ]
-Ridge = Annotated[float | None, typer.Option(help="Ridge of every predictor. Default: chosen by cross-validation.")]
-Folds = Annotated[int, typer.Option(min=2, max=100, help="Number of folds; each is held out once.")]
-Draws = Annotated[int, typer.Option("--bootstrap", min=1, max=100_000, help="Bootstrap draws for each interval.")]
-Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.")]
+Ridge = Annotated[
+    float | None,
+    typer.Option(metavar="RIDGE", help="Ridge of every predictor, > 0. Default: chosen by cross-validation."),
+]
+Folds = Annotated[
+    int, typer.Option(metavar="N", callback=whole(2, 100), help="Number of folds; each is held out once.")
+]
+Draws = Annotated[
+    int,
+    typer.Option(
+        "--bootstrap", metavar="N", callback=whole(1, 100_000), help="Number of bootstrap draws for each interval."
+    ),
+]
+Confidence = Annotated[float, typer.Option(metavar="SHARE", help="Confidence level of the intervals, such as 0.9.")]
 Standardise = Annotated[
     bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and standard deviation 1.")
 ]

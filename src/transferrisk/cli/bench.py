@@ -12,12 +12,15 @@ from .options import Device, Json
 
 def bench(
     setting: Annotated[
-        str | None, typer.Option(help="Workload: cmnist, scenecoco, pacs, officehome or all. Default: all.")
+        str | None,
+        typer.Option(metavar="NAME", help="Workload: cmnist, scenecoco, pacs, officehome or all. Default: all."),
     ] = None,
-    algorithms: Annotated[str | None, typer.Option(help="Algorithms, separated by commas. Default: all.")] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Algorithms, separated by commas. Default: all.")
+    ] = None,
     device: Device = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")
+        str | None, typer.Option(metavar="PRECISION", help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")
     ] = None,
     captured: Annotated[bool, typer.Option("--captured/--eager", help="Capture steps in CUDA graphs on a GPU.")] = True,
     head: Annotated[bool, typer.Option("--head", help="Measure the transfer risk alone, at several sizes.")] = False,

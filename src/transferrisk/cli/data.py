@@ -10,10 +10,12 @@ import typer
 
 from .options import (
     Biases,
+    Command,
     DataName,
     DataRoot,
     Environment,
     Features,
+    Group,
     Json,
     Label,
     Lazy,
@@ -24,6 +26,7 @@ from .options import (
     Size,
     SkipBad,
     parse_biases,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from ..data.summary import Listing
     from ..reports import Cell, Table
 
-data_app = typer.Typer(help="List data sets, fetch their files, check them and draw samples of them.")
+data_app = typer.Typer(cls=Group, help="List data sets, fetch their files, check them and draw samples of them.")
 
 
 @data_app.callback(invoke_without_command=True)
@@ -42,7 +45,7 @@ def help_(context: typer.Context) -> None:
         print(context.get_help())
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 def list_(data_root: DataRoot = None, as_json: Json = None) -> None:
     """List the data sets, what they are built from, and whether the files they need are there.
 
@@ -61,11 +64,12 @@ def list_(data_root: DataRoot = None, as_json: Json = None) -> None:
     print_line(f"Data root: {root}")
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A data set or source, as in trm data list.")],
     given: Annotated[
-        Path | None, typer.Option("--from", help="A folder, an archive or a file that you already have.")
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="A folder, an archive or a file that you already have."),
     ] = None,
     data_root: DataRoot = None,
     as_json: Json = None,
@@ -97,7 +101,7 @@ def fetch(
             print_line(f"still to come: {state}")
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def check(
     name: DataName,
     as_json: Json = None,
@@ -141,11 +145,15 @@ def check(
     print_values(f"{count_distinct(data)} samples of shape {shape}: all there, and all can be read")
 
 
-@data_app.command()
+@data_app.command(cls=Command)
 def show(
     name: DataName,
-    output: Annotated[Path | None, typer.Option(help="Picture to write, .png. Default: NAME.png.")] = None,
-    per_class: Annotated[int, typer.Option(min=1, max=50, help="Samples of each class.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Picture to write, .png. Default: NAME.png.")
+    ] = None,
+    per_class: Annotated[
+        int, typer.Option(metavar="N", callback=whole(1, 50), help="Number of images of each class, at most 50.")
+    ] = 3,
     data_root: DataRoot = None,
     seed: Seed = 0,
     label: Label = None,

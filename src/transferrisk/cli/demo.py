@@ -7,17 +7,20 @@ from typing import Annotated
 
 import typer
 
-from .options import Json
+from .options import Json, whole
 
 
 def demo(
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the records and report.html.")] = Path(
         "runs/demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds to average over.")] = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs of each run.")] = 10,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", callback=whole(1, 100), help="Number of seeds to average over.")
+    ] = 3,
+    epochs: Annotated[int, typer.Option(metavar="N", callback=whole(1), help="Number of epochs of each run.")] = 10,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that run at once. Default: one for each core.")
+        int | None,
+        typer.Option(metavar="N", callback=whole(1), help="Number of processes at once. Default: one for each core."),
     ] = None,
     as_json: Json = None,
 ) -> None:

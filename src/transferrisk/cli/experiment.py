@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import MACHINE, DataRoot, Quiet
+from ..settings import NonNegative
+from .options import MACHINE, DataRoot, Quiet, whole, within
 
 if TYPE_CHECKING:
     from ..experiments.sweep import Event
@@ -23,35 +24,58 @@ Name = Annotated[
 List = Annotated[bool, option("--list", help="List the experiments and exit.")]
 Fast = Annotated[bool, option("--fast", help="Run the small version, for a laptop.")]
 Defaults = Annotated[bool, option("--defaults", help="Run every method with its default settings, without grids.")]
-Only = Annotated[list[str] | None, option(help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be repeated.")]
-Seeds = Annotated[int | None, option(min=1, max=10_000, help="Number of seeds. Default: the recipe's.")]
+Only = Annotated[
+    list[str] | None, option(metavar="WHAT", help="Run only METHOD, or only COLUMN=VALUE,VALUE. May be repeated.")
+]
+Seeds = Annotated[
+    int | None, option(metavar="N", callback=whole(1, 10_000), help="Number of seeds. Default: the recipe's.")
+]
 Output = Annotated[str, option(metavar="FOLDER", help="Folder of the results, or an address such as s3://...")]
 Dry = Annotated[bool, option("--dry-run", help="Print the number of runs and how long they take, and exit.")]
 Workers = Annotated[
     int | None,
     machine(
-        min=0,
-        max=1024,
+        metavar="N",
+        callback=whole(0, 1024),
         help="Number of runs at once. Default: one for each GPU or core; with submitit, as many as SLURM allows.",
     ),
 ]
 Threads = Annotated[
-    int | None, machine(min=1, max=1024, help="Number of threads of each run. Default: cores / workers.")
+    int | None,
+    machine(metavar="N", callback=whole(1, 1024), help="Number of threads of each run. Default: cores / workers."),
 ]
-Device = Annotated[str, machine(help="Device: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
+Device = Annotated[str, machine(metavar="DEVICES", help="Device: auto, cpu, cuda, or several such as cuda:0,cuda:1.")]
 Precision = Annotated[
     str | None,
-    machine(help="Precision of runs whose recipe sets none: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32."),
+    machine(
+        metavar="PRECISION",
+        help="Precision of runs whose recipe sets none: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.",
+    ),
 ]
-Retries = Annotated[int, machine(min=0, max=1000, help="Number of times a run is tried again after its worker died.")]
-Chosen = Annotated[str, cluster("--executor", help="Executor of the runs: local, ray or submitit (SLURM).")]
+Retries = Annotated[
+    int,
+    machine(metavar="N", callback=whole(0, 1000), help="Number of times a run is tried again after its worker died."),
+]
+Chosen = Annotated[
+    str, cluster("--executor", metavar="NAME", help="Executor of the runs: local, ray or submitit (SLURM).")
+]
 Address = Annotated[
-    str | None, cluster(help="Address of a Ray cluster, such as auto. Default: start a cluster on this machine.")
+    str | None,
+    cluster(
+        metavar="ADDRESS", help="Address of a Ray cluster, such as auto. Default: start a cluster on this machine."
+    ),
 ]
 Gpus = Annotated[
-    float | None, cluster(min=0, help="Number of GPUs of each run; with Ray, 0.25 lets four runs share a GPU.")
+    float | None,
+    cluster(
+        metavar="N",
+        callback=within(NonNegative),
+        help="Number of GPUs of each run; with Ray, 0.25 lets four runs share a GPU.",
+    ),
 ]
-Cpus = Annotated[float | None, cluster(min=0, help="Number of cores of each run. Default: 1.")]
+Cpus = Annotated[
+    float | None, cluster(metavar="N", callback=within(NonNegative), help="Number of cores of each run. Default: 1.")
+]
 Slurm = Annotated[
     list[str] | None,
     cluster(metavar="NAME=VALUE", help="Option of sbatch, such as partition=gpu or time=600. May be repeated."),

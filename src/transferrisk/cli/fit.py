@@ -33,6 +33,7 @@ from .options import (
     machine_option,
     model_option,
     training_option,
+    whole,
 )
 
 Name = Annotated[
@@ -50,21 +51,26 @@ DropUnstable = Annotated[
 Algorithms = Annotated[
     str | None,
     model_option(
+        metavar="NAMES",
         help="Candidates to compare, separated by commas: majority, linear; trees: boosting (scikit-learn's), "
         "lightgbm, boosting-weighted (small, environments weighted), trm-leaves (transfer risk on leaves); networks: "
         "erm (empirical risk), groupdro (worst environment), trm (transfer risk) and every other algorithm; blend, a "
         "weighted average of the others. Default: all named here that are installed; no trees for vectors and images; "
-        "networks alone for images with a backbone that is trained."
+        "networks alone for images with a backbone that is trained.",
     ),
 ]
 Algorithm = Annotated[
-    str | None, model_option(help="Candidate to take, whatever the comparison says. Default: the comparison's choice.")
+    str | None,
+    model_option(
+        metavar="NAME", help="Candidate to take, whatever the comparison says. Default: the comparison's choice."
+    ),
 ]
 Metric = Annotated[
     str,
     model_option(
+        metavar="METRIC",
         help="Metric in held-out environments that the choice goes by: log_loss, brier, auroc, accuracy, "
-        "balanced_accuracy or f1. The last three also set the threshold between two classes."
+        "balanced_accuracy or f1. The last three also set the threshold between two classes.",
     ),
 ]
 Compare = Annotated[
@@ -78,20 +84,31 @@ Set = Annotated[
         help="Setting of each algorithm that has it, ridge=1e-2, or of one, trm.ridge=1e-2.",
     ),
 ]
-Backbone = Annotated[str | None, model_option(help="Network. Default: mlp:64 for vectors, by size for images.")]
-Weights = Annotated[str | None, image_option(help="imagenet, none, or a file of weights for the backbone.")]
+Backbone = Annotated[
+    str | None, model_option(metavar="NAME", help="Network. Default: mlp:64 for vectors, by size for images.")
+]
+Weights = Annotated[
+    str | None, image_option(metavar="WEIGHTS", help="imagenet, none, or a file of weights for the backbone.")
+]
 Frozen = Annotated[
     bool | None,
     image_option(
         "--frozen/--tuned", help="Keep a pretrained backbone as it is, or train all of it. Default: frozen on a CPU."
     ),
 ]
-OnTop = Annotated[str | None, image_option(help="Network on a frozen backbone. Default: mlp:64.")]
+OnTop = Annotated[str | None, image_option(metavar="NAME", help="Network on a frozen backbone. Default: mlp:64.")]
 Epochs = Annotated[
-    int | None, training_option(min=1, help="Number of passes over all rows. Default: by the number of rows.")
+    int | None,
+    training_option(
+        metavar="N", callback=whole(1), help="Number of passes over all rows. Default: by the number of rows."
+    ),
 ]
-Repeats = Annotated[int, training_option(min=1, max=100, help="Number of seeds of the comparison.")]
-Folds = Annotated[int, training_option(min=1, help="Largest number of environments to hold out.")]
+Repeats = Annotated[
+    int, training_option(metavar="N", callback=whole(1, 100), help="Number of seeds of the comparison, at most 100.")
+]
+Folds = Annotated[
+    int, training_option(metavar="N", callback=whole(1), help="Largest number of environments to hold out.")
+]
 Ordered = Annotated[
     bool,
     training_option(
@@ -99,7 +116,10 @@ Ordered = Annotated[
     ),
 ]
 Workers = Annotated[
-    int | None, machine_option(min=1, help="Number of processes that train at once. Default: by the number of rows.")
+    int | None,
+    machine_option(
+        metavar="N", callback=whole(1), help="Number of processes that train at once. Default: by the number of rows."
+    ),
 ]
 
 

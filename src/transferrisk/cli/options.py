@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from ..errors import InputError
+from ..settings import Bound, convert
+from ..settings import Seed as SeedKind
 
 COLUMNS, IMAGES, SYNTHETIC = "Columns of tables and embeddings", "Images", "Synthetic sets"
 MODEL, TRAINING, MACHINE = "Model and algorithm", "Training", "Machine"
@@ -20,6 +25,42 @@ synthetic_option = partial(typer.Option, rich_help_panel=SYNTHETIC)
 model_option = partial(typer.Option, rich_help_panel=MODEL)
 training_option = partial(typer.Option, rich_help_panel=TRAINING)
 machine_option = partial(typer.Option, rich_help_panel=MACHINE)
+
+
+class _PlainFlags:
+    """Mixin of a command whose help has no type beside its flags, since they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # the command's
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_PlainFlags, TyperCommand):
+    """A command of trm."""
+
+
+class Group(_PlainFlags, TyperGroup):
+    """Commands under one name."""
+
+
+def within(kind: Any) -> Callable[[typer.CallbackParam, Any], Any]:
+    """Return the callback of an option whose value must be of this kind, such as `settings.Count`.
+
+    Limits of typer would be printed behind the metavar in the help.
+    """
+
+    def check(option: typer.CallbackParam, value: Any) -> Any:
+        return None if value is None else convert(option.opts[0], value, kind)
+
+    return check
+
+
+def whole(least: int, most: float = math.inf) -> Callable[[typer.CallbackParam, Any], Any]:
+    """Return the callback of an option whose value must be a whole number within these limits."""
+    return within(Annotated[int, Bound(least=least, most=most)])
 
 
 @dataclass(frozen=True)
@@ -69,18 +110,25 @@ DataName = Annotated[
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder."),
+    typer.Option(
+        "--data-root",
+        metavar="FOLDER",
+        help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder.",
+    ),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, metavar="INT", help="Random seed.")]
-Device = Annotated[str, machine_option(help="Device: auto, cpu, cuda or cuda:1.")]
+Seed = Annotated[int, typer.Option(metavar="SEED", callback=within(SeedKind), help="Random seed, a whole number >= 0.")]
+Device = Annotated[str, machine_option(metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[
-    str | None, machine_option(help="Precision: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")
+    str | None,
+    machine_option(metavar="PRECISION", help="Precision: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
-Label = Annotated[str | None, column_option(help="Column or array with the labels.")]
-Environment = Annotated[str | None, column_option(help="Column or array with the environments.")]
-Features = Annotated[str | None, column_option(help="Array or columns with the features.")]
+Label = Annotated[str | None, column_option(metavar="COLUMN", help="Column or array with the labels.")]
+Environment = Annotated[str | None, column_option(metavar="COLUMN", help="Column or array with the environments.")]
+Features = Annotated[
+    str | None, column_option(metavar="COLUMNS", help="Array, or columns separated by commas, with the features.")
+]
 Categorical = Annotated[
     str | None, column_option(metavar="COLUMNS", help="Columns of a table to take as categories, separated by commas.")
 ]
@@ -99,21 +147,31 @@ Schema = Annotated[
 MissingIndicators = Annotated[
     str,
     column_option(
+        metavar="WHEN",
         help="Add features that tell where a table's values are missing: always, never, or auto (if they help in "
-        "held-out environments)."
+        "held-out environments).",
     ),
 ]
-PathColumn = Annotated[str | None, image_option("--path", help="Column of a manifest with the paths of images.")]
-Size = Annotated[int | None, image_option(min=1, max=4096, help="Height and width of images, pixels.")]
+PathColumn = Annotated[
+    str | None, image_option("--path", metavar="COLUMN", help="Column of a manifest with the paths of images.")
+]
+Size = Annotated[
+    int | None,
+    image_option(metavar="PIXELS", callback=whole(1, 4096), help="Height and width of images, at most 4096."),
+]
 Lazy = Annotated[bool, image_option("--lazy", help="Decode images when they are needed; keep no cache.")]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out rows and images that cannot be used, and list them.")
 ]
 ShiftKind = Annotated[
     str | None,
-    synthetic_option("--shift", help="Shift between environments: label-correlated, label-uncorrelated or combined."),
+    synthetic_option(
+        "--shift", metavar="SHIFT", help="Shift between environments: label-correlated, label-uncorrelated or combined."
+    ),
 ]
-Biases = Annotated[str | None, synthetic_option(help="Bias degree of each training environment, such as 1.0,0.9.")]
+Biases = Annotated[
+    str | None, synthetic_option(metavar="SHARES", help="Bias degree of each training environment, such as 1.0,0.9.")
+]
 Oracle = Annotated[bool, synthetic_option("--oracle", help="Train on data like the test environment's.")]
 
 

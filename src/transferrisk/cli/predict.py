@@ -7,16 +7,27 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, PathColumn, SkipBad, column_option
+from .options import Json, PathColumn, SkipBad, column_option, whole
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")]
 New = Annotated[str, typer.Argument(metavar="FILE", help="Table, embeddings, manifest, or folder of images.")]
-Output = Annotated[str, typer.Option(help="File to write: .csv, .tsv or .parquet; - writes CSV to standard output.")]
-Identity = Annotated[str | None, typer.Option("--id", help="Column to keep beside the predictions.")]
-Size = Annotated[int, typer.Option("--chunk-rows", min=1, help="Number of rows to read and predict at a time.")]
-Label = Annotated[str | None, column_option(help="Column with the true labels. Default: the model's.")]
-Environment = Annotated[str | None, column_option(help="Column with the environments. Default: the model's.")]
-Features = Annotated[str | None, column_option(help="Array or columns with the embeddings. Default: the model's.")]
+Output = Annotated[
+    str, typer.Option(metavar="FILE", help="File to write: .csv, .tsv or .parquet; - writes CSV to standard output.")
+]
+Identity = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column to keep beside the predictions.")]
+Size = Annotated[
+    int,
+    typer.Option("--chunk-rows", metavar="N", callback=whole(1), help="Number of rows to read and predict at a time."),
+]
+Label = Annotated[
+    str | None, column_option(metavar="COLUMN", help="Column with the true labels. Default: the model's.")
+]
+Environment = Annotated[
+    str | None, column_option(metavar="COLUMN", help="Column with the environments. Default: the model's.")
+]
+Features = Annotated[
+    str | None, column_option(metavar="COLUMNS", help="Array or columns with the embeddings. Default: the model's.")
+]
 
 Sets = Annotated[
     bool,
@@ -24,7 +35,9 @@ Sets = Annotated[
 ]
 Coverage = Annotated[
     float | None,
-    typer.Option(help="Share of rows whose set should hold the true class, 0.5 to 0.99. Default: 0.9."),
+    typer.Option(
+        metavar="SHARE", help="Share of rows whose set should hold the true class, 0.5 to 0.99. Default: 0.9."
+    ),
 ]
 Neutralise = Annotated[
     bool, typer.Option("--neutralise", help="Write ' before CSV cells that a spreadsheet would take for formulas.")

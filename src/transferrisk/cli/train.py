@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..settings import NonNegative, Share
 from .options import (
     Biases,
     Categorical,
@@ -36,6 +37,8 @@ from .options import (
     model_option,
     parse_biases,
     training_option,
+    whole,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -51,18 +54,26 @@ PARTS = {
     "test": "test",
 }
 """Names of the parts of the data in the table."""
-Data = Annotated[str, typer.Option("--data", help="A data set, as in trm data list, such as pacs or folder:PATH.")]
+Data = Annotated[
+    str, typer.Option("--data", metavar="NAME", help="A data set, as in trm data list, such as pacs or folder:PATH.")
+]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the run.")]
-TestEnv = Annotated[str | None, typer.Option(help="Environment to test on, for sets without one of their own.")]
+TestEnv = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Environment to test on, for sets without one of their own.")
+]
 HoldOut = Annotated[
     str | None,
-    typer.Option(help="Training environment to leave out and test on, to select settings; --test-env is not used."),
+    typer.Option(
+        metavar="NAME",
+        help="Training environment to leave out and test on, to select settings; --test-env is not used.",
+    ),
 ]
 Algorithm = Annotated[
     str | None,
     typer.Option(
+        metavar="NAME",
         help="Algorithm: erm, reweight, irm, vrex, groupdro, mldg, fish, coral, fishr, eqrm, sam, mixup, dfr, trm, "
-        "trm-direct, or one of an installed package. Default: trm; erm with --finetune-samples."
+        "trm-direct, or one of an installed package. Default: trm; erm with --finetune-samples.",
     ),
 ]
 Set = Annotated[
@@ -75,53 +86,95 @@ Resume = Annotated[
 Backbone = Annotated[
     str | None,
     model_option(
-        help="Network: cnn, wrn-16-2, linear, mlp, or a model of timm or of an installed package. Default: by the data."
+        metavar="NAME",
+        help="Network: cnn, wrn-16-2, linear, mlp, or a model of timm or of an installed package. "
+        "Default: by the data.",
     ),
 ]
 Weights = Annotated[
     str | None,
-    model_option(help="Weights of the backbone: imagenet, none, or a file. Default: imagenet if any."),
+    model_option(
+        metavar="WEIGHTS", help="Weights of the backbone: imagenet, none, or a file. Default: imagenet if any."
+    ),
 ]
-Init = Annotated[Path | None, model_option(help="Folder of a saved model to start from.")]
+Init = Annotated[Path | None, model_option(metavar="FOLDER", help="Folder of a saved model to start from.")]
 Samples = Annotated[
     int | None,
     model_option(
-        "--finetune-samples", min=2, help="Train on this many samples of the test environment, and no others."
+        "--finetune-samples",
+        metavar="N",
+        callback=whole(2),
+        help="Train on N samples of the test environment, and no others.",
     ),
 ]
-Epochs = Annotated[int | None, training_option(min=1, help="Number of epochs. Default: the data set's protocol.")]
-Batch = Annotated[int | None, training_option("--batch-size", min=1, help="Samples of each environment in a step.")]
-Lr = Annotated[float | None, training_option("--lr", min=0, help="Learning rate.")]
-Decay = Annotated[float | None, training_option(min=0, help="Weight decay.")]
-Momentum = Annotated[float | None, training_option(min=0, max=1, help="Momentum of SGD, or first beta of Adam.")]
-Optimiser = Annotated[str | None, training_option(help="Optimiser: sgd, adam or adamw. Default: sgd.")]
-Dropout = Annotated[float | None, training_option(min=0, max=1, help="Share of the features set to 0 in each step.")]
+Epochs = Annotated[
+    int | None,
+    training_option(metavar="N", callback=whole(1), help="Number of epochs. Default: the data set's protocol."),
+]
+Batch = Annotated[
+    int | None,
+    training_option(
+        "--batch-size", metavar="N", callback=whole(1), help="Number of samples of each environment in a step."
+    ),
+]
+Lr = Annotated[
+    float | None, training_option("--lr", metavar="RATE", callback=within(NonNegative), help="Learning rate.")
+]
+Decay = Annotated[float | None, training_option(metavar="NUMBER", callback=within(NonNegative), help="Weight decay.")]
+Momentum = Annotated[
+    float | None,
+    training_option(metavar="SHARE", callback=within(Share), help="Momentum of SGD, or first beta of Adam, 0 to 1."),
+]
+Optimiser = Annotated[str | None, training_option(metavar="NAME", help="Optimiser: sgd, adam or adamw. Default: sgd.")]
+Dropout = Annotated[
+    float | None,
+    training_option(metavar="SHARE", callback=within(Share), help="Share of the features set to 0 in each step."),
+]
 Average = Annotated[
-    str | None, training_option(help="Average of the weights to evaluate and save: ema or swad. Default: none.")
+    str | None,
+    training_option(metavar="NAME", help="Average of the weights to evaluate and save: ema or swad. Default: none."),
 ]
 DecayAt = Annotated[
     float | None,
-    training_option(min=0, max=1, help="Share of the steps after which the learning rate falls; 1: never."),
+    training_option(
+        metavar="SHARE",
+        callback=within(Share),
+        help="Share of the steps after which the learning rate falls; 1: never.",
+    ),
 ]
-Evaluations = Annotated[int | None, training_option(min=1, help="Number of evaluations; each saves the state.")]
+Evaluations = Annotated[
+    int | None,
+    training_option(metavar="N", callback=whole(1), help="Number of evaluations; each saves the state."),
+]
 Augment = Annotated[
     bool | None,
     training_option("--augment/--no-augment", help="Vary images at random. Default: if the backbone is pretrained."),
 ]
 Recorded = Annotated[
     list[str] | None,
-    training_option("--record", help="Also record irm (penalties) or transfer (the transfer matrix). May be repeated."),
+    training_option(
+        "--record",
+        metavar="WHAT",
+        help="Also record irm (penalties) or transfer (the transfer matrix). May be repeated.",
+    ),
 ]
 Trackers = Annotated[
     list[str] | None,
-    training_option("--tracker", help="Also report to tensorboard, mlflow or wandb. May be repeated."),
+    training_option("--tracker", metavar="NAME", help="Also report to tensorboard, mlflow or wandb. May be repeated."),
 ]
 Every = Annotated[
     int | None,
-    training_option(min=1, help="Number of steps between checkpoints, besides evaluations and every five minutes."),
+    training_option(
+        metavar="N",
+        callback=whole(1),
+        help="Number of steps between checkpoints, besides evaluations and every five minutes.",
+    ),
 ]
-Devices = Annotated[int, machine_option(min=1, help="Number of devices that share a batch.")]
-Loaders = Annotated[int, machine_option(min=0, help="Number of processes that read ahead if memory is short.")]
+Devices = Annotated[int, machine_option(metavar="N", callback=whole(1), help="Number of devices that share a batch.")]
+Loaders = Annotated[
+    int,
+    machine_option(metavar="N", callback=whole(0), help="Number of processes that read ahead if memory is short."),
+]
 
 
 def train(
