@@ -22,7 +22,6 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -106,7 +105,8 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
     A table becomes a dataclass where `kind` is one, with fields of the types that its annotations ask for.
     """
-    base, inner, limits = _type_and_limits(kind)
+    bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    base, inner = get_origin(bare) or bare, get_args(bare)
     if value is None and types.NoneType in inner and base in (Union, types.UnionType):
         return None
     unfit = UnfitError(name, value, kind)
@@ -169,13 +169,6 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if found is not None and isinstance(limit, Bound | Length) and not limit.holds(found):
             raise unfit
     return found
-
-
-@cache
-def _type_and_limits(kind: Any) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """Return the type of an annotation, the types of its items or its choices, and its limits."""
-    bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    return get_origin(bare) or bare, get_args(bare), tuple(limits)
 
 
 @contextmanager

@@ -249,12 +249,20 @@ class RunFolder(Watch):
             for name in FILES:
                 for unfinished in self.folder.glob(f".{name}.*"):  # left by a process that was killed
                     unfinished.unlink()
-            begun = (self.folder / LAST).exists()
+            begun, records = (self.folder / LAST).exists(), self.folder / RECORDS
             try:
                 if begun:
                     self._go_on(load_checkpoint(self.folder / LAST))
+                # Records of one evaluation may exist before the first checkpoint.
+                elif (self.folder / WEIGHTS).exists() or (records.exists() and len(_evaluations(records)) > 1):
+                    raise InputError(
+                        f"{self.folder} holds {' and '.join(self._present())} but no {LAST} to go on from: restore it, "
+                        "or choose another folder"
+                    )
                 else:
-                    self._begin_afresh()
+                    if self.resume and self.say:
+                        self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
+                    keep_records(records, 0)
             except OtherRunError:
                 raise
             except InputError as error:
@@ -278,18 +286,6 @@ class RunFolder(Watch):
             here = f"step {run.state.step} of {run.total}"
             finished = run.state.step == run.total
             self.say(f"{self.folder} is finished: {here}" if finished else f"going on from {here}")
-
-    def _begin_afresh(self) -> None:
-        records = self.folder / RECORDS
-        # Records of one evaluation may exist before the first checkpoint.
-        if (self.folder / WEIGHTS).exists() or (records.exists() and len(_evaluations(records)) > 1):
-            raise InputError(
-                f"{self.folder} holds {' and '.join(self._present())} but no {LAST} to go on from: restore it, "
-                "or choose another folder"
-            )
-        if self.resume and self.say:
-            self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
-        keep_records(records, 0)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         try:
