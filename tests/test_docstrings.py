@@ -45,7 +45,7 @@ METHODS = {word: method for name, thing in PUBLIC.items() for word, method in me
 ERRORS = {
     name: thing for name, thing in vars(errors).items() if inspect.isclass(thing) and issubclass(thing, Exception)
 }
-EXAMPLES = PUBLIC | {name: thing for name, thing in (METHODS | ERRORS).items() if ">>> " in (thing.__doc__ or "")}
+EXAMPLES = PUBLIC | ERRORS | {name: method for name, method in METHODS.items() if ">>> " in method.__doc__}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -57,7 +57,9 @@ def test_a_public_name_is_documented(name):
     assert summary.endswith((".", ":")), summary
     if inspect.isclass(thing) and issubclass(thing, Algorithm) and thing is not Algorithm:
         settings = {field.name for field in fields(thing.config_type)}
+        text, _, examples = text.partition("\n\nExamples\n--------\n")
         assert settings <= {*re.findall(r"(?m)^(\w+) : default", text)}
+        assert f'"{thing.name}"' in examples
         return  # `create` builds it from its settings
     if getattr(thing, "_is_protocol", False):
         return
@@ -66,6 +68,14 @@ def test_a_public_name_is_documented(name):
     if inspect.isfunction(thing) and thing.__annotations__["return"] != "None":
         assert "\nReturns\n-------\n" in text
     assert ">>> " in text
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_or_warning_has_a_summary_and_an_example(name):
+    summary, _, example = inspect.cleandoc(ERRORS[name].__doc__).partition("\n\nExamples\n--------\n")
+    assert "\n" not in summary
+    assert summary.endswith(".")
+    assert name in example
 
 
 @pytest.mark.parametrize("name", METHODS)

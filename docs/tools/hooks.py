@@ -40,11 +40,13 @@ def algorithm(public: type) -> str:
     text = (inspect.getdoc(public) or "").replace(
         "\n\nIt has no settings.", "\nSettings\n--------\nIt has no settings."
     )
+    text, _, examples = text.partition("\n\nExamples\n--------\n")
     text, _, settings = text.partition("\nSettings\n--------\n")
     summary, _, equation = text.partition("\n\n")
     equation = textwrap.fill(equation.strip(), 80)
     described = re.sub(r"(?m)^(\w+) : (.*)\n    ", r"- **\1** (\2): ", settings)
-    return f"## {public.__name__}\n\n{summary}\n\n```text\n{equation}\n```\n\n{described}\n\n"
+    page = f"## {public.__name__}\n\n{summary}\n\n```text\n{equation}\n```\n\n{described}\n\n"
+    return f"{page}**Examples:**\n\n```pycon\n{examples}\n```\n\n"
 
 
 def documented(module: Any) -> list[Any]:

@@ -47,19 +47,71 @@ class InputError(TransferRiskError, ValueError):
 
 
 class OtherRunError(InputError):
-    """A folder holds a run that was started with other settings or data."""
+    """A folder holds a run that was started with other settings or data.
+
+    Examples
+    --------
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.errors import OtherRunError
+    >>> from transferrisk.training import RunFolder, TrainSpec, run_spec
+    >>> folder, training = mkdtemp(), {"steps": 2, "evaluations": 1}
+    >>> for name in ("erm", "vrex"):
+    ...     try:
+    ...         spec = TrainSpec(data="gaussian", algorithm=name, training=training)
+    ...         trained = run_spec(spec, device="cpu", watch=[RunFolder(folder, resume=True, say=None)])
+    ...     except OtherRunError:
+    ...         print(f"{name} needs another folder")
+    vrex needs another folder
+    """
 
 
 class DamagedRunError(InputError):
-    """Files in the folder of a run that it would go on from cannot be used."""
+    """Files in the folder of a run that it would go on from cannot be used.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.errors import DamagedRunError
+    >>> from transferrisk.training import RunFolder, TrainSpec, run_spec
+    >>> folder = Path(mkdtemp())
+    >>> written = (folder / "last.safetensors").write_bytes(b"half a checkpoint")
+    >>> spec = TrainSpec(data="gaussian", algorithm="erm", training={"steps": 2, "evaluations": 1})
+    >>> try:
+    ...     trained = run_spec(spec, device="cpu", watch=[RunFolder(folder, resume=True, say=None)])
+    ... except DamagedRunError:
+    ...     print("start again in another folder")
+    start again in another folder
+    """
 
 
 class DivergedError(TransferRiskError, ArithmeticError):
-    """An iteration moved away from its answer, so no answer is returned."""
+    """An iteration moved away from its answer, so no answer is returned.
+
+    Examples
+    --------
+    >>> from transferrisk.errors import DivergedError
+    >>> from transferrisk.training import TrainSpec, run_spec
+    >>> for lr in (1e30, 0.1):
+    ...     spec = TrainSpec(data="gaussian", algorithm="erm", training={"lr": lr, "steps": 5, "evaluations": 1})
+    ...     try:
+    ...         trained = run_spec(spec, device="cpu")
+    ...     except DivergedError:
+    ...         print(f"lr={lr:g} is too large")
+    lr=1e+30 is too large
+    """
 
 
 class DataWarning(UserWarning):
-    """The data can be used, but something about it should be checked."""
+    """The data can be used, but something about it should be checked.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from transferrisk.errors import DataWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", DataWarning)  # in this block, such data raises an error
+    """
 
 
 class ConvergenceWarning(UserWarning):
@@ -75,27 +127,92 @@ class ConvergenceWarning(UserWarning):
 
 
 class StepWarning(UserWarning):
-    """Training continues, but more slowly or on less than was asked for."""
+    """Training continues, but more slowly or on less than was asked for.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from transferrisk.errors import StepWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", StepWarning)  # in this block, slower steps are accepted
+    """
 
 
 class PluginWarning(UserWarning):
-    """An addition of an installed package is not used; everything else works."""
+    """An addition of an installed package is not used; everything else works.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from transferrisk.algorithms import available
+    >>> from transferrisk.errors import PluginWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", PluginWarning)  # of packages that do not fit this version
+    ...     names = available()
+    """
 
 
 class WeightsWarning(UserWarning):
-    """The usual weights are not available; the message names the network that was taken instead."""
+    """The usual weights are not available; the message names the network that was taken instead.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from transferrisk.errors import WeightsWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", WeightsWarning)  # in this block, no other network is taken
+    """
 
 
 class LeftoverWarning(UserWarning):
-    """Unfinished output of a killed process was removed."""
+    """Unfinished output of a killed process was removed.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from transferrisk.errors import LeftoverWarning
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", LeftoverWarning)  # removed without a word, in this block
+    """
 
 
 class LabelWarning(UserWarning):
-    """Labels look as if they were numbered otherwise than 0..num_classes-1."""
+    """Labels look as if they were numbered otherwise than 0..num_classes-1.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import torch
+    >>> from transferrisk.errors import LabelWarning
+    >>> from transferrisk.functional import transfer_matrix
+    >>> features, labels, site = torch.randn(8, 2), torch.tensor([1, 2] * 4), torch.arange(8) // 4
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", LabelWarning)
+    ...     try:
+    ...         M = transfer_matrix(features, labels, site)
+    ...     except LabelWarning:
+    ...         M = transfer_matrix(features, labels - 1, site)
+    >>> M.shape
+    torch.Size([2, 2])
+    """
 
 
 class EnvironmentWarning(UserWarning):
-    """There are too few environments for a request; the message says what was done instead."""
+    """There are too few environments for a request; the message says what was done instead.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from transferrisk.errors import EnvironmentWarning
+    >>> from transferrisk.sklearn import TransferRiskClassifier
+    >>> X, y = np.eye(4), [0, 1, 0, 1]
+    >>> with warnings.catch_warnings(record=True) as given:
+    ...     warnings.simplefilter("always", EnvironmentWarning)
+    ...     model = TransferRiskClassifier(max_epochs=1).fit(X, y)  # without environments
+    >>> given[0].category.__name__, model.algorithm_
+    ('EnvironmentWarning', 'erm')
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -300,10 +300,11 @@ class Algorithm(nn.Module, Generic[C]):
     held_out: float = 0.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Append the settings, as the config describes them, to the docstring of an algorithm."""
+        """Add the settings, as the config describes them, to the docstring of an algorithm, before its examples."""
         super().__init_subclass__(**kwargs)
         if own := cls.__dict__.get("__doc__"):
-            cls.__doc__ = f"{inspect.cleandoc(own)}\n\n{described_settings(cls.config_type)}"
+            text, heading, examples = inspect.cleandoc(own).partition("\n\nExamples\n--------\n")
+            cls.__doc__ = f"{text}\n\n{described_settings(cls.config_type)}{heading}{examples}"
 
     def __init__(self, setting: Setting, config: C | None = None) -> None:
         super().__init__()

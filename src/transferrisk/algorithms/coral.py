@@ -36,6 +36,19 @@ class CORAL(Algorithm[CORALConfig]):
 
     loss = mean_e R_e + lambda mean over pairs (e, f) of [mean (m_e - m_f)^2 + mean (S_e - S_f)^2], with m_e the mean
     and S_e the covariance of the features in environment e
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.eye(2).repeat(4, 1), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("coral", Setting(num_environments=2, num_classes=2), penalty_weight=3.0)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> float(logs["penalty"])  # both environments have the same features
+    0.0
     """
 
     config_type = CORALConfig

@@ -45,6 +45,13 @@ class DFR(Algorithm[DFRConfig]):
     """Minimises the mean loss, and then by the last layer alone the mean risk of held-out (environment, class) groups.
 
     loss = mean_i l_i; then W = argmin mean_g R_g(W) + ridge/2 |W|^2 over groups g of held-out samples
+
+    Examples
+    --------
+    >>> from transferrisk.algorithms import Setting, create
+    >>> algorithm = create("dfr", Setting(num_environments=2, num_classes=2), held_out=0.3, ridges=(0.01, 0.1))
+    >>> algorithm.held_out  # `transferrisk.training.train` leaves this share out of the steps
+    0.3
     """
 
     config_type: ClassVar[type[Config]] = DFRConfig

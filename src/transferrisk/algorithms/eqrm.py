@@ -40,6 +40,19 @@ class EQRM(Algorithm[EQRMConfig]):
     """Minimises the alpha-quantile of the risks over environments; until `start_epoch`, their mean.
 
     loss = q with mean_e Phi((q - R_e) / h) = alpha, with h = 1.06 std(R) E^(-1/5)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("eqrm", Setting(num_environments=2, num_classes=2), alpha=0.9, start_epoch=0.0)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> bool(logs["loss"] > logs["mean_risk"])
+    True
     """
 
     config_type = EQRMConfig

@@ -43,6 +43,20 @@ class Fish(Algorithm[FishConfig]):
 
     step = meta_lr (theta_E - theta_0), after one step of the optimiser on each environment; with SGD of rate a, to
     second order in a, a descent on sum_e R_e - a/2 sum over pairs e < f of <dR_e/dtheta, dR_f/dtheta>
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("fish", Setting(num_environments=2, num_classes=2), meta_lr=0.1)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> order = algorithm.plan(batch, epoch=0.0)  # of the environments in a step, drawn at random
+    >>> sorted(order)
+    [0, 1]
     """
 
     config_type = FishConfig

@@ -46,6 +46,19 @@ class Fishr(Algorithm[FishrConfig]):
 
     loss = mean_i l_i + lambda mean_e mean (v_e - mean_f v_f)^2, with v_e the variance over the samples of environment e
     of the gradients (s_i - y_i) [z_i, 1]^T of the head, averaged over steps
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("fishr", Setting(num_environments=2, num_classes=2), penalty_weight=100.0, start_epoch=0.0)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> algorithm.averages.shape  # variances: environment, class, feature or bias
+    torch.Size([2, 2, 3])
     """
 
     config_type = FishrConfig

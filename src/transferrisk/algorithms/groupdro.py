@@ -46,6 +46,20 @@ class GroupDRO(Algorithm[GroupDROConfig]):
     """Minimises the risk of the worst group, by weights of the groups that follow their risks.
 
     loss = sum_g q_g R_g, with R_g the mean cross-entropy in group g, after q_g <- q_g exp(weights_lr R_g), normalised
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("groupdro", Setting(num_environments=2, num_classes=2), weights_lr=0.1)
+    >>> risks, present = algorithm.forward(model, batch).environment_risks(num_environments=2)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> bool(algorithm.weights[risks.argmax()] > 0.5)  # the worse environment has the larger weight
+    True
     """
 
     config_type = GroupDROConfig

@@ -39,6 +39,19 @@ class IRM(Algorithm[IRMConfig]):
     """Minimises the mean risk of the environments + lambda times the squared derivatives of their risks (IRMv1).
 
     loss = mean_e (R_e + lambda |dR_e/dw|^2) / max(1, lambda), with w a scale of the logits at 1, or the predictor
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("irm", Setting(num_environments=2, num_classes=2), penalty_weight=10.0, start_epoch=0.0)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> bool(logs["penalty"] > 0)
+    True
     """
 
     config_type = IRMConfig

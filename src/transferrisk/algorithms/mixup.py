@@ -72,6 +72,18 @@ class Mixup(Algorithm[MixupConfig]):
 
     loss = mean_i l(lambda x_i + (1 - lambda) x_j, lambda y_i + (1 - lambda) y_j), with a random j of another
     environment for each i, and lambda ~ Beta(alpha, alpha) in each step
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("mixup", Setting(num_environments=2, num_classes=2), within="any")
+    >>> out = algorithm.forward(model, batch)
+    >>> out.targets.sum(1)  # probabilities of the classes, mixed as the inputs are
+    tensor([1., 1., 1., 1., 1., 1., 1., 1.])
     """
 
     config_type = MixupConfig

@@ -95,6 +95,20 @@ class MLDG(Algorithm[MLDGConfig]):
 
     loss = (F(theta) + beta G(theta - inner_lr dF/dtheta)) / (1 + beta), with G the risk of a random environment and F
     the mean risk of the others
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("mldg", Setting(num_environments=2, num_classes=2), beta=0.5, order=2)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> held_out, others = algorithm.plan(batch, epoch=0.0)  # drawn at random for each step
+    >>> sorted([held_out, *others])
+    [0, 1]
     """
 
     config_type = MLDGConfig

@@ -29,6 +29,15 @@ class Reweight(Algorithm[Config]):
     """Minimises the mean risk over groups of an environment and a class.
 
     loss = mean_g R_g, with R_g the mean cross-entropy in group g
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Setting, create
+    >>> shares = torch.tensor([[0.4, 0.1], [0.1, 0.4]])  # environment, class
+    >>> algorithm = create("reweight", Setting(num_environments=2, num_classes=2, group_priors=shares))
+    >>> algorithm.priors
+    tensor([0.4000, 0.1000, 0.1000, 0.4000])
     """
 
     weighted = True

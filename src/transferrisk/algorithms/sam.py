@@ -36,6 +36,19 @@ class SAM(Algorithm[SAMConfig]):
     """Minimises the largest mean loss at weights within a distance rho, to first order.
 
     loss = L(theta + rho g / |g|), with L the mean loss and g its gradient at theta, a constant
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("sam", Setting(num_environments=2, num_classes=2), rho=0.1)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> bool(logs["sharpness"] > 0)  # how much the loss is larger at the distance rho
+    True
     """
 
     config_type = SAMConfig

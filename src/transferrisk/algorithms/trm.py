@@ -101,6 +101,19 @@ class TRM(Algorithm[TransferConfig]):
 
     loss = sum_e q_e R_e + transfer_weight mean_Q sum_P alpha_P(Q) R_P(W(Q)), with W(Q) = argmin R_Q(W) + ridge/2 |W|^2
     the optimal predictor of environment Q, and P the other environments
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("trm", Setting(num_environments=2, num_classes=2), ridge=0.01, start_epoch=0.0)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> sorted(logs)
+    ['loss', 'transfer_risk']
     """
 
     config_type: ClassVar[type[Config]] = TRMConfig
@@ -174,6 +187,19 @@ class TRMDirect(TRM):
 
     loss = that of `TRM`; its gradient leaves out how W(Q) depends on the features. The paper's tables call this method
     "TRM w/ GM"
+
+    Examples
+    --------
+    >>> import torch
+    >>> from transferrisk.algorithms import Batch, Setting, create
+    >>> from transferrisk.models import Classifier
+    >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
+    >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
+    >>> algorithm = create("trm-direct", Setting(num_environments=2, num_classes=2), ridge=0.01, start_epoch=0.0)
+    >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
+    >>> sorted(logs)
+    ['loss', 'transfer_risk']
     """
 
     config_type = TransferConfig
