@@ -27,9 +27,8 @@ import torch
 from numpy.typing import NDArray
 
 from transferrisk import audit
-from transferrisk.auditing.predictors import fit
 from transferrisk.auditing.run import held_out_loss, scores
-from transferrisk.auditing.samples import arrange_samples, assign_folds
+from transferrisk.auditing.samples import arrange_samples, assign_folds, fit
 
 Floats = NDArray[np.float32]
 

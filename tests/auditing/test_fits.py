@@ -10,7 +10,7 @@ import pytest
 
 from transferrisk import audit
 from transferrisk.auditing.columns import column_effects
-from transferrisk.auditing.predictors import settle_indicators
+from transferrisk.auditing.samples import settle_indicators
 from transferrisk.auditing.shift import decompose_shift
 from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.errors import ConvergenceWarning

@@ -12,7 +12,7 @@ from rows import ASKED, table
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from transferrisk.auditing.predictors import settle_indicators
+from transferrisk.auditing.samples import settle_indicators
 from transferrisk.data.infer import Declared, infer_schema
 from transferrisk.errors import DataWarning
 from transferrisk.fitting import Plan, fit, load_model, save_fit

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
@@ -33,14 +33,28 @@ from torch import Tensor
 
 from ..errors import InputError, listed
 from ..functional import SoftmaxLoss
-from ..functional.linear_loss import one_hot
+from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..reports import Cell, Chapter, Forest, Section, Spread, Table
 from ..reports.elements import Entry, number
 from ..settings import Bound, Count, Seed, as_json, convert
 from ..solvers import threads_set
-from .predictors import Refitted, fit, refit_without
 from .report import Estimate, Floats, Pooled, pool, t_quantile
-from .samples import CHUNK, MOST, Samples, arrange_samples, thin_samples
+from .samples import (
+    CHUNK,
+    GRID,
+    GROUPS,
+    MOST,
+    TOLERANCE,
+    Codes,
+    Samples,
+    arrange_samples,
+    choose_ridge,
+    fit,
+    held_out_losses,
+    loss_on,
+    pooled_change,
+    thin_samples,
+)
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that is the score of a column
@@ -48,6 +62,7 @@ _BINS = 10  # least number of bins of a numeric column, to guess the environment
 _STEPS = 50  # most steps of Newton's method
 _TELLING = 0.25  # share of the way from blind to sure guessing above which a column reveals the environment
 _ROWS = 3_000  # samples that predictors without a column are fitted to and tested on
+_REFIT_WAY_OUT = "regard the findings about columns as rough, or leave out those that nearly repeat others"
 _WAY_OUT = "regard the effect of this column as rough, or merge its rare categories"
 LEVEL, MATERIAL = 0.01, 0.3
 """Limits of `unstable`: the p-value of Q over all columns, and the deviation tau between environments.
@@ -434,3 +449,71 @@ def _reveal_environment(samples: Samples, indices: Sequence[int], missing: int |
     others = [i for i in indices if i != missing]
     whole = all(len(samples.rows[:, i].unique()) <= 2 for i in others)
     return guess, "categories" if whole and len(others) > 1 else "values"
+
+
+# ---- predictors without a column
+
+
+@dataclass(frozen=True)
+class Refitted:
+    """Linear predictors with all columns, and the changes without each column."""
+
+    held_out: float
+    risk: float
+    ridge: float
+    losses: Sequence[Pooled | None]
+    risks: Sequence[float]
+
+    @classmethod
+    def none(cls, columns: Mapping[str, Any]) -> Refitted:
+        nan = float("nan")
+        return cls(nan, nan, nan, [None] * len(columns), [nan] * len(columns))
+
+
+def refit_without(samples: Samples, columns: Sequence[Sequence[int]], rows: int, seed: int) -> Refitted:
+    """Fit predictors on all environments but a few, and on single ones; then again without each column.
+
+    Each of up to `GROUPS` environments is left out alone, and has a predictor of its own. If there are more, as many
+    groups of environments are left out in turn, and as many environments, drawn at random, have their own predictor;
+    all are tested on. For both kinds of predictor, the ridge with the least loss in other environments is taken.
+    """
+    drawn = np.random.default_rng(seed).permutation(len(samples.environments))
+    homes = np.sort(drawn[:GROUPS])
+    used = drawn % GROUPS != np.arange(len(homes))[:, None]
+    each = np.full(len(drawn), -(-rows // len(drawn)))
+    each[homes] = -(-rows // len(homes))
+    samples = thin_samples(samples, each, seed)
+    best, ridge, others = choose_ridge(samples, used, _REFIT_WAY_OUT)
+    least, home_ridge, start = np.inf, GRID[0], None
+    for candidate in GRID:
+        risk, start = _home_risk(samples, homes, candidate, start)
+        if risk < least:
+            least, home_ridge, home = risk, candidate, start
+    full, losses, risks = held_out_losses(samples, used, others), [], []
+    for indices in columns:
+        blank = samples.rows.clone()
+        blank[:, indices] = 0  # with a ridge, the same as without the column
+        fewer = replace(samples, rows=blank, moments={})
+        away = fit(loss_on(fewer, used, ridge), others, TOLERANCE, way_out=_REFIT_WAY_OUT).value
+        losses.append(pooled_change(full, held_out_losses(fewer, used, away)))
+        risks.append(_home_risk(fewer, homes, home_ridge, home)[0] - least)
+    return Refitted(best, least, ridge, losses, risks)
+
+
+def _home_risk(samples: Samples, homes: Codes, ridge: float, start: Tensor | None) -> tuple[float, Tensor]:
+    """Fit a predictor on each home Q alone; return the mean over Q of its largest loss in an environment P != Q.
+
+    The predictors (H, C, D), returned as well, are fitted one after the other, so that each uses only its rows.
+    """
+    E, fitted = len(samples.environments), []
+    for place, e in enumerate(homes):
+        loss = loss_on(samples, np.arange(E)[None] == e, ridge)
+        before = None if start is None else start[place : place + 1]
+        fitted.append(fit(loss, before, TOLERANCE, way_out=_REFIT_WAY_OUT).value)
+    predictors, matrix = torch.cat(fitted), np.empty((len(homes), E))
+    for p in range(E):
+        here = samples.span(p)
+        targets = one_hot(samples.labels[here], len(samples.classes), predictors.dtype)
+        matrix[:, p] = row_losses(logits_of(predictors, samples.rows[here]), targets).mean(1).double().numpy()
+    matrix[np.arange(len(homes)), homes] = -np.inf
+    return float(matrix.max(1).mean()), predictors

@@ -22,9 +22,8 @@ from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses, scale_slopes
 from ..settings import Bound, Count, Positive, Seed, convert
 from ..solvers import threads_set
-from .predictors import GRID, WORKED_ON, fit, loss_on
 from .report import Audit, Estimate, Floats, WorstPair
-from .samples import CHUNK, Folds, Samples, arrange_samples
+from .samples import CHUNK, GRID, WORKED_ON, Folds, Samples, arrange_samples, fit, loss_on
 from .shift import shifts_in
 
 Progress = Callable[[str, int, int], None]

@@ -1,10 +1,16 @@
-"""Samples of an audit: read, checked, and laid out so that every fit and every test reads whole blocks of rows."""
+"""Samples of an audit, and linear predictors of them.
+
+Samples are read, checked, and laid out so that every fit and every test reads whole blocks of rows. `settle_indicators`
+compares predictors with and without a table's missing-value indicators in environments that they were not fitted on.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -13,11 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import ConvergenceWarning, InputError, warn
+from ..functional import SoftmaxLoss
+from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..settings import Bound, convert
+from ..solvers import LBFGS, Solution
+from .report import Floats, Pooled, pool
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..data import EnvironmentSet, Options, Splits
+    from ..data.infer import Declared
     from ..data.schema import Schema
 
 Codes = NDArray[np.int64]
@@ -29,6 +42,15 @@ _SMALL = 1_000_000  # numbers up to which float64 costs nothing, so that all dig
 CHUNK = 1 << 22  # numbers processed at once
 _ROWS_PER_COLUMN = 4  # rows, per column, that second moments are estimated from
 _LARGEST_GRAM = 4096  # columns; above, only the diagonal of second moments is used
+
+GRID = (1e-1, 1e-2, 1e-3, 1e-4)
+"""Ridges that cross-validation chooses from, strongest first: each fit starts where the one before ended."""
+GROUPS = 10  # groups of environments that are left out in turn
+TOLERANCE = 1e-8  # of the minimised loss; losses in other environments are then accurate to about 1e-4
+WORKED_ON = 1 << 20  # numbers of rows, or of logits, that are processed at once
+_JOINED = 1 << 16  # numbers of rows up to which folds are processed together, though each is held out from some fit
+_INDICATOR_ROWS = 3000  # samples that missing-value indicators are judged by
+_INDICATORS_WAY_OUT = "say whether missing-value indicators are used, with --missing-indicators always or never"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +129,6 @@ def read_features(
     """
     from ..data.catalogue import load_data, set_name
     from ..data.sets.tables import read_table, review_table
-    from .predictors import settle_indicators
 
     name = set_name(given, options)
     if name.startswith("table:"):
@@ -304,3 +325,120 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
             ordered = sorted(names, key=lambda name: (type(name).__name__, str(name)))
     rank = dict(zip(ordered, range(len(ordered)), strict=True))
     return np.array(list(map(rank.__getitem__, names)))[found], tuple(ordered)
+
+
+# ---- linear predictors
+
+
+def fit(loss: SoftmaxLoss, start: Tensor | None = None, tolerance: float | None = None, *, way_out: str) -> Solution:
+    """Minimise every problem of the loss, from a start (K, C, D) or from zero; a problem without rows yields nan.
+
+    tolerance  tolerance of `solvers.LBFGS` in float64
+    way_out    advice that ends the warning about a rough fit
+    """
+    there = loss.weights.any(1)
+    begin = loss.rows.new_zeros(len(there), loss.num_classes, loss.rows.shape[1])
+    begin = begin if start is None else start.nan_to_num(0)
+    value = torch.full_like(begin, torch.nan)
+    if not bool(there.any()):
+        return Solution(value, ~there, 0, value[:, 0, 0])
+    exact = loss.rows.dtype == torch.float64
+    solution = LBFGS(tolerance if exact else None).minimise(loss.only(there), begin[there])
+    if not bool(solution.converged.all()):
+        warn(
+            f"a linear predictor with the ridge {loss.ridge:g} is fitted only roughly, after {solution.iterations} "
+            f"iterations: {way_out}",
+            ConvergenceWarning,
+        )
+    value[there] = solution.value
+    residual, converged = value[:, 0, 0].clone(), ~there
+    residual[there], converged[there] = solution.residual, solution.converged
+    return Solution(value, converged, solution.iterations, residual)
+
+
+def loss_on(samples: Samples, used: NDArray[np.bool_], ridge: float) -> SoftmaxLoss:
+    """Return K losses, the k-th on the environments used[k], or on their folds: (K, E) or (K, E, folds).
+
+    Rows are processed by folds: a long fold in chunks, short ones several at once.
+    """
+    K, E, D, C = *used.shape[:2], samples.rows.shape[1], len(samples.classes)
+    folds = np.broadcast_to(used.reshape(K, E, -1), (K, E, samples.folds))
+    weights = torch.from_numpy(np.repeat(folds.reshape(K, -1), np.diff(samples.bounds), 1)).to(samples.rows.dtype)
+    environments = np.flatnonzero(folds.any((0, 2))).tolist()
+    chunks: list[slice] = []
+    longest = max(1, WORKED_ON // max(D, K * C))
+    for e in environments:
+        for k in range(samples.folds):
+            block = samples.span(e, k)
+            before = chunks[-1] if chunks else None
+            if before and block.start == before.stop and (block.stop - before.start) * D <= _JOINED:
+                chunks[-1] = slice(before.start, block.stop)
+                continue
+            edges = [*range(block.start, block.stop, longest), block.stop]
+            chunks += map(slice, edges, edges[1:])
+    weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
+    gram = samples.gram(environments)
+    return SoftmaxLoss(samples.rows, samples.labels, weights, C, ridge, True, gram, chunks)
+
+
+def choose_ridge(samples: Samples, used: NDArray[np.bool_], way_out: str) -> tuple[float, float, Tensor]:
+    """Return the least mean `held_out_losses`, its ridge, and the predictors fitted on `used` (G, E)."""
+    best, ridge, start = np.inf, GRID[0], None
+    for candidate in GRID:
+        start = fit(loss_on(samples, used, candidate), start, TOLERANCE, way_out=way_out).value
+        mean = float(np.nanmean(list(map(np.mean, held_out_losses(samples, used, start)))))
+        if mean < best:
+            best, ridge, others = mean, candidate, start
+    return best, ridge, others
+
+
+def held_out_losses(samples: Samples, used: NDArray[np.bool_], predictors: Tensor) -> list[Floats]:
+    """Return the losses of each environment's samples by the predictor (G, C, D) that left it out, by `used` (G, E)."""
+    found = []
+    for e, group in enumerate(used.argmin(0)):
+        own = samples.span(e)
+        targets = one_hot(samples.labels[own], len(samples.classes), predictors.dtype)
+        found.append(row_losses(logits_of(predictors[group], samples.rows[own]), targets).double().numpy())
+    return found
+
+
+def pooled_change(before: Sequence[Floats], after: Sequence[Floats]) -> Pooled:
+    """Pool the mean change of each environment's losses, each environment counted the same."""
+    means, errors = np.full((2, len(before)), np.nan)
+    for e, change in enumerate(map(np.subtract, after, before)):
+        means[e] = change.mean()
+        errors[e] = change.var() / len(change) if len(change) > 1 else np.nan
+    return pool(means, errors, evenly=True)
+
+
+def settle_indicators(
+    schema: Schema, declared: Declared, frame: pd.DataFrame, labels: Any, environments: Any
+) -> Schema:
+    """Return the schema, with missing-value indicators only if they help in new environments.
+
+    Missing values may reveal the environment, and a relation learnt from them then does not transfer. All indicators
+    that are not declared are kept or dropped together. They are kept if linear predictors with them have a lower loss
+    in held-out environments of these rows, (n,) labels and environments, than predictors of the same ridge without
+    them, by more than the standard error of the mean difference over environments. This error comes from how much
+    environments differ, but is not below what the spread of their samples allows, so that a few environments that
+    agree by luck do not decide. Environments count the same: weighted by their errors, indicators of pure noise would
+    seem to help in half of all tables. With two environments, indicators are left out.
+    """
+    if declared.others != "auto":
+        return schema
+    bare = schema
+    with suppress(InputError):  # nothing else varies, so that the indicators have to stay
+        bare = schema.without_indicators(list(compress(declared.indicators, declared.indicators.values())))
+    several = len(np.unique(np.asarray(environments))) > 2 and len(np.unique(np.asarray(labels))) > 1
+    if bare == schema or not several:
+        return bare
+    without, whole = (
+        thin_samples(arrange_samples(one.encode(frame).features, labels, environments, 2, 0, True), _INDICATOR_ROWS, 0)
+        for one in (bare, schema)
+    )  # the same rows in the same order
+    drawn = np.random.default_rng(0).permutation(len(whole.environments))
+    used = drawn % GROUPS != np.arange(min(GROUPS, len(drawn)))[:, None]
+    _, ridge, predictors = choose_ridge(without, used, _INDICATORS_WAY_OUT)
+    again = fit(loss_on(whole, used, ridge), tolerance=TOLERANCE, way_out=_INDICATORS_WAY_OUT).value
+    change = pooled_change(held_out_losses(without, used, predictors), held_out_losses(whole, used, again))
+    return schema if -change.mean > change.error else bare

@@ -40,9 +40,8 @@ from ..reports import Bar, Bars, Cell, Chapter, Section, Table
 from ..reports.elements import Entry, number
 from ..settings import Count, Seed, as_json, convert
 from ..solvers import threads_set
-from .predictors import fit
 from .report import Floats
-from .samples import MOST, Samples, arrange_samples, thin_samples
+from .samples import MOST, Samples, arrange_samples, fit, thin_samples
 
 _RIDGE = 1e-3  # of the classifier
 _ROWS = 4000  # samples of either side that the classifier is fitted on; fewer of the others if T is small

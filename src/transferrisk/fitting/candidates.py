@@ -26,8 +26,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 
 from ..algorithms import ALGORITHMS, available, parse_settings, setting_names
 from ..auditing.columns import column_effects, unstable
-from ..auditing.predictors import settle_indicators
-from ..auditing.samples import column_groups
+from ..auditing.samples import column_groups, settle_indicators
 from ..data import EnvironmentSet, filled
 from ..data.infer import Declared, infer_schema
 from ..data.schema import Encoded, Form, Schema

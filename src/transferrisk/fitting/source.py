@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..auditing.predictors import settle_indicators
+from ..auditing.samples import settle_indicators
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import set_name
 from ..data.checks import ask_about_columns, review_vectors
