@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from types import FrameType
 
 
@@ -215,6 +216,10 @@ class EnvironmentWarning(UserWarning):
     """
 
 
+SKIP_BAD = "--skip-bad (skip_bad=True in Python)"
+"""The option as messages call it, for users of Python and of the command line."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the nearest of the other known words, whatever its case, as a question and a space; "" if none is near."""
     by_lower = {name.lower(): name for name in known if name != word}
@@ -288,3 +293,24 @@ def warn(message: str, category: type[Warning]) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("transferrisk", "torch"):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def require_name(name: str, names: Sequence[str], where: Path | str, noun: str, option: str) -> str:
+    """Return `name` if a file has such a column or array; the error names the option that chooses another."""
+    if name in names:
+        return name
+    raise InputError(f"{where} has no {noun} {name!r}{choices(name, names)} with --{option}")
+
+
+def refuse_or_skip(bad: Sequence[str], total: int, noun: str, where: Path | str, skip_bad: bool) -> None:
+    """Report bad samples, of `total` in all, each described as "which (why)".
+
+    This is an error that names the first; with `skip_bad` a warning that lists ten, unless nothing would be left.
+    """
+    if not bad:
+        return
+    if skip_bad and len(bad) < total:
+        warn(f"{where}: {len(bad)} of {counted(total, noun)} left out: {listed(bad)}", DataWarning)
+        return
+    way_out = f"correct or remove them, or go on without them with {SKIP_BAD}" if len(bad) < total else "correct them"
+    raise InputError(f"{where}: {len(bad)} of {counted(total, noun)} cannot be used, the first is {bad[0]}: {way_out}")

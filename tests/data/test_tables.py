@@ -16,8 +16,7 @@ import torch
 from table_files import ASKED, TEXT, frame_of, refused, write
 
 from transferrisk.data import Options, load_data
-from transferrisk.data.checks import review, twins
-from transferrisk.data.environments import EnvironmentSet
+from transferrisk.data.environments import EnvironmentSet, review, twins
 from transferrisk.data.sets.tables import read_table
 from transferrisk.data.table_files import read_frame, read_frames
 from transferrisk.data.values import as_numbers

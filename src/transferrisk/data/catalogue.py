@@ -23,8 +23,6 @@ from .shifts import Shift
 from .splits import Splits, leave_out
 from .table_files import PARQUET, SEPARATORS
 
-SKIP_BAD = "--skip-bad (skip_bad=True in Python)"
-"""The option as messages call it, for users of Python and of the command line."""
 ALWAYS = frozenset({"root", "seed", "verify", "skip_bad", "progress"})
 """Options that every set takes."""
 

@@ -1,15 +1,22 @@
-"""Samples with a label and an environment, and which of them a batch holds."""
+"""Samples with a label and an environment, checks of them, and which of them a batch holds.
+
+Rows in messages are counted from 1.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from ..errors import InputError, choices
+from ..errors import DataWarning, InputError, choices, counted, listed, warn
 from ..settings import Count, convert
 
 
@@ -240,6 +247,7 @@ def _first_repeated(names: Sequence[str]) -> str:
 
 
 S = TypeVar("S", bound=EnvironmentSet)
+BLOCK = 1 << 22  # numbers worked on at once
 
 
 def concatenate(sets: Sequence[S]) -> S:
@@ -257,6 +265,68 @@ def concatenate(sets: Sequence[S]) -> S:
         sources=torch.cat(sources) if len(sources) == len(sets) else None,
         weights=torch.cat(weights) if weights else None,
     )
+
+
+def review(data: S, where: Path | str = "the data") -> S:
+    """Return the set if two environments and two classes have samples; warn if an environment lacks a class."""
+    counts = data.group_counts().cpu().numpy()
+    seen = list(compress(data.environment_names, counts.sum(1)))
+    if len(seen) < 2:
+        raise InputError(
+            f"{where} has {counted(len(seen), 'environment')} with samples ({listed(map(repr, seen)) or 'none'}): "
+            "transfer needs at least two"
+        )
+    classes = list(compress(data.class_names, counts.sum(0)))
+    if len(classes) < 2:
+        raise InputError(
+            f"{where} has only the label {classes[0]!r}: there is nothing to predict; check that you mean this label"
+        )
+    if not counts.all():
+        absent = [f"{data.class_names[c]!r} in {data.environment_names[e]!r}" for e, c in np.argwhere(counts == 0)]
+        warn(f"{where}: no samples of class {listed(absent, 5)}", DataWarning)
+    return data
+
+
+def review_vectors(data: S, where: Path | str, rows: NDArray[np.int64] | None = None) -> S:
+    """Review a set of vectors, and warn if environments share samples; `rows` are their positions in the file."""
+    review(data, where)
+    shared = twins(data.inputs[:], data.labels, data.environments)
+    if len(shared):
+        first, second = (int(i if rows is None else rows[i]) + 1 for i in shared[0].tolist())
+        warn(
+            f"{where}: {counted(len(shared), 'row')} with the features and label of a row in another environment, such "
+            f"as row {second} and row {first}",
+            DataWarning,
+        )
+    return data
+
+
+def twins(features: Tensor, labels: Tensor, environments: Tensor) -> NDArray[np.int64]:
+    """Return pairs (m, 2): the first row of its kind, and a later row like it that lies in another environment.
+
+    Rows are alike if features and label are equal. A hash proposes the pairs, and the features decide. Equal rows have
+    equal hashes: sum_j mix(bits_j) r_j + label r modulo 2^64, r odd.
+    """
+    values, kinds, places = features.cpu().numpy(), labels.cpu().numpy(), environments.cpu().numpy()
+    n, d = values.shape
+    factors = np.random.default_rng(0).integers(1 << 63, size=d, dtype=np.uint64) * 2 + 1
+    hashes = kinds.astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+    step = max(BLOCK // d, 1)
+    for start in range(0, n, step):
+        part = values[start : start + step].astype(np.float32) + np.float32(0)  # -0 becomes 0
+        bits = part.view(np.uint32).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        hashes[start : start + step] += ((bits ^ (bits >> np.uint64(32))) * factors).sum(1, dtype=np.uint64)
+    order = np.argsort(hashes, kind="stable")
+    starts = np.r_[True, hashes[order[1:]] != hashes[order[:-1]]]
+    first = order[np.maximum.accumulate(np.where(starts, np.arange(n), 0))]
+    apart = (places[first] != places[order]) & (kinds[first] == kinds[order])
+    pairs = np.stack([first[apart], order[apart]], 1)
+    pairs = pairs[np.argsort(pairs[:, 1])]
+    alike = np.empty(len(pairs), bool)
+    for start in range(0, len(pairs), step):
+        one, other = pairs[start : start + step].T
+        alike[start : start + step] = (values[one] == values[other]).all(1)
+    return pairs[alike]
 
 
 def filled(data: EnvironmentSet, size: int) -> EnvironmentSet:

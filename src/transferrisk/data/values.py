@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, refuse_or_skip
 from ..settings import NonNegative
 
 if TYPE_CHECKING:
@@ -236,6 +236,24 @@ def is_blank(series: pd.Series) -> NDArray[np.bool_]:
         codes, _ = as_codes(series)
         missing |= codes < 0
     return missing
+
+
+def usable_rows(problems: Mapping[str, NDArray[np.bool_]], where: Path | str, skip_bad: bool) -> Codes | None:
+    """Return the positions of the rows without a problem, None for all. Without `skip_bad`, a problem is an error.
+
+    `problems` are description -> mask of the rows that have it; the first row of each stands as the example.
+    """
+    bad = np.logical_or.reduce(list(problems.values()))
+    if not bad.any():
+        return None
+    descriptions: list[str] = []
+    explained: set[str] = set()
+    for row in np.flatnonzero(bad):
+        reason = next(reason for reason, mask in problems.items() if mask[row])
+        descriptions.append(f"row {row + 1}" if reason in explained else f"row {row + 1} ({reason})")
+        explained.add(reason)
+    refuse_or_skip(descriptions, len(bad), "row", where, skip_bad)
+    return np.flatnonzero(~bad)
 
 
 def _unexpected(series: pd.Series, wrong: NDArray[np.bool_], name: str, wanted: str) -> InputError:

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import torch
 
-from ..data.catalogue import SKIP_BAD
-from ..data.checks import require_name
 from ..data.containers import Entry, contents, entries, is_archive
 from ..data.images import BadImageError, decode_all, is_image
 from ..data.table_files import read_frames, read_header
 from ..data.values import as_name, is_blank
-from ..errors import DataWarning, InputError, warn
+from ..errors import SKIP_BAD, DataWarning, InputError, require_name, warn
 from ..files import readable
 from .model import Model
 from .predict import ROWS, Names, Part, Required

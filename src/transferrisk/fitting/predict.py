@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.checks import require_name
 from ..data.schema import Categorical, Date, Note, Numeric, Schema
 from ..data.table_files import PARQUET, frame_writer, parquet_parts, read_frames, read_header
 from ..data.values import as_codes, as_name, standardised
-from ..errors import DataWarning, InputError, listed, warn
+from ..errors import DataWarning, InputError, listed, require_name, warn
 from ..files import check_target, existing_file, expand_home, keep_apart
 from .metrics import decide
 from .model import Model

@@ -12,12 +12,11 @@ import torch
 from ..auditing.samples import settle_indicators
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import set_name
-from ..data.checks import ask_about_columns, review_vectors
-from ..data.environments import concatenate
+from ..data.environments import concatenate, review_vectors
 from ..data.infer import Declared
 from ..data.schema import Schema
 from ..data.sets.embeddings import find_columns
-from ..data.sets.tables import read_table
+from ..data.sets.tables import ask_about_columns, read_table
 from ..data.splits import retyped
 from ..errors import DataWarning, InputError, counted, listed, warn
 from ..files import existing_file

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path, PurePosixPath
 
-from ...errors import InputError
-from ..catalogue import SKIP_BAD, DataSet, Options, register
+from ...errors import SKIP_BAD, InputError
+from ..catalogue import DataSet, Options, register
 from ..containers import Entry, entries
 from ..facts import Facts
 from ..image_set import SIZE, LabelledFile, image_set

@@ -20,14 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...errors import DataWarning, InputError, cause_of, listed, warn
+from ...errors import DataWarning, InputError, cause_of, listed, require_name, warn
 from ...files import existing_file
 from ..catalogue import Options, register_own_files
-from ..checks import require_name, review_vectors, usable_rows
 from ..containers import DAMAGED, refuse_bomb
-from ..environments import EnvironmentSet
+from ..environments import EnvironmentSet, review_vectors
 from ..table_files import INDEX, open_parquet, read_parquet
-from ..values import classes_of, is_blank
+from ..values import classes_of, is_blank, usable_rows
 
 NAMES = {"label": ("label", "labels"), "environment": ("environment", "environments")}
 LISTS = ("features", "embedding", "embeddings")

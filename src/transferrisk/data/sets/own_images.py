@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ...errors import DataWarning, InputError, cause_of, listed, warn
+from ...errors import SKIP_BAD, DataWarning, InputError, cause_of, listed, refuse_or_skip, require_name, warn
 from ...files import existing_file, expand_home, readable
-from ..catalogue import SKIP_BAD, Options, register_own_files
-from ..checks import refuse_or_skip, require_name
+from ..catalogue import Options, register_own_files
 from ..containers import Entry, entries, folders, is_archive
 from ..environments import EnvironmentSet
 from ..image_set import SIZE, LabelledFile, image_set

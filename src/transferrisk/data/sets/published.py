@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import DataWarning, InputError, warn
-from ..catalogue import SKIP_BAD, DataSet, Options, register
+from ...errors import SKIP_BAD, DataWarning, InputError, warn
+from ..catalogue import DataSet, Options, register
 from ..containers import ARCHIVES, Entry, entries, is_archive
 from ..environments import EnvironmentSet
 from ..facts import Facts

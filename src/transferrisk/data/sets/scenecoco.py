@@ -33,10 +33,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from ...errors import DataWarning, InputError, warn
+from ...errors import SKIP_BAD, DataWarning, InputError, refuse_or_skip, warn
 from ...extras import require
-from ..catalogue import SKIP_BAD, DataSet, Options, register
-from ..checks import refuse_or_skip
+from ..catalogue import DataSet, Options, register
 from ..containers import Entry, contents, entries
 from ..facts import Facts, RemoteFile
 from ..images import decode, is_image

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import DataWarning, InputError, listed, warn
+from ...errors import DataWarning, InputError, listed, require_name, warn
 from ...files import expand_home
 from ..catalogue import Options, register_own_files
-from ..checks import ask_about_columns, require_name, review_vectors, usable_rows
-from ..environments import EnvironmentSet
+from ..environments import EnvironmentSet, review_vectors
 from ..infer import Declared, Kind, infer_schema, read_declared
-from ..schema import Schema
+from ..schema import Numeric, Schema
 from ..table_files import read_frame, read_header
-from ..values import Codes, as_numbers, classes_of, is_blank, kind_of
+from ..values import Codes, Floats, as_codes, as_numbers, classes_of, is_blank, kind_of, usable_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+FEW_CODES, ROWS_PER_CODE = range(3, 11), 10  # whole numbers that may be codes: so many different ones, in so many rows
+MISSING_CODES = (-1, -9, -99, -999, -9999, 9, 99, 999, 9999)  # numbers that mean missing where they lie far from others
+OFTEN, RARELY = 0.1, 0.01  # shares of rows with a code of missing values: in some environments, and in the others
+FEWEST_ROWS = 5  # of an environment, with such a code
+MOST_LINES = 3  # warnings about such codes; for more columns they share one
 
 TAKES = "label environment features categorical numeric drop schema missing_indicators"
 
@@ -202,6 +208,88 @@ def _declared(file: Path | str, header: Sequence[str], features: Sequence[str], 
         if name in features:  # a file may also name the label
             kinds.setdefault(name, kind)
     return Declared(kinds, in_file.indicators, options.missing_indicators)
+
+
+# ---- columns that may not be what they seem
+
+
+def ask_about_columns(table: Table) -> None:
+    """Warn about columns to look at: the label under another name, codes of categories, and codes of missing values."""
+    copies = list(filter(partial(_is_label, table), map(attrgetter("name"), table.schema.columns)))
+    if copies:
+        warn(
+            f"{table.file}: each value of {listed(map(repr, copies))} stands for one value of the label "
+            f"{table.label!r}: where it is not known before the label is, leave it out with --drop {','.join(copies)}",
+            DataWarning,
+        )
+    codes: dict[str, str] = {}
+    missing: list[str] = []
+    lines: list[str] = []
+    for column in table.schema.columns:
+        if not isinstance(column, Numeric):
+            continue
+        values = as_numbers(table.frame[column.name], column.name)
+        given = ~np.isnan(values)
+        different = np.unique(values[given])
+        whole = len(different) in FEW_CODES and bool((different % 1 == 0).all())
+        if whole and given.sum() >= ROWS_PER_CODE * len(different) and column.name not in table.declared.kinds:
+            codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
+        for value, places in _missing_codes(table, values, different):
+            missing.append(f"{column.name!r} ({value:g})")
+            lines.append(f"column {column.name!r} is {value:g} in {places}: does {value:g} mean missing?")
+    if codes:
+        names = listed(map(repr, codes))
+        which = ",".join(codes) if len(codes) == 1 else "COLUMNS"
+        ranges = listed(dict.fromkeys(codes.values()))
+        found = f"column {names} has" if len(codes) == 1 else f"columns {names} have few values,"
+        warn(
+            f"{table.file}: {found} the whole numbers {ranges}: --categorical {which} takes them as codes, --numeric "
+            f"{which} keeps them as numbers without this remark",
+            DataWarning,
+        )
+    if len(lines) > MOST_LINES:
+        lines = [
+            "columns have one value in many rows of some environments and hardly in the others: "
+            f"{listed(missing)}; does it mean missing?"
+        ]
+    for line in lines:
+        warn(f"{table.file}: {line} Then leave such cells empty", DataWarning)
+
+
+def _is_label(table: Table, name: str) -> bool:
+    """Return whether each value of a column comes with one class and each class with one value, in enough rows."""
+    codes, texts = as_codes(table.frame[name])
+    given = codes >= 0
+    if len(texts) != len(table.class_names) or given.sum() < ROWS_PER_CODE * len(texts):
+        return False
+    pairs = np.unique(codes[given] * len(texts) + table.labels[given])
+    return len(pairs) == len(np.unique(pairs % len(texts))) == len(texts)
+
+
+def _missing_codes(table: Table, values: Floats, different: Floats) -> list[tuple[float, str]]:
+    """Return the values that may mean missing, and in which environments they are, in ascending order of values.
+
+    Candidates among the different values are 0 below all others, and a code far away. Such a value is frequent in some
+    environments and rare in all others.
+    """
+    if len(different) < 3:
+        return []
+    candidates = [0.0] if different[0] == 0 else []
+    for value, others in ((different[0], different[1:]), (different[-1], different[:-1])):
+        if value in MISSING_CODES and np.abs(others - value).min() > others[-1] - others[0]:
+            candidates.append(float(value))
+    found = []
+    rows = np.bincount(table.environments[~np.isnan(values)], minlength=len(table.environment_names))
+    for value in candidates:
+        counts = np.bincount(table.environments[values == value], minlength=len(rows))
+        often = counts >= np.maximum(OFTEN * rows, FEWEST_ROWS)
+        rare = ~often & (rows > 0)
+        if not often.any() or not rare.any() or (counts[rare] > RARELY * rows[rare]).any():
+            continue
+        places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
+        rest = f"{counts[rare].sum()} of {rows[rare].sum()} rows" if counts[rare].any() else "nowhere"
+        found.append((value, f"{listed(places, 3)} and {rest} else"))
+    return found
 
 
 register_own_files(

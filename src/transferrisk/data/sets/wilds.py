@@ -18,8 +18,7 @@ from torch import Tensor
 from ...errors import InputError, choices
 from ...extras import require
 from ..catalogue import DataSet, Options, register
-from ..checks import review
-from ..environments import EnvironmentSet
+from ..environments import EnvironmentSet, review
 from ..facts import Facts
 from ..image_set import SIZE
 from ..images import as_rgb
