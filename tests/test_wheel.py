@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -52,6 +54,25 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     files = {name for name in files if "__pycache__" not in name and ".egg-info" not in name}
     assert names == files
     assert {"transferrisk/py.typed", "transferrisk/paper/recipes/cmnist.toml"} <= names
+
+
+def test_links_of_the_readme_lead_somewhere_from_a_package_index(built):
+    with zipfile.ZipFile(built["wheel"]) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA"))
+        metadata = archive.read(name)
+    with tarfile.open(built["sdist"]) as archive:
+        (name,) = (name for name in archive.getnames() if name.endswith("/PKG-INFO"))
+        assert archive.extractfile(name).read() == metadata
+    message = email.message_from_bytes(metadata)
+    assert message["Description-Content-Type"] == "text/markdown"
+    text = message.get_payload()
+    targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    repository = "https://github.com/transferrisk/transferrisk/"
+    own = [target.removeprefix(repository) for target in targets if target.startswith(repository)]
+    assert "raw/main/docs/images/demo.png" in own
+    for target in own:
+        assert (ROOT / target.partition("/main/")[2].partition("#")[0]).exists(), target
+    assert all(target.startswith("https://") for target in targets)
 
 
 def test_the_installed_wheel_finds_its_recipes_and_templates(wheel, tmp_path):

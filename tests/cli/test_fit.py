@@ -48,7 +48,7 @@ def test_fit_and_predict(trm, visits, tmp_path, text_of):
     assert f"Chosen: {named(written['chosen'])}, " in " ".join(out.split())
     assert "report: model/report.html" in out
     page = (tmp_path / "model" / "report.html").read_text()
-    assert "Accuracy in environments not trained on" in page
+    assert "Accuracy by environment" in page
     assert "trm fit visits.csv --label outcome" in text_of(tmp_path / "model" / "report.html")
 
     code, out, err = trm("predict", "model", "visits.csv", "--output", "-", "--id", "ward")

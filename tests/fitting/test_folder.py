@@ -51,7 +51,7 @@ def test_names_with_commas_can_be_told_apart(fitted):
     samples = replace(fitted.source.samples, class_names=("no, never", "yes"))
     other = replace(fitted, source=replace(fitted.source, samples=samples))
     assert "classes 'no, never', yes." in report.model_card(other)
-    assert "For telling 'no, never', yes apart" in report.model_card(other)
+    assert "('no, never', yes)" in report.model_card(other)
 
 
 def test_other_things_are_never_replaced(fitted, folder, tmp_path):

@@ -276,8 +276,9 @@ def model_card(fitted: Fitted, command: str = "") -> str:
         "## Settings",
         "\n".join(settings),
         "## Intended use and limits",
-        f"For telling {classes} apart in places like the environments above, also new ones. {expected} "
-        f"{learned} It was not examined for fairness between groups other than the environments and classes above.",
+        f"Predicts {markdown_text(source.label)} ({classes}) in places like the environments above, and in new ones. "
+        f"{expected} {learned} It was not examined for fairness between groups other than the environments and "
+        "classes above.",
         "## How to predict",
         "```bash\ntrm predict MODEL new.parquet --output predictions.parquet\n```",
         "```python\nfrom transferrisk.fitting import load_model\n\nmodel = load_model('MODEL')\n"
@@ -317,8 +318,8 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
             bars[f"{place} ({rows} rows)"] = list(map(Bar, map(named, accuracy.index), accuracy, low, high))
         if len(others) >= 3:
             note += " The chosen candidate, the next best by its loss and the majority class are shown."
-        kind = "environments not trained on" if comparison.held == "environments" else "held-out rows"
-        sections += [comparison_table(fitted), Bars(f"Accuracy in {kind}", bars, note=note), held_out_table(fitted)]
+        drawing = Bars("Accuracy by environment, with intervals", bars, note=note)
+        sections += [comparison_table(fitted), drawing, held_out_table(fitted)]
         sections += shift_sections(fitted.shifts) if fitted.shifts else []
         curves |= {named(name): curve for name, curve in comparison.curves.items()}
     if fitted.curve is not None:
