@@ -175,7 +175,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 def checked_fields(cls: type[Any], values: Mapping[str, Any], owner: str = "") -> Iterator[None]:
     """Refuse names that are not fields of the class, and missing ones; begin messages of the block with the owner.
 
-    >>> with checked_fields(Ridge, table, "trm"):
+    >>> with checked_fields(Ridge, table, "algorithm trm"):
     ...     ridge = Ridge(**table)
     """
     prefix, kinds = f"{owner}: " if owner else "", field_kinds(cls)

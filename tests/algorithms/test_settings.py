@@ -30,14 +30,14 @@ def test_values_that_are_refused(name, key, value):
     told = f"{key} must be a finite number >=? 0( or None)?, got {re.escape(repr(value)[:90])}"
     with pytest.raises(InputError, match=f"^{told}"):
         get_algorithm(name).config_type(**{key: value})
-    with pytest.raises(InputError, match=f"^{name}: {told}"):
+    with pytest.raises(InputError, match=f"^algorithm {name}: {told}"):
         create(name, Setting(2, 3), **{key: value})
 
 
 @every_number
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "1e999"])
 def test_numbers_out_of_range_as_text(name, key, text):
-    with pytest.raises(InputError, match=f"^{name}: {key} must be .*, got '{text}'"):
+    with pytest.raises(InputError, match=f"^algorithm {name}: {key} must be .*, got '{text}'"):
         parse_settings(name, [f"{key}={text}"])
 
 

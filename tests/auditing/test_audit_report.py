@@ -37,8 +37,12 @@ def test_the_worst_pair_by_loss_is_told_by_its_loss(case, points, told):
     assert first.startswith("No model ")
     assert "trained on 2 and tested in 0" in first
     assert "trained on 0 and tested in 1" in second
-    for said in ("cross-entropy", "0.200 (0.100 to 0.300)", "90.0 % right", "85.4 %", told):
+    for said in ("log loss", "0.200 (0.100 to 0.300)", "90.0 % right", "85.4 %", told):
         assert said in second
+
+
+def test_a_negative_bound_has_a_minus_sign():
+    assert str(Estimate(0.1, -0.25, 0.2)) == "0.100 (\N{MINUS SIGN}0.250 to 0.200)"
 
 
 def test_the_frame_is_tidy_and_the_text_short(case):

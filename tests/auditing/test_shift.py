@@ -100,6 +100,13 @@ def test_few_samples_and_sections(capsys):
     assert "\N{EN DASH} ±" not in out
 
 
+def test_one_environment_of_many_samples_is_compared_with_nothing():
+    loss, X, y, e = table({}, {}, rows=200)
+    kept = np.r_[0:205]
+    (line,) = shift_sentences(decompose_shift(loss[kept], X[kept], y[kept], e[kept]))
+    assert "cannot be compared" in line
+
+
 def test_order_of_rows_does_not_matter():
     loss, X, y, e = table({}, {"turned": True}, rows=400)
     order = np.random.default_rng(1).permutation(len(y))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -121,7 +125,7 @@ def test_bad_rows_can_be_left_out(trm, tmp_path):
         (("real.txt",), "got real.txt"),
         (("embeddings.npz",), "has no array 'labels'"),
         (("embeddings.npz", *NAMED, "--output", "page.pdf"), "must end in .html"),
-        (("embeddings.npz", *NAMED, "--ridge", "0"), "ridge must be a finite number > 0"),
+        (("embeddings.npz", *NAMED, "--ridge", "0"), "--ridge must be a finite number > 0"),
         (("embeddings.npz", *NAMED, "--confidence", "2"), "got 2.0"),
         (("embeddings.npz", *NAMED, "--model", "none.safetensors"), "does not exist"),
         (("embeddings.npz", *NAMED, "--folds", "1"), "--folds"),
@@ -168,6 +172,28 @@ def test_environments_that_cannot_be_judged_have_a_star(trm, tmp_path, number):
     assert out.count("99 *") == (2 if number == 3 else 1)  # a row and a column, or a row
     assert "(99 *)" not in out
     assert out.index("* cannot be judged, so its numbers mean nothing") < out.index("too small to judge")
+
+
+@pytest.mark.parametrize("file", ["few.npz", "few.csv"])
+def test_small_environments_can_be_left_out(trm, tmp_path, file):
+    features, labels, _ = data(n=400)
+    sites = np.append(np.arange(391) % 3, [99] * 9)
+    np.savez(tmp_path / "few.npz", features=features, y=labels, site=sites)
+    pd.DataFrame(features).assign(y=labels, site=sites).to_csv(tmp_path / "few.csv", index=False)
+    code, out, err = trm("audit", file, *NAMED, *FAST, "--drop-small", "--json")
+    assert code == 0
+    assert json.loads(out)["environments"] == ["0", "1", "2"]
+    assert "'99' (9 rows)" in err
+
+
+@pytest.mark.parametrize(("encoding", "sign"), [("utf-8", "\N{MINUS SIGN}"), ("ascii", "-")])
+def test_negative_numbers_have_a_minus_sign_where_the_terminal_has_one(embeddings, encoding, sign):
+    command = [sys.executable, "-m", "transferrisk", "audit", str(embeddings), *NAMED, *FAST]
+    command += ["--output", str(embeddings.with_name("a.html"))]
+    done = subprocess.run(
+        command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding}, check=True, encoding=encoding
+    )
+    assert re.search(rf"[ (]{sign}\d", done.stdout)
 
 
 TRAINED = ("--epochs", "1", "--evaluations", "1", "--backbone", "mlp:4", "--device", "cpu", "--quiet")

@@ -101,7 +101,7 @@ def test_a_terminal_without_the_letters_gets_others(results):
     command = [sys.executable, "-m", "transferrisk", "report", str(results)]
     done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"75.0 ? 7.1" in done.stdout
+    assert b"75.0 +- 7.1" in done.stdout
 
 
 def test_help_has_an_example(trm):

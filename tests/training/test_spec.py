@@ -84,7 +84,7 @@ def test_settings_have_the_types_of_the_config(name, pairs, expected):
         ({"data": "gausian"}, "'gausian'.*gaussian"),
         ({"algorithm": "tmr"}, "'tmr'.*'trm'"),
         ({"settings": {"rigde": 1}}, "trm: .*'rigde'.*'ridge'"),
-        ({"settings": {"ridge": -1}}, "trm: ridge must be .*, got -1"),
+        ({"settings": {"ridge": -1}}, "algorithm trm: ridge must be .*, got -1"),
         ({"training": {"batchsize": 3}}, "training: .*'batchsize'.*'batch_size'"),
         ({"training": {"lr": -1}}, "training: lr must be .*, got -1"),
         ({"training": {"augment": True}}, "augment"),

@@ -99,7 +99,7 @@ def configure(name: str, **settings: Any) -> Config:
     0.01
     """
     config_type: type[Config] = get_algorithm(name).config_type
-    with checked_fields(config_type, settings, name):
+    with checked_fields(config_type, settings, f"algorithm {name}"):
         return config_type(**settings)
 
 
@@ -124,7 +124,7 @@ def parse_settings(name: str, pairs: Sequence[str]) -> dict[str, Any]:
     >>> parse_settings("trm", ["ridge=1e-2", "bound=none"])
     {'ridge': 0.01, 'bound': None}
     """
-    settings = from_text(get_algorithm(name).config_type, pairs, owner=name)
+    settings = from_text(get_algorithm(name).config_type, pairs, owner=f"algorithm {name}")
     configure(name, **settings)
     return settings
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import listed
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent
-from ..reports.elements import Entry
+from ..reports.elements import NOTHING, Entry, in_unit, interval
 from .columns import column_sections
 from .report import MAJORITY, NOT_JUDGED, Audit, Estimate, WorstPair
 from .shift import shift_sections
@@ -101,7 +101,7 @@ def _charts(audit: Audit) -> list[Section]:
         names = list(map("{} {}".format, range(1, len(names) + 1), names))
     loss, right = audit.loss[block], audit.accuracy[block]
     maps = [
-        Heatmap("Cross-entropy", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
+        Heatmap("Log loss", names, names, loss.value, low=loss.low, high=loss.high, corner=_CORNER),
         Heatmap(
             "Accuracy, %", names, names, right.value, unit="percent", low=right.low, high=right.high,
             high_is_bad=False, corner=_CORNER,
@@ -146,7 +146,7 @@ def _tables(audit: Audit) -> list[Section]:
     count, rows = len(audit.environments), []
     for e in by_need(audit) if count > 2 * _ENDS else range(count):
         name, counts, ridge = audit.environments[e], audit.counts[e], audit.ridges[e]
-        share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else "-"
+        share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else NOTHING
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
         row: list[Entry] = [str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark]
         rows.append(row)
@@ -198,8 +198,8 @@ def verdict_of(audit: Audit) -> tuple[str, ...]:
         low, high = 100 * max(0, right.low), 100 * min(1, right.high)
         expectation = (
             f"In a new environment, expect {100 * right.mean:.1f} % right ({100 * audit.settings['confidence']:g} % "
-            f"interval: {low:.1f} to {high:.1f} %); guessing gets {100 * most.mean():.1f} % on average. Expect a "
-            f"cross-entropy of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}). These figures come from "
+            f"interval: {low:.1f} to {high:.1f} %); guessing gets {100 * most.mean():.1f} % on average. Expect a log "
+            f"loss of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}). These figures come from "
             f"{right.k} environments, each left out of training once"
         )
         expectation += "." if high - low < 100 else ", which are too few for a useful interval."
@@ -227,14 +227,14 @@ def findings_of(audit: Audit) -> tuple[str, ...]:
         at_home = float(np.mean(np.diag(audit.loss.value)[audit.judged]))
         lines = [
             *_worst_pairs(audit, audit.worst_by_accuracy, audit.worst),
-            f"Transfer risk: {audit.transfer_risk}. This is the cross-entropy of a model of one environment in the "
+            f"Transfer risk: {audit.transfer_risk}. This is the log loss of a model of one environment in the "
             "other environment where it does worst, averaged over the models. In its own environment a model has "
             f"{at_home:.3f} on average, and in all others {audit.mean_transfer_risk}.",
         ]
     if np.isfinite(audit.unseen.value).any():
         e = int(np.nanargmax(audit.unseen.value))
         name, lost = audit.environments[e], audit.unseen[e]
-        left, own = _percent(audit.left_out_accuracy[e], " %"), _percent(audit.accuracy[e, e], " %")
+        left, own = _percent(audit.left_out_accuracy[e], True), _percent(audit.accuracy[e, e], True)
         if lost.low <= 0 <= lost.high:
             unseen = f"No environment clearly loses by being left out of training. {name} comes closest"
         elif lost.value < 0:
@@ -288,7 +288,7 @@ def _worst_pairs(audit: Audit, by_accuracy: WorstPair, by_loss: WorstPair) -> li
     else:
         accuracy = "Their accuracies do not clearly differ"
     second = (
-        f"By cross-entropy, another pair is the worst: {other_pair} loses {excess} more than one trained there"
+        f"By log loss, another pair is the worst: {other_pair} has a log loss {excess} higher than one trained there"
         f"{chance}. {accuracy}: {other_scene}."
     )
     return [first, second]
@@ -317,6 +317,6 @@ def _guessed(audit: Audit) -> str:
     )
 
 
-def _percent(share: Estimate, sign: str = "") -> str:
+def _percent(share: Estimate, sign: bool = False) -> str:
     low, high = max(-1.0, share.low), min(1.0, share.high)
-    return f"{100 * share.value:.1f}{sign} ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{in_unit(share.value, 'percent', sign)} ({interval(low, high, 'percent', sign=False)})"

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..reports.elements import in_unit, interval
 from ..settings import Bound, as_json, convert
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Estimate:
     def __str__(self) -> str:
         if np.ndim(self.value):
             return f"{self.value} ({self.low} to {self.high})"
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+        return f"{in_unit(self.value, 'loss')} ({interval(self.low, self.high, 'loss')})"
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class WorstPair:
     fitted_on, tested_on
         Q and P, indices into `Audit.environments`.
     excess
-        Cross-entropy less that of P's own predictor.
+        Log loss less that of P's own predictor.
     points
         Accuracy of P's own predictor less that of Q's, as a share.
     helper

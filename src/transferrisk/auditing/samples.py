@@ -7,6 +7,7 @@ compares predictors with and without a table's missing-value indicators in envir
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -120,19 +121,26 @@ class Audited(NamedTuple):
 
 
 def read_features(
-    given: str, options: Options, of_images: Callable[[EnvironmentSet], Tensor | None] | None = None
+    given: str,
+    options: Options,
+    of_images: Callable[[EnvironmentSet], Tensor | None] | None = None,
+    drop_small: bool = False,
 ) -> Audited:
     """Return the features of a file or a data set.
 
-    of_images  function that computes features of images, (n, d), or returns None if it cannot; images are refused
-               without it
+    of_images   function that computes features of images, (n, d), or returns None if it cannot; images are refused
+                without it
+    drop_small  whether to leave out environments with few rows
     """
     from ..data.catalogue import load_data, set_name
+    from ..data.environments import large_environments
     from ..data.sets.tables import read_table, review_table
 
     name = set_name(given, options)
     if name.startswith("table:"):
         table = read_table(name.removeprefix("table:"), options)
+        if drop_small:  # before anything is inferred from the rows
+            table = table.only(large_environments(table.sizes, name, drop_small))
         schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
         data = review_table(table, schema)
         groups, missing = column_groups(table.schema)
@@ -140,7 +148,7 @@ def read_features(
         return join_sets([data], [data.inputs[:]])._replace(groups=groups, missing=missing, whole=whole)
     if name.startswith("folder:"):
         options = replace(options, lazy=True)  # images are read once; to refuse them, one is decoded
-    sets = unseen_sets(load_data(name, options))
+    sets = unseen_sets(load_data(name, options), name, drop_small)
     if sets[0].inputs[:1].dim() != 2:
         found = [None if of_images is None else of_images(one) for one in sets]
         if all(one is not None for one in found):
@@ -165,11 +173,23 @@ def column_groups(schema: Schema) -> tuple[dict[str, list[int]], dict[str, int]]
     return groups, missing
 
 
-def unseen_sets(data: EnvironmentSet | Splits) -> list[EnvironmentSet]:
-    """Return the set itself or, if it is split, the splits that are not trained on."""
-    from ..data import Splits
+def unseen_sets(data: EnvironmentSet | Splits, name: str, drop_small: bool = False) -> list[EnvironmentSet]:
+    """Return the set itself or, if it is split, the splits that are not trained on.
 
-    return [data.training_domain, data.test] if isinstance(data, Splits) else [data]
+    `drop_small` leaves out environments with few rows in all.
+    """
+    from ..data import Splits
+    from ..data.environments import large_environments
+
+    sets = [data.training_domain, data.test] if isinstance(data, Splits) else [data]
+    if not drop_small:
+        return sets
+    sizes: Counter[str] = Counter()
+    for one in sets:
+        sizes.update(dict(zip(one.environment_names, one.group_counts().sum(1).tolist(), strict=True)))
+    large = large_environments(sizes, name, drop_small)
+    kept = [[own for own in one.environment_names if own in large] for one in sets]
+    return [one.only(names) for one, names in zip(sets, kept, strict=True) if names]
 
 
 def join_sets(sets: Sequence[EnvironmentSet], features: Sequence[Tensor]) -> Audited:

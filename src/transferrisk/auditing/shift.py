@@ -172,7 +172,12 @@ def shifts_in(samples: Samples, losses: Floats, rows: int = _ROWS, seed: int = 0
 
 
 def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
-    """Return at most two sentences: on the environment with the largest excess loss, and on how often a part leads."""
+    """Return one or two sentences: on the environment with the largest excess loss, and on how often a part leads."""
+    if np.isfinite(list(map(attrgetter("excess"), shifts))).sum() < 2:
+        return (
+            f"Fewer than two environments have {_FEW} samples or more, so their losses when they are left out of "
+            "training cannot be compared.",
+        )
     losing = sorted(filter(attrgetter("kind"), shifts), key=attrgetter("excess"), reverse=True)
     if not losing:
         return ("No environment clearly has a higher loss than the others when it is left out of training.",)
@@ -211,7 +216,7 @@ def shift_sections(shifts: Sequence[Shift]) -> list[Section]:
                 Bar("relation", one.relation, one.relation - reach, one.relation + reach),
             ]
     note = (
-        "Loss: cross-entropy (log loss) of the environment when it is left out of training. Excess: this loss less "
+        "Loss: log loss of the environment when it is left out of training. Excess: this loss less "
         "that of the other environments, ± its standard error. It is the sum of the shifts of the inputs, of the "
         "label shares, and of the relation between inputs and labels (± its standard error). Overlap: 1 if its inputs "
         "are like those of the others; if it is small, the three parts are rough."

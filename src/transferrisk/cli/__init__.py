@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import signal
@@ -19,6 +20,9 @@ SMALLER = {
 """Command -> the way out where memory does not suffice."""
 KEPT = dict.fromkeys(("experiment", "fit"), "what is done is kept, and the same command goes on")
 """Command -> the addition to "interrupted"."""
+
+_ASCII = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{PLUS-MINUS SIGN}": "+-", "\N{HORIZONTAL ELLIPSIS}": "..."}
+"""Characters of ours -> what a terminal prints whose encoding lacks them; any other is a question mark."""
 
 
 class Interrupted(BaseException):
@@ -39,9 +43,10 @@ def main() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    codecs.register_error("transferrisk", _spelled)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± gets a question mark, and not an error
+            stream.reconfigure(errors="transferrisk")
     ours = {signal.SIGINT: (signal.default_int_handler, _interrupt), signal.SIGTERM: (signal.SIG_DFL, _terminate)}
     before = dict(zip(ours, map(signal.getsignal, ours), strict=True))
     for number, (usual, stop) in ours.items():
@@ -132,6 +137,13 @@ def _show_warning(
 ) -> None:
     """One line, without the place in the code: a user of the command cannot do anything with that."""
     _tell(f"warning: {message}")
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """Return ASCII for characters that the encoding of a terminal lacks, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
 def _interrupt(*_: Any) -> NoReturn:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ..settings import Bound, Positive
 from .options import (
     Categorical,
     DataRoot,
     Drop,
+    DropSmall,
     Environment,
     Features,
     Json,
@@ -27,6 +29,7 @@ from .options import (
     Size,
     SkipBad,
     whole,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +55,11 @@ Model = Annotated[
 ]
 Ridge = Annotated[
     float | None,
-    typer.Option(metavar="RIDGE", help="Ridge of every predictor, > 0. Default: chosen by cross-validation."),
+    typer.Option(
+        metavar="RIDGE",
+        callback=within(Positive),
+        help="Ridge of every predictor, > 0. Default: chosen by cross-validation.",
+    ),
 ]
 Folds = Annotated[
     int, typer.Option(metavar="N", callback=whole(2, 100), help="Number of folds; each is held out once.")
@@ -63,7 +70,14 @@ Draws = Annotated[
         "--bootstrap", metavar="N", callback=whole(1, 100_000), help="Number of bootstrap draws for each interval."
     ),
 ]
-Confidence = Annotated[float, typer.Option(metavar="SHARE", help="Confidence level of the intervals, such as 0.9.")]
+Confidence = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        callback=within(Annotated[float, Bound(above=0, below=1)]),
+        help="Confidence level of the intervals, such as 0.9.",
+    ),
+]
 Standardise = Annotated[
     bool, typer.Option("--standardise/--raw", help="Bring features to mean 0 and standard deviation 1.")
 ]
@@ -78,6 +92,7 @@ def audit(
     bootstrap: Draws = 200,
     confidence: Confidence = 0.95,
     standardise: Standardise = True,
+    drop_small: DropSmall = False,
     as_json: Json = None,
     data_root: DataRoot = None,
     seed: Seed = 0,
@@ -132,11 +147,11 @@ def audit(
 
                 return pretrained_features(images, tell)
 
-            rows = read_features(name, options, of_images)
+            rows = read_features(name, options, of_images, drop_small)
         else:
             from ..fitting.audited import read_model_features
 
-            rows = read_model_features(expand_home(model), name, options)
+            rows = read_model_features(expand_home(model), name, options, drop_small)
         found = audit_features(
             *rows[:3],
             ridge=ridge,

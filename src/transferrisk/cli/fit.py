@@ -16,6 +16,7 @@ from .options import (
     DataRoot,
     Device,
     Drop,
+    DropSmall,
     Environment,
     Features,
     Force,
@@ -40,7 +41,6 @@ Name = Annotated[
     str, typer.Argument(metavar="FILE", help="A table, embeddings, a folder of images, or a data set of trm data list.")
 ]
 Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write the model to.")]
-DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
 DropUnstable = Annotated[
     bool,
     typer.Option(

@@ -163,6 +163,7 @@ Lazy = Annotated[bool, image_option("--lazy", help="Decode images when they are 
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out rows and images that cannot be used, and list them.")
 ]
+DropSmall = Annotated[bool, typer.Option("--drop-small", help="Leave out environments with fewer than 10 rows.")]
 ShiftKind = Annotated[
     str | None,
     synthetic_option(

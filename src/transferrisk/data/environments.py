@@ -248,6 +248,7 @@ def _first_repeated(names: Sequence[str]) -> str:
 
 S = TypeVar("S", bound=EnvironmentSet)
 BLOCK = 1 << 22  # numbers worked on at once
+FEWEST = 10  # rows of an environment that can be trained or tested on
 
 
 def concatenate(sets: Sequence[S]) -> S:
@@ -265,6 +266,24 @@ def concatenate(sets: Sequence[S]) -> S:
         sources=torch.cat(sources) if len(sources) == len(sets) else None,
         weights=torch.cat(weights) if weights else None,
     )
+
+
+def large_environments(sizes: Mapping[str, int], where: Path | str, drop_small: bool) -> list[str]:
+    """Return the environments with `FEWEST` rows or more; others are refused or, with `drop_small`, left out."""
+    small = [name for name, size in sizes.items() if size < FEWEST]
+    large = [name for name in sizes if name not in small]
+    if not small:
+        return large
+    told = listed(f"{name!r} ({counted(sizes[name], 'row')})" for name in small)
+    line = f"{where}: environments must have {FEWEST} rows or more, got {told}"
+    if not drop_small:
+        raise InputError(
+            f"{line}: merge them with others, or go on without them with --drop-small (drop_small=True in Python)"
+        )
+    if len(large) < 2:
+        raise InputError(f"{line}; without them {len(large)} would be left, and two are needed: merge some")
+    warn(f"{line}; they are left out", DataWarning)
+    return large
 
 
 def review(data: S, where: Path | str = "the data") -> S:

@@ -28,17 +28,18 @@ _KINDS = {"table": "a table", "vectors": "vectors", "images": "images"}
 _UNSEEN = ("training_domain", "test")  # splits that a training does not use
 
 
-def read_model_features(folder: Path, given: str, options: Options) -> Audited:
+def read_model_features(folder: Path, given: str, options: Options, drop_small: bool = False) -> Audited:
     """Compute a model's features of the samples of a file or a data set that it was not trained on.
 
     A model of `trm train` stores how its data was divided; a model of `trm fit` was trained on every row of its data.
+    `drop_small` leaves out environments with few rows.
     """
     model = load_model(folder)
     spec: Mapping[str, Any] | None = model.about.get("spec")
     if spec is None:
-        sets = [_unseen_by_fit(folder, model, given, options)]
+        sets = [_unseen_by_fit(folder, model, given, options, drop_small)]
     else:
-        sets = _unseen_by_training(folder, spec, model.about.get("digests", {}), given, options)
+        sets = _unseen_by_training(folder, spec, model.about.get("digests", {}), given, options, drop_small)
     return join_sets(sets, [features_of(model.network, one.batch, len(one)) for one in sets])
 
 
@@ -53,7 +54,7 @@ def pretrained_features(images: EnvironmentSet, on_progress: Callable[[str, int,
     return features_of(backbone, images.batch, len(images), partial(on_progress, f"features by {name}"))
 
 
-def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> EnvironmentSet:
+def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options, drop_small: bool) -> EnvironmentSet:
     """Return all samples as the model takes them; its training data is refused, also under another name."""
     origin = model.origin
     if origin.data.startswith("parquet:") and options.features is None:
@@ -70,7 +71,7 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options) -> 
         options = replace(options, **asked)
         if model.schema is not None:
             options = _columns_of_model(folder, model.schema, name, options)
-    source = read_source(name, options, drop_small=True)
+    source = read_source(name, options, drop_small=drop_small or None)
     if source.kind != origin.kind:
         raise InputError(f"{name} must hold {_KINDS[origin.kind]}, which {folder} takes, got {_KINDS[source.kind]}")
     rows = source.samples
@@ -106,7 +107,7 @@ def _columns_of_model(folder: Path, schema: Schema, name: str, options: Options)
 
 
 def _unseen_by_training(
-    folder: Path, spec: Mapping[str, Any], digests: Mapping[str, Any], given: str, options: Options
+    folder: Path, spec: Mapping[str, Any], digests: Mapping[str, Any], given: str, options: Options, drop_small: bool
 ) -> list[EnvironmentSet]:
     """Return the splits that were not trained on if this is the data of the training; otherwise all samples."""
     name = set_name(given, options)
@@ -122,7 +123,7 @@ def _unseen_by_training(
             f"{name} must be the data that {folder} was trained on, or new to it, got a changed one: give the options "
             "of its training, or another file"
         )
-    return unseen_sets(data if splits is None else splits)
+    return unseen_sets(data if splits is None else splits, name, drop_small)
 
 
 def _is_same_set(name: str, other: str) -> bool:

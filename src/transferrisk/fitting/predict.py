@@ -20,6 +20,7 @@ from ..data.table_files import PARQUET, frame_writer, parquet_parts, read_frames
 from ..data.values import as_codes, as_name, standardised
 from ..errors import DataWarning, InputError, listed, require_name, warn
 from ..files import check_target, existing_file, expand_home, keep_apart
+from ..reports.elements import short_number
 from .metrics import decide
 from .model import Model
 from .scoring import Predicted, Scores
@@ -305,11 +306,12 @@ class _Ranges:
                 ends = []
                 for end, trained in ((self.least[i], self.low[i]), (self.largest[i], self.high[i])):
                     if end != trained:
-                        ends.append(f"{scaling.mean + scaling.scale * float(end):g}")
+                        ends.append(short_number(scaling.mean + scaling.scale * float(end)))
                 most = max(most, int(rows))
+                seen = f"{short_number(scaling.low)} to {short_number(scaling.high)}"
                 outside[column.name] = (
-                    f"column {column.name!r} lies {how}outside {scaling.low:g} to {scaling.high:g}, all that was "
-                    f"trained on, in {rows} of {self.rows} rows, reaching {' and '.join(ends)}: check its units"
+                    f"column {column.name!r} lies {how}outside {seen}, all that was trained on, in {rows} of "
+                    f"{self.rows} rows, reaching {' and '.join(ends)}: check its units"
                 )
         lines = [*zero.values()]
         if len(zero) > MOST_LINES:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-
-import numpy as np
-import torch
 
 from ..auditing.samples import settle_indicators
 from ..data import EnvironmentSet, Options, Splits, load_data
 from ..data.catalogue import set_name
-from ..data.environments import concatenate, review_vectors
+from ..data.environments import concatenate, large_environments, review_vectors
 from ..data.infer import Declared
 from ..data.schema import Schema
 from ..data.sets.embeddings import find_columns
 from ..data.sets.tables import ask_about_columns, read_table
 from ..data.splits import retyped
-from ..errors import DataWarning, InputError, counted, listed, warn
+from ..errors import DataWarning, InputError, warn
 from ..files import existing_file
 from .candidates import stable_schema
 from .model import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FEWEST = 10  # rows of an environment that can be trained or tested on
 
 
 @dataclass(frozen=True)
@@ -71,21 +65,19 @@ class Source:
         return replace(self, schema=schema, samples=replace(samples, inputs=schema.encode(self.frame).features))
 
 
-def read_source(given: str, options: Options, drop_small: bool = False) -> Source:
-    """Read the data of a path or a name; environments with few rows are refused, or left out with `drop_small`."""
+def read_source(given: str, options: Options, drop_small: bool | None = False) -> Source:
+    """Read the data of a path or a name.
+
+    Environments with few rows are refused, or left out with `drop_small`; None keeps them.
+    """
     name = set_name(given, options)
     base, _, argument = name.partition(":")
     if base == "table":
         table = read_table(argument, options)
-        names, counts = table.environment_names, np.bincount(table.environments, minlength=len(table.environment_names))
-        small = _small_environments(dict(zip(names, counts.tolist(), strict=True)), name, drop_small)
-        if small:  # before anything is inferred from the rows
-            kept = ~np.isin(table.environments, [names.index(one) for one in small])
-            table = table.select(torch.from_numpy(np.flatnonzero(kept)))
+        if drop_small is not None:  # before anything is inferred from the rows
+            table = table.only(large_environments(table.sizes, name, drop_small))
         schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
         samples = table.encode(schema)
-        if small:
-            samples = samples.only([one for one in names if one not in small])
         ask_about_columns(table)
         review_vectors(samples, table.file, table.positions)
         return Source(name, "table", samples, table.label, table.environment, (), table.frame, schema, table.declared)
@@ -103,25 +95,7 @@ def read_source(given: str, options: Options, drop_small: bool = False) -> Sourc
         found = find_columns(existing_file(argument), options)
         columns, label, environment = found.features, found.label, found.environment
     source = Source(name, kind, data, label, environment, columns)
-    small = _small_environments(source.sizes, name, drop_small)
-    if small:
-        source = replace(source, samples=data.only([one for one in data.environment_names if one not in small]))
+    if drop_small is not None:
+        large = large_environments(source.sizes, name, drop_small)
+        source = source if len(large) == len(source.sizes) else replace(source, samples=data.only(large))
     return source
-
-
-def _small_environments(sizes: Mapping[str, int], name: str, drop_small: bool) -> list[str]:
-    """Return the environments with few rows, which are left out; without `drop_small` they are refused."""
-    small = [environment for environment, size in sizes.items() if size < FEWEST]
-    if not small:
-        return []
-    told = listed(f"{environment!r} ({counted(sizes[environment], 'row')})" for environment in small)
-    line = f"{name}: environments must have {FEWEST} rows or more, got {told}"
-    if not drop_small:
-        raise InputError(
-            f"{line}: merge them with others, or go on without them with --drop-small (drop_small=True in Python)"
-        )
-    left = len(sizes) - len(small)
-    if left < 2:
-        raise InputError(f"{line}; without them {left} would be left, and two are needed: merge some")
-    warn(f"{line}; they are left out", DataWarning)
-    return small

@@ -236,7 +236,7 @@ def _matrices(rows: Sequence[Row]) -> list[Section]:
         for row in rows
     ]
     explained = (
-        "Cross-entropy, on held-out data of the environment in the column, of the linear predictor that is optimal in "
+        "Log loss, on held-out data of the environment in the column, of the linear predictor that is optimal in "
         "the environment in the row. The larger the numbers off the dashed diagonal, the less the features support "
         "transfer."
     )

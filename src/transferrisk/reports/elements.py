@@ -350,6 +350,11 @@ def number(value: float | None, digits: int) -> str:
     return text.replace("-", MINUS, 1) if float(text) else text.removeprefix("-")
 
 
+def short_number(value: float) -> str:
+    """Return a number with at most six digits, such as 12, −0.5 or 1e-05, as text."""
+    return f"{MINUS if value < 0 else ''}{abs(value):g}"
+
+
 def in_unit(value: float | None, unit: Unit, sign: bool = True) -> str:
     """Return a share in percent (with `sign` followed by %), or a loss with three decimals, as text."""
     if unit == "loss" or value is None:

@@ -81,6 +81,20 @@ class Table:
         labels, environments = torch.from_numpy(self.labels), torch.from_numpy(self.environments)
         return EnvironmentSet(features, labels, environments, self.environment_names, self.class_names)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows of each environment."""
+        counts = np.bincount(self.environments, minlength=len(self.environment_names))
+        return dict(zip(self.environment_names, counts.tolist(), strict=True))
+
+    def only(self, names: Sequence[str]) -> Table:
+        """Return the rows of some environments, numbered anew in the order given."""
+        number = np.full(len(self.environment_names), -1)
+        number[list(map(self.environment_names.index, names))] = np.arange(len(names))
+        environments = number[self.environments]
+        chosen = self.select(torch.from_numpy(np.flatnonzero(environments >= 0)))
+        return replace(chosen, environments=environments[environments >= 0], environment_names=tuple(names))
+
     def select(self, rows: Tensor) -> Table:
         """Return the table of these rows, by position; the same table if these are all of them, in their order."""
         if torch.equal(rows, torch.arange(len(self))):
