@@ -80,7 +80,7 @@ def test_choices(name, settings, message):
 
 
 def test_settings_as_text_are_refused_in_the_same_way():
-    with pytest.raises(InputError, match=r"^trm: solver.*'adam'.*newton"):
+    with pytest.raises(InputError, match=r"^algorithm trm: solver.*'adam'.*newton"):
         parse_settings("trm", ["solver=adam"])
     with pytest.raises(InputError, match="ridge is given twice, last as '2'"):
         parse_settings("trm", ["ridge=1", "bound=none", "ridge=2"])

@@ -11,7 +11,6 @@ A table of the user's own passes these modules, in this order:
     sets.tables   finds the columns of label, environment and features, and the rows that can be used
     infer         decides what each column is, from its values or as its owner declares
     schema        encodes rows as features
-    checks        refuses data that cannot be used, and asks about odd columns
 """
 
 from .catalogue import DataSet, Options, available, load_data, load_splits, register

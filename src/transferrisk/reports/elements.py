@@ -350,9 +350,9 @@ def number(value: float | None, digits: int) -> str:
     return text.replace("-", MINUS, 1) if float(text) else text.removeprefix("-")
 
 
-def short_number(value: float) -> str:
-    """Return a number with at most six digits, such as 12, −0.5 or 1e-05, as text."""
-    return f"{MINUS if value < 0 else ''}{abs(value):g}"
+def short_number(value: float | None) -> str:
+    """Return a number as text with six digits at most, such as 12 or 0.5; a dash for None."""
+    return NOTHING if value is None else f"{MINUS if value < 0 else ''}{abs(value):g}"
 
 
 def in_unit(value: float | None, unit: Unit, sign: bool = True) -> str:
