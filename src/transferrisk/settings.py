@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from numbers import Integral, Real
@@ -169,6 +169,23 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         if found is not None and isinstance(limit, Bound | Length) and not limit.holds(found):
             raise unfit
     return found
+
+
+def within(kind: Any) -> Callable[[Any, Any, Any], Any]:
+    """Return the callback of a command's option whose value must be of this kind, such as `Count`.
+
+    Limits of typer would be printed behind the metavar in the help.
+    """
+
+    def check(context: Any, option: Any, value: Any) -> Any:  # typer takes them in this order
+        return None if value is None else convert(option.opts[0], value, kind)
+
+    return check
+
+
+def whole(least: int, most: float = math.inf) -> Callable[[Any, Any, Any], Any]:
+    """Return the callback of a command's option whose value must be a whole number within these limits."""
+    return within(Annotated[int, Bound(least=least, most=most)])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ..settings import Bound, Positive
+from ..settings import Bound, Positive, whole, within
 from .options import (
     Categorical,
     DataRoot,
@@ -28,8 +28,6 @@ from .options import (
     Seed,
     Size,
     SkipBad,
-    whole,
-    within,
 )
 
 if TYPE_CHECKING:

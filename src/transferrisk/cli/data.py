@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..settings import whole
 from .options import (
     Biases,
     Command,
@@ -26,7 +27,6 @@ from .options import (
     Size,
     SkipBad,
     parse_biases,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from ..data import EnvironmentSet, Options
     from ..data.summary import Listing
     from ..reports import Cell, Table
+
+Picture = Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to write, .png. Default: NAME.png.")]
+PerClass = Annotated[
+    int, typer.Option(metavar="N", callback=whole(1, 50), help="Number of images of each class, at most 50.")
+]
 
 data_app = typer.Typer(cls=Group, help="List data sets, fetch their files, check them and draw samples of them.")
 
@@ -148,12 +153,8 @@ def check(
 @data_app.command(cls=Command)
 def show(
     name: DataName,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Picture to write, .png. Default: NAME.png.")
-    ] = None,
-    per_class: Annotated[
-        int, typer.Option(metavar="N", callback=whole(1, 50), help="Number of images of each class, at most 50.")
-    ] = 3,
+    output: Picture = None,
+    per_class: PerClass = 3,
     data_root: DataRoot = None,
     seed: Seed = 0,
     label: Label = None,

@@ -7,21 +7,23 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, whole
+from ..settings import whole
+from .options import Json
+
+Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the records and report.html.")]
+Seeds = Annotated[int, typer.Option(metavar="N", callback=whole(1, 100), help="Number of seeds to average over.")]
+Epochs = Annotated[int, typer.Option(metavar="N", callback=whole(1), help="Number of epochs of each run.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(metavar="N", callback=whole(1), help="Number of processes at once. Default: one for each core."),
+]
 
 
 def demo(
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the records and report.html.")] = Path(
-        "runs/demo"
-    ),
-    seeds: Annotated[
-        int, typer.Option(metavar="N", callback=whole(1, 100), help="Number of seeds to average over.")
-    ] = 3,
-    epochs: Annotated[int, typer.Option(metavar="N", callback=whole(1), help="Number of epochs of each run.")] = 10,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", callback=whole(1), help="Number of processes at once. Default: one for each core."),
-    ] = None,
+    output: Output = Path("runs/demo"),
+    seeds: Seeds = 3,
+    epochs: Epochs = 10,
+    workers: Workers = None,
     as_json: Json = None,
 ) -> None:
     """Train ERM, IRM, GroupDRO and TRM on coloured digits, where colour gives the label away in training only.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..settings import NonNegative
-from .options import MACHINE, DataRoot, Quiet, whole, within
+from ..settings import NonNegative, whole, within
+from .options import MACHINE, DataRoot, Quiet
 
 if TYPE_CHECKING:
     from ..experiments.sweep import Event

@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from ..settings import whole
 from .options import (
     Categorical,
     DataRoot,
@@ -34,7 +35,6 @@ from .options import (
     machine_option,
     model_option,
     training_option,
-    whole,
 )
 
 Name = Annotated[

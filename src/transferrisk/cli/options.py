@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import InputError
-from ..settings import Bound, convert
 from ..settings import Seed as SeedKind
+from ..settings import whole, within
 
 COLUMNS, IMAGES, SYNTHETIC = "Columns of tables and embeddings", "Images", "Synthetic sets"
 MODEL, TRAINING, MACHINE = "Model and algorithm", "Training", "Machine"
@@ -30,12 +28,11 @@ machine_option = partial(typer.Option, rich_help_panel=MACHINE)
 class _PlainFlags:
     """Mixin of a command whose help has no type beside its flags, since they take no value."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # the command's
-        for param in params:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for param in self.get_params(ctx):  # type: ignore[attr-defined]  # the command's
             if getattr(param, "is_flag", False):
                 param.metavar = ""
-        return params
+        super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
 class Command(_PlainFlags, TyperCommand):
@@ -44,23 +41,6 @@ class Command(_PlainFlags, TyperCommand):
 
 class Group(_PlainFlags, TyperGroup):
     """Commands under one name."""
-
-
-def within(kind: Any) -> Callable[[typer.CallbackParam, Any], Any]:
-    """Return the callback of an option whose value must be of this kind, such as `settings.Count`.
-
-    Limits of typer would be printed behind the metavar in the help.
-    """
-
-    def check(option: typer.CallbackParam, value: Any) -> Any:
-        return None if value is None else convert(option.opts[0], value, kind)
-
-    return check
-
-
-def whole(least: int, most: float = math.inf) -> Callable[[typer.CallbackParam, Any], Any]:
-    """Return the callback of an option whose value must be a whole number within these limits."""
-    return within(Annotated[int, Bound(least=least, most=most)])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, PathColumn, SkipBad, column_option, whole
+from ..settings import whole
+from .options import Json, PathColumn, SkipBad, column_option
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")]
 New = Annotated[str, typer.Argument(metavar="FILE", help="Table, embeddings, manifest, or folder of images.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..settings import NonNegative, Share
+from ..settings import NonNegative, Share, whole, within
 from .options import (
     Biases,
     Categorical,
@@ -37,8 +37,6 @@ from .options import (
     model_option,
     parse_biases,
     training_option,
-    whole,
-    within,
 )
 
 if TYPE_CHECKING:
