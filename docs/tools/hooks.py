@@ -25,6 +25,10 @@ MODULES = (
     "errors",
 )  # fmt: skip
 """Modules whose page lists all their public classes and functions."""
+UNIT = re.compile(r"(?<=\d)\s(?=(?:%|[±\xd7]\s\d)|(?:\d{3}|ms|s|min|h|[KMG]i?B)\b)|(?<=[±\xd7])\s(?=\d)")
+"""The space between a figure and its unit, between the digits of a large number, and around ± and the times sign."""
+WHOLE = re.compile(r"(?<=[>\s\[])--[\w-]+|\b\d{4}-\d\d-\d\d\b")
+"""Options and dates, which would otherwise be divided at their hyphens."""
 
 
 def is_algorithm(value: Any) -> bool:
@@ -99,11 +103,20 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Turn equations into MathML, which browsers draw by themselves."""
+    """Turn equations into MathML, which browsers draw by themselves, and choose where lines may break."""
 
     def mathml(match: re.Match[str]) -> str:
         text = html.unescape(match[3])
         return convert(text, display="block" if match[1] == "div" else "inline")
 
+    def unbroken(piece: str) -> str:
+        if piece.startswith("<") and not piece.startswith("<code"):
+            return piece  # a tag, or a block of code
+        spaced = piece if piece.startswith("<code") else UNIT.sub("\N{NO-BREAK SPACE}", piece)
+        return WHOLE.sub(r'<span class="whole">\g<0></span>', spaced)
+
     pattern = r'<(div|span) class="arithmatex">\\(\[|\()(.*?)\\[\])]</\1>'
-    return re.sub(pattern, mathml, content, flags=re.DOTALL)
+    content = re.sub(pattern, mathml, content, flags=re.DOTALL)
+    content = re.sub(r"(<h1[^>]*>transferrisk\.)", r"\1<wbr>", content)
+    pieces = re.split(r"(<pre.*?</pre>|<code.*?</code>|<[^>]*>)", content, flags=re.DOTALL)
+    return "".join(map(unbroken, pieces))

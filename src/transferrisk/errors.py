@@ -1,4 +1,4 @@
-"""Errors and warnings of the project, the nearest known word in their messages, and where a warning is given.
+"""Errors and warnings of the project, and the phrases of their messages.
 
 Every message says what the value was, why it cannot be used, and what to do instead. Errors that a
 user's input can cause derive from `InputError`, which the command line turns into one line and exit code 2.
@@ -67,7 +67,7 @@ class OtherRunError(InputError):
 
 
 class DamagedRunError(InputError):
-    """Files in the folder of a run that it would go on from cannot be used.
+    """A run cannot continue, since files in its folder are damaged.
 
     Examples
     --------
@@ -94,7 +94,8 @@ class DivergedError(TransferRiskError, ArithmeticError):
     >>> from transferrisk.errors import DivergedError
     >>> from transferrisk.training import TrainSpec, run_spec
     >>> for lr in (1e30, 0.1):
-    ...     spec = TrainSpec(data="gaussian", algorithm="erm", training={"lr": lr, "steps": 5, "evaluations": 1})
+    ...     training = {"lr": lr, "steps": 5, "evaluations": 1}
+    ...     spec = TrainSpec(data="gaussian", algorithm="erm", training=training)
     ...     try:
     ...         trained = run_spec(spec, device="cpu")
     ...     except DivergedError:
@@ -128,7 +129,7 @@ class ConvergenceWarning(UserWarning):
 
 
 class StepWarning(UserWarning):
-    """Training continues, but more slowly or on less than was asked for.
+    """Steps work, but more slowly or on fewer environments than was asked for.
 
     Examples
     --------
@@ -178,7 +179,7 @@ class LeftoverWarning(UserWarning):
 
 
 class LabelWarning(UserWarning):
-    """Labels look as if they were numbered otherwise than 0..num_classes-1.
+    """Labels seem to be numbered from 1, where 0..num_classes-1 is expected.
 
     Examples
     --------

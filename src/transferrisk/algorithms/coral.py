@@ -44,8 +44,9 @@ class CORAL(Algorithm[CORALConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.eye(2).repeat(4, 1), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("coral", Setting(num_environments=2, num_classes=2), penalty_weight=3.0)
+    >>> batch = Batch(torch.eye(2).repeat(4, 1), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("coral", setting, penalty_weight=3.0)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> float(logs["penalty"])  # both environments have the same features
     0.0

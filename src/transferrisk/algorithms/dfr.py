@@ -49,7 +49,8 @@ class DFR(Algorithm[DFRConfig]):
     Examples
     --------
     >>> from transferrisk.algorithms import Setting, create
-    >>> algorithm = create("dfr", Setting(num_environments=2, num_classes=2), held_out=0.3, ridges=(0.01, 0.1))
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("dfr", setting, held_out=0.3, ridges=(0.01, 0.1))
     >>> algorithm.held_out  # `transferrisk.training.train` leaves this share out of the steps
     0.3
     """

@@ -48,8 +48,9 @@ class EQRM(Algorithm[EQRMConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("eqrm", Setting(num_environments=2, num_classes=2), alpha=0.9, start_epoch=0.0)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("eqrm", setting, alpha=0.9, start_epoch=0.0)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> bool(logs["loss"] > logs["mean_risk"])
     True

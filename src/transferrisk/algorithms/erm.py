@@ -19,8 +19,9 @@ class ERM(Algorithm[Config]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("erm", Setting(num_environments=2, num_classes=2))
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("erm", setting)
     >>> losses = [algorithm.step(model, batch, optimiser, epoch=0.0)["loss"] for _ in range(10)]
     >>> bool(losses[-1] < losses[0])
     True

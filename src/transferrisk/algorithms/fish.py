@@ -51,8 +51,9 @@ class Fish(Algorithm[FishConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("fish", Setting(num_environments=2, num_classes=2), meta_lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("fish", setting, meta_lr=0.1)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> order = algorithm.plan(batch, epoch=0.0)  # of the environments in a step, drawn at random
     >>> sorted(order)

@@ -54,8 +54,9 @@ class Fishr(Algorithm[FishrConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("fishr", Setting(num_environments=2, num_classes=2), penalty_weight=100.0, start_epoch=0.0)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("fishr", setting, penalty_weight=100.0, start_epoch=0.0)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> algorithm.averages.shape  # variances: environment, class, feature or bias
     torch.Size([2, 2, 3])

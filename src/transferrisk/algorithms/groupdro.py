@@ -54,8 +54,9 @@ class GroupDRO(Algorithm[GroupDROConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("groupdro", Setting(num_environments=2, num_classes=2), weights_lr=0.1)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("groupdro", setting, weights_lr=0.1)
     >>> risks, present = algorithm.forward(model, batch).environment_risks(num_environments=2)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> bool(algorithm.weights[risks.argmax()] > 0.5)  # the worse environment has the larger weight

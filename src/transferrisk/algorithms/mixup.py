@@ -79,8 +79,9 @@ class Mixup(Algorithm[MixupConfig]):
     >>> from transferrisk.algorithms import Batch, Setting, create
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("mixup", Setting(num_environments=2, num_classes=2), within="any")
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("mixup", setting, within="any")
     >>> out = algorithm.forward(model, batch)
     >>> out.targets.sum(1)  # probabilities of the classes, mixed as the inputs are
     tensor([1., 1., 1., 1., 1., 1., 1., 1.])

@@ -103,8 +103,9 @@ class MLDG(Algorithm[MLDGConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("mldg", Setting(num_environments=2, num_classes=2), beta=0.5, order=2)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("mldg", setting, beta=0.5, order=2)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> held_out, others = algorithm.plan(batch, epoch=0.0)  # drawn at random for each step
     >>> sorted([held_out, *others])

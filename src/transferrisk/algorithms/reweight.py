@@ -35,7 +35,8 @@ class Reweight(Algorithm[Config]):
     >>> import torch
     >>> from transferrisk.algorithms import Setting, create
     >>> shares = torch.tensor([[0.4, 0.1], [0.1, 0.4]])  # environment, class
-    >>> algorithm = create("reweight", Setting(num_environments=2, num_classes=2, group_priors=shares))
+    >>> setting = Setting(num_environments=2, num_classes=2, group_priors=shares)
+    >>> algorithm = create("reweight", setting)
     >>> algorithm.priors
     tensor([0.4000, 0.1000, 0.1000, 0.4000])
     """

@@ -44,8 +44,9 @@ class SAM(Algorithm[SAMConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("sam", Setting(num_environments=2, num_classes=2), rho=0.1)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("sam", setting, rho=0.1)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> bool(logs["sharpness"] > 0)  # how much the loss is larger at the distance rho
     True

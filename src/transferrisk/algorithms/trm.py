@@ -109,8 +109,9 @@ class TRM(Algorithm[TransferConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("trm", Setting(num_environments=2, num_classes=2), ridge=0.01, start_epoch=0.0)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("trm", setting, ridge=0.01, start_epoch=0.0)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> sorted(logs)
     ['loss', 'transfer_risk']
@@ -195,8 +196,9 @@ class TRMDirect(TRM):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("trm-direct", Setting(num_environments=2, num_classes=2), ridge=0.01, start_epoch=0.0)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("trm-direct", setting, ridge=0.01, start_epoch=0.0)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> sorted(logs)
     ['loss', 'transfer_risk']

@@ -35,8 +35,9 @@ class VREx(Algorithm[VRExConfig]):
     >>> from transferrisk.models import Classifier
     >>> model = Classifier(torch.nn.Identity(), num_features=2, num_classes=2)
     >>> optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> batch = Batch(torch.randn(8, 2), labels=torch.arange(8) % 2, environments=torch.arange(8) // 4)
-    >>> algorithm = create("vrex", Setting(num_environments=2, num_classes=2), penalty_weight=10.0, start_epoch=0.0)
+    >>> batch = Batch(torch.randn(8, 2), torch.arange(8) % 2, torch.arange(8) // 4)
+    >>> setting = Setting(num_environments=2, num_classes=2)
+    >>> algorithm = create("vrex", setting, penalty_weight=10.0, start_epoch=0.0)
     >>> logs = algorithm.step(model, batch, optimiser, epoch=0.0)
     >>> bool(logs["penalty"] > 0)
     True
