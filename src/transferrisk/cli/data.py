@@ -128,6 +128,7 @@ def check(
     Example: trm data check pacs
     """
     from ..data.summary import check_data, count_by_class, count_distinct, sets_by_title
+    from ..errors import counted
     from ..reports.terminal import print_line, print_values, task_progress, width
 
     options = _options(
@@ -146,8 +147,9 @@ def check(
     if as_json and as_json.write({"name": name, "parts": counts}):
         return
     print_values(_counts_table(name, sets, width()))
-    shape = " x ".join(map(str, next(iter(sets.values())).inputs[:1].shape[1:]))
-    print_values(f"{count_distinct(data)} samples of shape {shape}: all there, and all can be read")
+    shape = next(iter(sets.values())).inputs[:1].shape[1:]
+    each = f"of shape {' x '.join(map(str, shape))}" if len(shape) > 1 else f"with {counted(shape[0], 'feature')}"
+    print_values(f"{count_distinct(data)} samples {each}: all are there and can be read.")
 
 
 @data_app.command(cls=Command)
@@ -176,8 +178,8 @@ def show(
     from ..data.summary import environments_of, pictures_by_class, principal_components, sets_by_title
     from ..errors import InputError, cause_of
     from ..files import check_target, expand_home, readable, write_atomically
-    from ..reports.pictures import MOST_ENVIRONMENTS, picture_grid, scatter_grid
-    from ..reports.terminal import print_line, task_progress
+    from ..reports.pictures import MOST_CLASSES, MOST_ENVIRONMENTS, left_out_words, picture_grid, scatter_grid
+    from ..reports.terminal import print_line, print_values, task_progress
 
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
@@ -195,13 +197,18 @@ def show(
     if first.inputs[:1].dim() == 4:
         pictures = {where: pictures_by_class(members, per_class, seed) for where, members in drawn.items()}
         content = picture_grid(pictures, first.class_names, len(every))
+        shown = f"{per_class} images of each class in each environment"
     else:
         content = scatter_grid(principal_components(drawn, seed=seed), first.class_names, len(every))
+        shown = "the vectors of each environment by their first two principal components, with a colour for each class"
+    classes = len(first.class_names)
+    left_out = left_out_words(min(classes, MOST_CLASSES), classes, len(drawn), len(every))
     try:
         write_atomically(target, content)
     except OSError as error:
         raise InputError(f"{target} cannot be written ({cause_of(error)}): choose another with --output") from None
-    print_line(readable(target))
+    print_line(f"Picture: {readable(target)}")
+    print_values(f"It shows {shown}{f' ({left_out})' if left_out else ''}.")
 
 
 def _options(name: str, shift: str | None, biases: str | None, **given: Any) -> Options:

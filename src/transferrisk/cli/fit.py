@@ -199,5 +199,6 @@ def fit(
         advance("writing the model", 1, 1)
         save_fit(fitted, output, shlex.join(["trm", *sys.argv[1:]]), force)
     if json is None or not json.write(summarise_fit(fitted, output)):
+        print_line("")
         print_values(*fit_sections(fitted, width()))
         print_line(f"Model: {output}; card: {output / 'card.md'}; report: {output / 'report.html'}")

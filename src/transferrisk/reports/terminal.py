@@ -16,8 +16,9 @@ from threading import Event, Thread
 
 from rich import box, table
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -34,7 +35,8 @@ from rich.text import Text as Words
 from ..errors import one_line
 from .elements import Bars, Cell, Chapter, Curves, Entry, Forest, Group, Heatmap, Section, Table, Text, in_unit
 
-_LONG = 16  # width in letters below which a column of text is not made narrower
+_NARROW = 16  # width in letters below which a column of text is not made narrower
+_LONG = 30  # letters of a word above which it may be broken
 
 
 def width() -> int:
@@ -55,7 +57,8 @@ def print_values(*values: Section | str, stderr: bool = False) -> None:
                     console.print()
             case Table():
                 console.print()
-                console.print(_rich_table(value, not console.is_terminal, console.width))
+                for part in _table_lines(value, not console.is_terminal, console.width):
+                    console.print(part)
                 lines = [(value.note if console.is_terminal else value.note.replace("Bold:", "Starred:"), "dim")]
             case Heatmap():
                 rows: list[list[Entry]] = []
@@ -88,8 +91,8 @@ def print_line(text: str, stderr: bool = False) -> None:
 
 def _column_widths(
     columns: Sequence[str], rows: Sequence[Sequence[Cell]], numeric: Sequence[bool], available: int
-) -> list[int | None]:
-    """Return widths in which no word of a heading, no number and no short name is broken, None if rich must decide.
+) -> list[int] | None:
+    """Return widths in which no word, unless it is very long, and no number is broken; None if there are none.
 
     The widest column is made narrower first.
     """
@@ -98,45 +101,61 @@ def _column_widths(
         texts = [one_line(row[place].text) + "*" * row[place].bold for row in rows]
         texts += [one_line(f"{key} {below}") for row in rows for key, below in row[place].below.items()]
         wanted.append(max(map(cell_len, [name, *texts])))
-        words = [*name.split(), *(texts if is_number or place == 0 else ())]
-        least.append(min(wanted[-1], max(map(cell_len, words), default=0) if is_number else _LONG))
+        words = [*name.split(), *(texts if is_number else " ".join(texts).split())]
+        longest = max(map(cell_len, words), default=0)
+        least.append(min(wanted[-1], longest if is_number else max(_NARROW, min(_LONG, longest))))
     room = available - 2 * len(wanted)
-    if sum(wanted) <= room or sum(least) > room:
-        return [None] * len(wanted)
+    if sum(least) > room:
+        return None
     while sum(wanted) > room:
         spare = [wide - low for wide, low in zip(wanted, least, strict=True)]
         wanted[max(range(len(spare)), key=lambda place: (spare[place] > 0, wanted[place]))] -= 1
-    return [*wanted]
+    return wanted
 
 
-def _rich_table(value: Table, starred: bool, available: int) -> table.Table:
-    """Return the table as rich prints it; with `starred` bold cells get a star, since a file does not show bold."""
+def _table_lines(value: Table, starred: bool, available: int) -> Iterator[RenderableType]:
+    """Yield the table as rich prints it; if it is too wide, a line for each cell, below the first one of its row.
+
+    With `starred`, bold cells get a star, since a file does not show bold.
+    """
     rows, numeric = value.cells()
-    printed = table.Table(
-        title=Words(one_line(value.title), style="bold") if value.title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-    )
-    widths = _column_widths(value.columns, rows, numeric, available)
-    for name, is_number, wide in zip(value.columns, numeric, widths, strict=True):
+    title = Words(one_line(value.title), style="bold") if value.title else None
+    more = Words(f"… {len(value.folded)} more", style="dim")
+    in_place = [Cell(more.plain), *[Cell("")] * (len(numeric) - 1)]  # of rows that are folded
+    widths = _column_widths(value.columns, [*rows, *[in_place] * bool(value.folded)], numeric, available)
+    printed = table.Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name, is_number, wide in zip(value.columns, numeric, widths or [0] * len(numeric), strict=True):
         heading = Words(one_line(name), overflow="fold")
         printed.add_column(heading, justify="right" if is_number else "left", overflow="fold", width=wide)
+    if widths is None and title is not None:
+        yield title
+    first = Words()
     for place, row in enumerate(rows):
+        style = "bold" if place in value.emphasised else ""
         if place in value.folded:
-            if place == value.folded.start:
-                printed.add_row(Words(f"… {len(value.folded)} more", style="dim"))
-            continue
-        words = []
-        for cell in row:
-            text = Words(one_line(cell.text), style="bold" if cell.bold else "")
-            text.append("*" if cell.bold and starred else "")
-            for name, below in cell.below.items():
-                text.append(f"\n{one_line(f'{name} {below}')}", style="not bold dim")
-            words.append(text)
-        printed.add_row(*words, style="bold" if place in value.emphasised else None)
-    return printed
+            if place == value.folded.start and widths is None:
+                yield more
+            elif place == value.folded.start:
+                printed.add_row(more)
+        elif widths is not None:
+            printed.add_row(*(_cell_words(cell, starred) for cell in row), style=style)
+        else:
+            first = _cell_words(row[0], starred) or first  # it is empty where it is that of the row above
+            yield Words.assemble(f"{one_line(value.columns[0])}: " if value.columns[0] else "", first, style=style)
+            for name, cell in zip(value.columns[1:], row[1:], strict=True):
+                if words := _cell_words(cell, starred, "; "):
+                    yield Padding(Words.assemble(f"{one_line(name)}: ", words), (0, 0, 0, 2), expand=False)
+    if widths is not None:
+        yield printed
+
+
+def _cell_words(cell: Cell, starred: bool, separator: str = "\n") -> Words:
+    """Return the text of a cell, with the lines below it."""
+    text = Words(one_line(cell.text), style="bold" if cell.bold else "")
+    text.append("*" if cell.bold and starred else "")
+    for name, below in cell.below.items():
+        text.append(f"{separator}{one_line(f'{name} {below}')}", style="not bold dim")
+    return text
 
 
 OnProgress = Callable[[str, int, int], None]
