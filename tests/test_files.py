@@ -130,7 +130,7 @@ def test_an_error_of_the_disk_names_the_file_of_the_user(tmp_path):
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is a file, not a folder"):
-        prepare_folder(tmp_path / "file")
+        prepare_folder(tmp_path / "file", "page.html")
 
 
 def test_no_word_is_proposed_for_itself(tmp_path):

@@ -169,27 +169,21 @@ def _is_running(process: int, begun: str) -> bool:
 
 
 def check_target(path: Path) -> None:
-    """Refuse a file that could not be written, before hours of work and without creating anything."""
+    """Refuse a file that could not be written, or whose folder could not, before hours of work and creating nothing."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
         if path.exists() and not path.is_file():
             raise InputError(f"{path} is not a regular file, and is not replaced: choose another output")
-        for folder in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
-            check_folder(folder)
+        for above in dict.fromkeys((path.parent, Path(os.path.realpath(path)).parent)):
+            while not above.exists() and above != above.parent:
+                above = above.parent
+            if not above.is_dir():
+                raise InputError(f"{above} is a file, not a folder: choose another folder for the output")
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise InputError(f"{above} may not be written to (no permission): choose another output")
     except OSError as error:  # of a name that is too long
         raise InputError(f"{path} cannot be written ({cause_of(error)}): choose another output") from None
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that is not there and could not be created, or that nothing could be written to."""
-    above = folder
-    while not above.exists() and above != above.parent:
-        above = above.parent
-    if not above.is_dir():
-        raise InputError(f"{above} is a file, not a folder: choose another folder for the output")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"{above} may not be written to (no permission): choose another output")
 
 
 def standard_output() -> TextIO:
@@ -209,7 +203,6 @@ def keep_apart(output: Path, *read: Path) -> None:
 
 def prepare_folder(folder: Path, *files: str) -> None:
     """Create the folder for these files; obstacles are reported now, not after hours of work."""
-    check_folder(folder)
     for name in files:
         check_target(folder / name)
     folder.mkdir(parents=True, exist_ok=True)

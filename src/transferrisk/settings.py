@@ -86,8 +86,10 @@ _KINDS: dict[type[Any], dict[str, Any]] = {}
 def field_kinds(cls: type[Any]) -> dict[str, Any]:
     """Return the annotation of each field of a dataclass; evaluated once, since annotations are text."""
     if cls not in _KINDS:
-        hints = get_type_hints(cls, include_extras=True)
-        _KINDS[cls] = {field.name: hints[field.name] for field in fields(cls)}
+        hints, kinds = get_type_hints(cls, include_extras=True), {}
+        for field in fields(cls):
+            kinds[field.name] = hints[field.name]
+        _KINDS[cls] = kinds
     return _KINDS[cls]
 
 
@@ -160,8 +162,9 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     elif isinstance(base, type) and is_dataclass(base) and isinstance(value, Mapping):
         with checked_fields(base, value, name):
             if not issubclass(base, Settings):  # which convert their own fields
-                of_fields = field_kinds(base)
-                value = {key: convert(key, item, of_fields[key]) for key, item in value.items()}
+                of_fields, value = field_kinds(base), dict(value)
+                for key in value:
+                    value[key] = convert(key, value[key], of_fields[key])
             found = base(**value)
     elif base is not Any and isinstance(base, type) and not isinstance(value, base):
         raise unfit

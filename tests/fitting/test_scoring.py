@@ -16,7 +16,7 @@ from transferrisk.fitting import load_model
 from transferrisk.fitting.decisions import Decision, learn_decision
 from transferrisk.fitting.metrics import figures
 from transferrisk.fitting.predict import predict_file
-from transferrisk.fitting.scoring import Scores, confusion_table, guesses, reliability_section
+from transferrisk.fitting.scoring import Scores, class_tables, guesses, reliability_section
 from transferrisk.reports import Page, render_page
 
 
@@ -124,7 +124,7 @@ def test_guessing_is_called_so():
 def test_sections_can_be_drawn():
     y, p = np.array([0, 1, 1, 0]), np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
     matrix = np.array([[2, 0], [1, 1]])
-    sections = [confusion_table(matrix, ["no", "yes"]), reliability_section({"model": (y, p)}, classes=["no", "yes"])]
+    sections = [*class_tables(matrix, ["no", "yes"]), reliability_section({"model": (y, p)}, classes=["no", "yes"])]
     page = render_page(Page("Page", ["Lead"], sections, {}, "trm"))
     assert "as yes" in page
     assert "probability of yes" in page

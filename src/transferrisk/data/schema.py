@@ -107,17 +107,12 @@ class BaseColumn:
         """Return the features (n,) by name, and notes about values that are new."""
         raise NotImplementedError
 
-    def names(self, form: Form = "features") -> tuple[str, ...]:
-        """Return the names of the features."""
-        import pandas as pd
-
-        features, _ = self.encode(pd.Series([], dtype=object), form)
-        return tuple(features)
-
     @cached_property
     def features(self) -> tuple[str, ...]:
         """Names of the features in the form "features"."""
-        return self.names()
+        import pandas as pd
+
+        return tuple(self.encode(pd.Series([], dtype=object))[0])
 
     @property
     def constant_but_for_missing(self) -> bool:
@@ -333,7 +328,7 @@ class Schema:
         for column in self.columns:
             if form == "columns" and isinstance(column, Categorical):
                 categorical.append(len(names))
-            names += column.features if form == "features" else column.names(form)
+            names += column.features if form == "features" else column.encode(nothing[:0], form)[0]
         features = np.empty((len(frame), len(names)), dtype=np.float32)
         place, places = 0, dict[str, int]()
         absent: list[str] = []

@@ -159,7 +159,9 @@ def as_numbers(series: pd.Series, name: str) -> Floats:
     kind = kind_of(series)
     if kind == "boolean":
         return as_truth(series, name)
-    if kind not in ("numeric", "text", "empty"):
+    if kind == "empty":
+        return np.full(len(series), np.nan)
+    if kind not in ("numeric", "text"):
         if is_blank(series).all():  # a column without values may have any type
             return np.full(len(series), np.nan)
         raise _unexpected(series, ~is_blank(series), name, "a number")

@@ -41,7 +41,7 @@ class Figures:
 
     brier              mean squared error of the probabilities, summed over classes, halved for two, as scikit-learn's
     auroc              mean over classes of each against the others; nan if there is one class
-    calibration_error  mean distance between probability and frequency, see `reliability`
+    calibration_error  mean over rows of the distance between probability and frequency in their bin of `reliability`
     majority           share of these rows' most frequent class: the accuracy of always guessing it
     entropy            log loss of always guessing the shares of the classes in these rows
     """
@@ -61,13 +61,14 @@ def figures(labels: Ints, probabilities: Floats, threshold: float | None = None)
     if not len(labels):
         return Figures(0, *[float("nan")] * 7)
     shares = np.bincount(labels, minlength=probabilities.shape[1]) / len(labels)
+    bins = reliability(labels, probabilities)
     return Figures(
         len(labels),
         float((decide(probabilities, threshold) == labels).mean()),
         float(row_losses(labels, probabilities).mean()),
         float(squared_errors(labels, probabilities).mean()),
         auroc(labels, probabilities),
-        calibration_error(labels, probabilities),
+        float(np.average(np.abs(bins.probability - bins.frequency), weights=bins.rows)),
         float(shares.max()),
         float(-xlogy(shares, shares).sum()),
     )
@@ -127,12 +128,6 @@ def reliability(labels: Ints, probabilities: Floats, bins: int = 10) -> Reliabil
     probability = np.bincount(place, chance, len(rows))[full] / rows[full]
     frequency = np.bincount(place, happened, len(rows))[full] / rows[full]
     return Reliability(probability, frequency, rows[full])
-
-
-def calibration_error(labels: Ints, probabilities: Floats, bins: int = 10) -> float:
-    """Return the mean over rows of the distance between probability and frequency in their bin of `reliability`."""
-    found = reliability(labels, probabilities, bins)
-    return float(np.average(np.abs(found.probability - found.frequency), weights=found.rows))
 
 
 def confusion(labels: Ints, predicted: Ints, classes: int) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ from .fitted import Fitted
 from .metrics import METRICS, confusion
 from .model import CARD, COMPARISON, REPORT
 from .plan import Plan
-from .scoring import ENDS, MANY, class_table, confusion_table, figures_table, reliability_section
+from .scoring import ENDS, class_tables, figures_table, reliability_section
 from .source import Source
 from .trainings import Curve
 from .verdict import decision_notes, how_compared, others_of, verdict
@@ -151,10 +151,8 @@ def held_out_sections(fitted: Fitted) -> list[Section]:
     places = numbered_in_time(samples, comparison.order)[tested]
     decided = decide_held_out(labels, given, places, fitted.decision.metric, bool(comparison.order))
     matrix = confusion(labels, decided, chances.shape[1])
-    tables: list[Section] = [class_table(matrix, samples.class_names)]
-    if len(samples.class_names) <= MANY:
-        tables.append(confusion_table(matrix, samples.class_names))
-    return [*tables, reliability_section(curves, classes=samples.class_names)]
+    names = samples.class_names
+    return [*class_tables(matrix, names), reliability_section(curves, classes=names)]
 
 
 def fit_sections(fitted: Fitted, width: int | None = None) -> list[Section | str]:

@@ -91,15 +91,13 @@ class Predicted:
             )
         if self.figures:
             found.append(figures_table(self.figures))
-            if known := [name for name in self.figures if name in seen]:
+            if known := sorted(self.figures.keys() & seen):
                 found.append(
                     f"The model was trained on rows of {listed(known, 5)}. If these rows are among them, the "
                     "figures are too good."
                 )
         if self.matrix is not None:
-            found.append(class_table(self.matrix, self.classes))
-            if len(self.classes) <= MANY:
-                found.append(confusion_table(self.matrix, self.classes))
+            found += class_tables(self.matrix, self.classes)
         if self.coverage is not None:
             expected = self._expected()
             rows: list[list[Entry]] = [
@@ -238,32 +236,30 @@ def figures_table(found: Mapping[str, Figures], title: str = "By environment", f
         found = dict(sorted(found.items(), key=lambda item: -item[1].log_loss))
     columns = [first, "Rows", "Accuracy, %", "Most frequent class there, %"]
     columns += ["Log loss", "Brier score", "AUROC", "Calibration error"]
-    rows: list[list[Entry]] = [
-        [name, f.rows, percent(f.accuracy), percent(f.majority), f.log_loss, f.brier, f.auroc, f.calibration_error]
-        for name, f in found.items()
-    ]
+    rows: list[list[Entry]] = []
+    for name, f in found.items():
+        shares = percent(f.accuracy), percent(f.majority)
+        rows.append([name, f.rows, *shares, f.log_loss, f.brier, f.auroc, f.calibration_error])
     return Table(title, columns, rows, digits=3, fold=ENDS)
 
 
-def confusion_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = "Confusion") -> Table:
-    """Return a table of the rows of each true class by predicted class, with recall, and precision in the last row."""
-    scores = per_class(matrix)
-    columns = ["True class", *map("as {}".format, classes), "Recall, %"]
-    rows: list[list[Entry]] = [
-        [name, *map(int, counts), percent(float(scores[place, 1]))]
-        for place, (name, counts) in enumerate(zip(classes, matrix, strict=True))
-    ]
-    precision: list[Entry] = ["Precision, %", *map(percent, scores[:, 0].tolist()), ""]
-    return Table(title, columns, [*rows, precision])
+def class_tables(matrix: NDArray[np.int64], classes: Sequence[str]) -> list[Table]:
+    """Return tables of a confusion: precision, recall and F1 of each class and, unless there are many, its counts.
 
-
-def class_table(matrix: NDArray[np.int64], classes: Sequence[str], title: str = "By class") -> Table:
-    """Return a table of the rows, precision, recall and F1 of each class."""
-    rows: list[list[Entry]] = [
-        [name, int(count), *map(percent, map(float, scores))]
-        for name, count, scores in zip(classes, matrix.sum(1), per_class(matrix), strict=True)
-    ]
-    return Table(title, ["Class", "Rows", "Precision, %", "Recall, %", "F1, %"], rows)
+    The counts are of true class x predicted class, with recall in the last column and precision in the last row.
+    """
+    by_class: list[list[Entry]] = []
+    confusion: list[list[Entry]] = []
+    scores = per_class(matrix)  # (C, 3)
+    for name, counts, (precision, recall, f1) in zip(classes, matrix.tolist(), scores.tolist(), strict=True):
+        by_class.append([name, sum(counts), percent(precision), percent(recall), percent(f1)])
+        confusion.append([name, *counts, percent(recall)])
+    tables = [Table("By class", ["Class", "Rows", "Precision, %", "Recall, %", "F1, %"], by_class)]
+    if len(classes) <= MANY:
+        confusion.append(["Precision, %", *map(percent, scores[:, 0].tolist()), ""])
+        columns = ["True class", *map("as {}".format, classes), "Recall, %"]
+        tables.append(Table("Confusion", columns, confusion))
+    return tables
 
 
 def reliability_section(

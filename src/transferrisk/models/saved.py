@@ -208,8 +208,11 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
         if len(set(classes)) < len(classes) or SURROGATE.search("".join(classes)):
             raise InputError(f"classes must be different texts that UTF-8 can hold, got {classes}")
         if network is None and backbone:
-            layers = convert("about", {name: about[name] for name in field_kinds(Layers) if name in about}, Layers)
-            network = _build_saved(backbone, shape, len(classes), layers)
+            layers = {}
+            for name in field_kinds(Layers):
+                if name in about:
+                    layers[name] = about[name]
+            network = _build_saved(backbone, shape, len(classes), convert("about", layers, Layers))
     except (InputError, RuntimeError) as error:
         raise InputError(
             f"{path} does not describe a model ({cause_of(error)}): train it again, or use a copy"

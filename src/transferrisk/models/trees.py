@@ -59,36 +59,35 @@ class TreeEnsemble(nn.Module):
         super().__init__()
         self.sizes, self.columns = sizes, columns
         self.one_score = False  # whether tree t has values of score t mod S alone
-        kinds = {"missing_left": torch.bool, "threshold": torch.float64, "value": torch.float64}
-        for name in self._shapes():  # empty until a state is loaded, since sizes in a file may be anything
-            self.register_buffer(name, torch.zeros(0, dtype=kinds.get(name, torch.int64)))
-
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        sizes = self.sizes
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("feature", "threshold", "left", "right", "missing_left", "subset"), (sizes.nodes,)
-        )  # subset: place in `subsets`; 0: the split is by threshold
-        return {
-            **shapes,
+        self.shapes: dict[str, tuple[int, ...]] = {
+            **dict.fromkeys(("feature", "threshold", "left", "right", "missing_left"), (sizes.nodes,)),
+            "subset": (sizes.nodes,),  # place in `subsets`; 0: the split is by threshold
             "subsets": (sizes.subsets, sizes.categories),
             "value": (sizes.nodes, sizes.scores),
             "roots": (sizes.trees,),
         }
+        kinds = {"missing_left": torch.bool, "threshold": torch.float64, "value": torch.float64}
+        for name in self.shapes:  # empty until a state is loaded, since sizes in a file may be anything
+            self.register_buffer(name, torch.zeros(0, dtype=kinds.get(name, torch.int64)))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
         """Load arrays that have the right shapes and are trees; anything else is an error of `load_state_dict`."""
         errors: list[str] = rest[-1]
-        arrays = {name: state_dict[prefix + name] for name in self._shapes() if prefix + name in state_dict}
-        for name, array in arrays.items():
-            if array.shape != self._shapes()[name]:
-                errors.append(f"{name} must have shape {self._shapes()[name]}, got {tuple(array.shape)}")
+        arrays = {}
+        for name, shape in self.shapes.items():
+            array = state_dict.get(prefix + name)
+            if array is None:
+                continue
+            arrays[name] = array
+            if array.shape != shape:
+                errors.append(f"{name} must have shape {shape}, got {tuple(array.shape)}")
         if errors:
             return
         for name, array in arrays.items():
             own = getattr(self, name)
             setattr(self, name, torch.empty(array.shape, dtype=own.dtype, device=own.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if len(arrays) == len(self._shapes()):
+        if arrays.keys() == self.shapes.keys():
             errors.extend(self._faults())
             tree = torch.bucketize(torch.arange(self.sizes.nodes, device=self.roots.device), self.roots, right=True) - 1
             others = nn.functional.one_hot(tree.clamp(min=0) % self.sizes.scores, self.sizes.scores) == 0

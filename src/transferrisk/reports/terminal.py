@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from threading import Event, Thread
 
+import numpy as np
 from rich import box, table
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -96,21 +97,24 @@ def _column_widths(
 
     The widest column is made narrower first.
     """
-    wanted, least = [], []
+    wanted, least = np.zeros((2, len(columns)), int)
     for place, (name, is_number) in enumerate(zip(map(one_line, columns), numeric, strict=True)):
-        texts = [one_line(row[place].text) + "*" * row[place].bold for row in rows]
-        texts += [one_line(f"{key} {below}") for row in rows for key, below in row[place].below.items()]
-        wanted.append(max(map(cell_len, [name, *texts])))
+        texts = []
+        for row in rows:
+            cell = row[place]
+            texts.append(one_line(cell.text) + "*" * cell.bold)
+            for key, below in cell.below.items():
+                texts.append(one_line(f"{key} {below}"))
+        wanted[place] = max(map(cell_len, [name, *texts]))
         words = [*name.split(), *(texts if is_number else " ".join(texts).split())]
         longest = max(map(cell_len, words), default=0)
-        least.append(min(wanted[-1], longest if is_number else max(_NARROW, min(_LONG, longest))))
+        least[place] = min(wanted[place], longest if is_number else max(_NARROW, min(_LONG, longest)))
     room = available - 2 * len(wanted)
-    if sum(least) > room:
+    if least.sum() > room:
         return None
-    while sum(wanted) > room:
-        spare = [wide - low for wide, low in zip(wanted, least, strict=True)]
-        wanted[max(range(len(spare)), key=lambda place: (spare[place] > 0, wanted[place]))] -= 1
-    return wanted
+    while wanted.sum() > room:
+        wanted[np.where(wanted > least, wanted, -1).argmax()] -= 1
+    return list(map(int, wanted))
 
 
 def _table_lines(value: Table, starred: bool, available: int) -> Iterator[RenderableType]:
@@ -138,7 +142,7 @@ def _table_lines(value: Table, starred: bool, available: int) -> Iterator[Render
             elif place == value.folded.start:
                 printed.add_row(more)
         elif widths is not None:
-            printed.add_row(*(_cell_words(cell, starred) for cell in row), style=style)
+            printed.add_row(*map(_cell_words, row, itertools.repeat(starred)), style=style)
         else:
             first = _cell_words(row[0], starred) or first  # it is empty where it is that of the row above
             yield Words.assemble(f"{one_line(value.columns[0])}: " if value.columns[0] else "", first, style=style)
