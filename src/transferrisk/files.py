@@ -168,9 +168,16 @@ def _is_running(process: int, begun: str) -> bool:
     return _start_of(process) in ("", begun)
 
 
-def check_target(path: Path) -> None:
-    """Refuse a file that could not be written, or whose folder could not, before hours of work and creating nothing."""
+def check_target(path: Path, *read: Path) -> None:
+    """Refuse a file that could not be written, or whose folder could not, before hours of work and creating nothing.
+
+    A file that is `read` is refused as well, even under another name.
+    """
     try:
+        for one in read:
+            if path.exists() and one.exists() and path.samefile(one):
+                name = "" if path == one else f" as {one}"
+                raise InputError(f"{path} is read{name}, and is not replaced: choose another output")
         if path.is_dir():
             raise InputError(f"{path} is a folder, where a file must go: move it, or choose another output")
         if path.exists() and not path.is_file():
@@ -191,14 +198,6 @@ def standard_output() -> TextIO:
     if sys.stdout is None:
         raise InputError("standard output is closed: leave it open, or name a file")
     return sys.stdout
-
-
-def keep_apart(output: Path, *read: Path) -> None:
-    """Refuse to write over a file that is read, even under another name."""
-    for path in read:
-        if output.exists() and path.exists() and output.samefile(path):
-            name = "" if output == path else f" as {path}"
-            raise InputError(f"{output} is read{name}, and is not replaced: choose another output")
 
 
 def prepare_folder(folder: Path, *files: str) -> None:

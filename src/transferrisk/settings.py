@@ -37,22 +37,13 @@ class Bound:
     above: float = -math.inf
     below: float = math.inf
 
-    def holds(self, value: float) -> bool:
-        return self.least <= value <= self.most and self.above < value < self.below
-
     def __str__(self) -> str:
         limits = ((">=", self.least), (">", self.above), ("<=", self.most), ("<", self.below))
         return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if math.isfinite(limit))
 
 
-@dataclass(frozen=True)
-class Length:
+class Length(Bound):
     """Smallest number of values in a list, for `Annotated`."""
-
-    least: int
-
-    def holds(self, value: Sequence[Any]) -> bool:
-        return len(value) >= self.least
 
     def __str__(self) -> str:
         return f"of {self.least} or more values"
@@ -169,8 +160,10 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     elif base is not Any and isinstance(base, type) and not isinstance(value, base):
         raise unfit
     for limit in limits:
-        if found is not None and isinstance(limit, Bound | Length) and not limit.holds(found):
-            raise unfit
+        if found is not None and isinstance(limit, Bound):
+            measured = len(found) if isinstance(limit, Length) else found
+            if not (limit.least <= measured <= limit.most and limit.above < measured < limit.below):
+                raise unfit
     return found
 
 
@@ -251,7 +244,7 @@ def describe(kind: Any) -> str:
     """Return an annotation in words, such as "a finite number > 0 or None"."""
     base, inner = get_origin(kind) or kind, get_args(kind)
     if base is Annotated:
-        limits = [str(limit) for limit in inner[1:] if isinstance(limit, Bound | Length)]
+        limits = [str(limit) for limit in inner[1:] if isinstance(limit, Bound)]
         return " ".join([describe(inner[0]), *limits])
     if base in (Union, types.UnionType):
         return " or ".join(map(describe, inner))

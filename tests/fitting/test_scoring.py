@@ -99,7 +99,7 @@ def test_many_rows_are_sampled_and_counts_stay_exact():
     random = np.random.default_rng(0)
     p = random.random((8000, 1))
     chances, y = np.hstack([1 - p, p]), (random.random(8000) < p[:, 0]).astype(int)
-    scores = Scores(("0", "1"), kept=4000)
+    scores = Scores(("0", "1"), most=4000)
     for start in range(0, 8000, 500):
         part = slice(start, start + 500)
         scores.add([*map(str, y[part])], [None] * 500, chances[part], chances[part].argmax(1))

@@ -21,7 +21,7 @@ def export(
 
     Example: trm export model --output model.onnx
     """
-    from ..files import keep_apart
+    from ..files import check_target
     from ..fitting.export import PROBABILITIES, export_onnx
     from ..fitting.model import FILES, load_model
     from ..fitting.report import names_in_text
@@ -29,7 +29,7 @@ def export(
     from ..reports.terminal import print_line, print_values
 
     loaded = load_model(model)
-    keep_apart(output, *map(model.joinpath, FILES))
+    check_target(output, *map(model.joinpath, FILES))
     inputs = export_onnx(loaded, output)
     described = [{"name": name, "type": kind, "meaning": meaning} for name, kind, meaning in inputs]
     threshold = loaded.decision.threshold

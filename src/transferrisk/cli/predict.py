@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from ..settings import whole
 from .options import Json, PathColumn, SkipBad, column_option
 
 ModelFolder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")]
@@ -16,10 +15,7 @@ Output = Annotated[
     str, typer.Option(metavar="FILE", help="File to write: .csv, .tsv or .parquet; - writes CSV to standard output.")
 ]
 Identity = Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column to keep beside the predictions.")]
-Size = Annotated[
-    int,
-    typer.Option("--chunk-rows", metavar="N", callback=whole(1), help="Number of rows to read and predict at a time."),
-]
+Size = Annotated[int, typer.Option("--chunk-rows", metavar="N", help="Number of rows to read and predict at a time.")]
 Label = Annotated[
     str | None, column_option(metavar="COLUMN", help="Column with the true labels. Default: the model's.")
 ]
@@ -66,7 +62,7 @@ def predict(
     Example: trm predict model new.parquet --output predictions.parquet
     """
     from ..errors import InputError
-    from ..files import keep_apart, standard_output
+    from ..files import check_target, standard_output
     from ..fitting.model import FILES, load_model
     from ..fitting.predict import predict_file
     from ..reports.terminal import print_line, print_values, task_progress
@@ -80,7 +76,8 @@ def predict(
         raise InputError(f"--coverage needs --sets, got {coverage} without it: add --sets")
     level = (0.9 if coverage is None else coverage) if sets else None
     loaded = load_model(model)
-    keep_apart(Path(output), *map(model.joinpath, FILES))
+    if not to_stdout:
+        check_target(Path(output), *map(model.joinpath, FILES))
     with task_progress() as advance:
         done = predict_file(
             loaded,

@@ -313,7 +313,10 @@ class Schema:
         return tuple(name for column in self.columns for name in column.features)
 
     def encode(self, frame: pd.DataFrame, form: Form = "features") -> Encoded:
-        """Return the features of a table's rows; notes tell which columns are missing, and which are not used."""
+        """Return the features of a table's rows, whose columns have different names, all of them texts.
+
+        Notes tell which columns are missing, and which are not used.
+        """
         import pandas as pd
 
         if form == "both":
@@ -321,7 +324,7 @@ class Schema:
             indices = tuple(len(first.names) + place for place in second.categorical)
             whole = torch.cat([first.features, second.features], 1)
             return Encoded(whole, first.names + second.names, first.notes, indices, first.places)
-        given = columns_by_name(frame)
+        given = dict(frame.items())
         nothing = pd.Series([None] * len(frame), dtype=object)
         names: list[str] = []
         categorical: list[int] = []

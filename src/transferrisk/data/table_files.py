@@ -166,16 +166,32 @@ def parquet_parts(path: Path, columns: Sequence[str], size: int) -> Iterator[Any
 # ---- CSV
 
 
-def _csv_header(path: Path, separator: str) -> tuple[list[str], int]:
-    """Return the names of the columns, and the number of lines without any text before them."""
+def _csv_header(path: Path, separator: str, whole: bool = False) -> tuple[list[str], int]:
+    """Return the names of the columns, and the number of lines without any text before them.
+
+    With `whole`, all lines are read, and the first one with more or fewer fields than the header is an error.
+    """
     names: list[str] = []
     before = 0
-    with _csv_reader(path, separator) as reader:
-        for fields in reader:
-            names = list(map(str.strip, fields))
-            if any(names):
-                break
-            before = reader.line_num
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        with _clear_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+            for fields in reader:
+                names = list(map(str.strip, fields))
+                if any(names):
+                    break
+                before = reader.line_num
+            width = len(names)
+            for fields in reader if whole else ():
+                if fields and len(fields) != width and (len(fields) < width or any(fields[width:])):
+                    raise InputError(
+                        f"{path} is not well-formed: line {reader.line_num} has {counted(len(fields), 'field')}, the "
+                        f"header has {width}; correct the line"
+                    )
+    finally:
+        csv.field_size_limit(limit)
     if not any(names):
         raise InputError(f"{path} has no columns: check how it was written")
     text = "".join(names)
@@ -225,43 +241,15 @@ def _csv_parts(path: Path, separator: str, texts: Collection[str], size: int | N
             if frame is None:
                 return
             if not checked and len(frame) and frame[names[-1]].isna().any():
-                _refuse_ragged(path, separator, len(names), before)
+                _csv_header(path, separator, whole=True)
                 checked = True
             yield frame
     except InputError:
-        _refuse_ragged(path, separator, len(names), before)  # a better reason, where this is it
+        _csv_header(path, separator, whole=True)  # a better reason, where this is it
         raise
     finally:
         if size is not None and reader is not None:
             reader.close()
-
-
-def _refuse_ragged(path: Path, separator: str, width: int, before: int) -> None:
-    """Raise an error for the first line whose number of fields differs from the header's, `width`.
-
-    The header follows `before` lines.
-    """
-    with _csv_reader(path, separator) as reader:
-        for fields in reader:
-            if fields and len(fields) != width and (len(fields) < width or any(fields[width:])):
-                if reader.line_num <= before:
-                    continue
-                raise InputError(
-                    f"{path} is not well-formed: line {reader.line_num} has {counted(len(fields), 'field')}, the "
-                    f"header has {width}; correct the line"
-                )
-
-
-@contextmanager
-def _csv_reader(path: Path, separator: str) -> Iterator[Any]:
-    """Yield a csv.reader over the lines of a file, decompressed."""
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    limit = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        with _clear_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
-            yield csv.reader(lines, delimiter=separator, skipinitialspace=True)
-    finally:
-        csv.field_size_limit(limit)
 
 
 @contextmanager

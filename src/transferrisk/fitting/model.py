@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..data.schema import Form, Schema
+from ..data.schema import Form, Schema, columns_by_name
 from ..errors import DataWarning, InputError, warn
 from ..models import Classifier, evaluation_mode, features_of, from_hub
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
@@ -133,11 +133,14 @@ class Model(SavedModel):
             Probabilities, (n, C), in the order of `classes`.
         """
         if self.schema is not None:
+            import pandas as pd
+
             if not hasattr(samples, "columns"):
                 raise InputError(
                     f"samples must be a pandas.DataFrame with the columns of the table, got {type(samples).__name__}"
                 )
-            encoded = self.schema.encode(samples, self.form)
+            rows = pd.DataFrame(columns_by_name(samples), samples.index, copy=False)  # type: ignore[union-attr]
+            encoded = self.schema.encode(rows, self.form)
             for note in encoded.notes:
                 warn(str(note), DataWarning)
             return self.probabilities(encoded.features)

@@ -19,8 +19,9 @@ from ..data.schema import Categorical, Date, Note, Numeric, Schema
 from ..data.table_files import PARQUET, frame_writer, parquet_parts, read_frames, read_header
 from ..data.values import as_codes, as_name, standardised
 from ..errors import DataWarning, InputError, listed, require_name, warn
-from ..files import check_target, existing_file, expand_home, keep_apart
+from ..files import check_target, existing_file, expand_home
 from ..reports.elements import short_number
+from ..settings import Count, convert
 from .metrics import decide
 from .model import Model
 from .scoring import Predicted, Scores
@@ -99,6 +100,7 @@ def predict_file(
     """
     import pandas as pd
 
+    size = convert("--chunk-rows (size in Python)", size, Count)
     columns = list(map("probability_{}".format, model.classes))
     if identity in (PREDICTION, *columns, *([] if coverage is None else [SET])):
         raise InputError(
@@ -109,8 +111,7 @@ def predict_file(
     prefix, colon, rest = given.partition(":")
     file = expand_home(rest if colon and prefix in PREFIXES else given)
     if output is not None:
-        check_target(output)
-        keep_apart(output, file)
+        check_target(output, file)
 
     asked = {"label": label, "environment": environment, "id": identity}
     required = {option: name for option, name in asked.items() if name is not None}

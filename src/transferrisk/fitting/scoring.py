@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import nan
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -113,23 +114,32 @@ class Predicted:
         return {} if conformal is None or self.coverage is None else conformal.expected(self.coverage)
 
 
+@dataclass
 class Scores:
     """Counts and probabilities of labelled rows, added part by part.
 
-    counts   (environment, label, prediction) -> number of rows
-    covered  environment -> number of rows whose set holds the label
-    kept     labels, environments and probabilities of rows whose label is known, at most `kept` probabilities
+    most        largest number of probabilities that are kept
+    share       share of the rows whose probabilities are kept
+    counts      (environment, label, prediction) -> number of rows
+    covered     environment -> number of rows whose set holds the label
+    unlabelled  number of rows without a label
+    known       number of rows whose label the model knows
+    unknown     labels that it does not know
+    places      environment -> its number in `kept`
+    kept        labels, environments and probabilities of rows whose label is known
     """
 
-    def __init__(self, classes: Sequence[str], kept: int = KEPT) -> None:
-        self.classes, self.most, self.share = tuple(classes), kept // len(classes), 1.0
-        self.counts: Counter[tuple[str, int, int]] = Counter()
-        self.covered: Counter[str] = Counter()
-        self.unlabelled = self.known = 0  # rows
-        self.unknown: dict[str, None] = {}
-        self.random = np.random.default_rng(0)
-        self.names: dict[str, int] = {}
-        self.kept: list[tuple[Ints, Ints, Floats]] = []
+    classes: tuple[str, ...]
+    most: int = KEPT
+    share: float = 1.0
+    counts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    covered: Counter[str] = field(default_factory=Counter)
+    unlabelled: int = 0
+    known: int = 0
+    unknown: dict[str, None] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    kept: list[tuple[Ints, Ints, Floats]] = field(default_factory=list)
+    random: np.random.Generator = field(default_factory=partial(np.random.default_rng, 0))
 
     def add(
         self,
@@ -157,17 +167,15 @@ class Scores:
         if sets is not None:
             self.covered.update(where[sets[rows][np.arange(len(y)), y] & (y != UNKNOWN)])
         for name in where.unique():
-            self.names.setdefault(name, len(self.names))
+            self.places.setdefault(name, len(self.places))
         taken = (y != UNKNOWN) & (self.random.random(len(y)) < self.share)
-        codes = where.map(self.names).to_numpy(int)
+        codes = where.map(self.places).to_numpy(int)
         self.kept.append((y[taken], codes[taken], probabilities[rows][taken].astype(np.float32)))
-        while sum(map(len, map(itemgetter(0), self.kept))) > self.most:
-            self._halve()
-
-    def _halve(self) -> None:
-        self.share /= 2
-        half = [self.random.random(len(part)) < 0.5 for part, _, _ in self.kept]
-        self.kept = [(y[m], e[m], p[m]) for (y, e, p), m in zip(self.kept, half, strict=True)]
+        while sum(map(len, map(itemgetter(0), self.kept))) * len(self.classes) > self.most:
+            self.share /= 2
+            for i, (y, codes, kept) in enumerate(self.kept):
+                half = self.random.random(len(y)) < 0.5
+                self.kept[i] = y[half], codes[half], kept[half]
 
     def result(self, rows: int, decision: Decision, coverage: float | None = None) -> Predicted:
         """Return the figures of all parts, if any label is known.
@@ -185,7 +193,7 @@ class Scores:
         right, found, covered = dict[str, tuple[int, int]](), dict[str, Figures](), dict[str, float]()
         for name, matrix in counts.items():
             hits, of = int(matrix.trace()), int(matrix.sum())
-            own = codes == self.names[name]
+            own = codes == self.places[name]
             majority = float(matrix[:-1].sum(1).max() / of)
             found[name] = replace(figures(labels[own], chances[own]), rows=of, accuracy=hits / of, majority=majority)
             right[name], covered[name] = (hits, of), self.covered[name] / of

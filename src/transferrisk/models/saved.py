@@ -58,7 +58,10 @@ def read_tensors(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: name a file of a run")
+        folder, fault = path.parent, f"holds no {path.name}"
+        if not folder.is_dir():
+            fault = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {fault}: name the folder of a run or of a trained model")
     try:
         with safe_open(path, framework="pt") as file:
             metadata, names = file.metadata() or {}, list(file.keys())
@@ -198,8 +201,17 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
     >>> load_model_folder(folder).classes
     ('no', 'yes')
     """
-    tensors, header = _read_folder(folder)
-    path = Path(folder) / WEIGHTS
+    path, beside = Path(folder) / WEIGHTS, Path(folder) / DESCRIPTION
+    tensors, header = read_tensors(path)
+    try:
+        same = not beside.exists() or header == {"format": FORMAT, **json.loads(beside.read_bytes())}
+    except (OSError, ValueError, TypeError, RecursionError):
+        same = False
+    if not same:
+        raise InputError(
+            f"{beside} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
+            "or use a copy of the folder"
+        )
     try:
         described: Description = convert("header", header, Description)
         backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
@@ -268,29 +280,7 @@ def _build_saved(backbone: str, shape: tuple[int, ...], classes: int, layers: La
 
 def describe_folder(folder: Path | str) -> Mapping[str, Any]:
     """Return the description of the model in a folder."""
-    return _read_folder(folder)[1]
-
-
-def _read_folder(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the description in a folder; a model.json that says something else is refused."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        how = "is a file" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {how}: name the folder of a trained model")
-    if not (folder / WEIGHTS).is_file():
-        raise InputError(f"{folder} holds no {WEIGHTS}: name the folder of a trained model")
-    tensors, header = read_tensors(folder / WEIGHTS)
-    beside = folder / DESCRIPTION
-    try:
-        same = not beside.exists() or header == {"format": FORMAT, **json.loads(beside.read_bytes())}
-    except (OSError, ValueError, TypeError, RecursionError):
-        same = False
-    if not same:
-        raise InputError(
-            f"{beside} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
-            "or use a copy of the folder"
-        )
-    return tensors, header
+    return read_tensors(Path(folder) / WEIGHTS)[1]
 
 
 def _checksum(entry: str, tensors: Mapping[str, Tensor]) -> int:
