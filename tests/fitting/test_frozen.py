@@ -97,7 +97,7 @@ def test_the_comparison_is_that_of_the_features_in_a_file(pictures, plan, tmp_pa
 
 def test_each_image_is_read_once_and_progress_told(pictures, plan, monkeypatch):
     monkeypatch.setattr("transferrisk.models.classifier.CHUNK", 10)
-    monkeypatch.setattr("transferrisk.fitting.assembly.inputs_digest", lambda data: "")  # it looks at some once more
+    monkeypatch.setattr("transferrisk.fitting.fitted.inputs_digest", lambda data: "")  # it looks at some once more
     source = read_source(str(pictures), Options(size=8))
     met = []
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -54,7 +54,9 @@ if TYPE_CHECKING:
     from .source import Source
 
 Integers = NDArray[np.integer[Any]]
-RECENT = 6  # schemas and encoded rows in memory: those of a fold, to train and to test on, in two forms
+RECENT = (
+    7  # results in memory: the table, and schemas and encoded rows of a fold, to train and to test on, in two forms
+)
 
 
 @dataclass(frozen=True)
@@ -180,31 +182,19 @@ def settings_by_algorithm(algorithms: Sequence[str], pairs: Sequence[str]) -> di
     return {name: parse_settings(name, own) for name, own in mine.items()}
 
 
-@lru_cache(maxsize=1)
-def read_stored_table(path: Path) -> pd.DataFrame:
-    """Read a stored table; its numbers stay on the disk until they are used."""
-    table: pd.DataFrame = joblib.load(path, mmap_mode="r")
-    return table
-
-
-_recent: OrderedDict[str, Any] = OrderedDict()
+RESULTS: OrderedDict[str, Any] = OrderedDict()
+"""Results of `recent`, which is to forget them when the table that they come from is gone."""
 
 
 def recent(compute: Callable[..., Any], *key: Any) -> Any:
     """Return `compute()`, or its last result for the same key: candidates take the same rows one after another."""
     digest = joblib.hash(key)
-    if digest not in _recent:
-        _recent[digest] = compute()
-        while len(_recent) > RECENT:
-            _recent.popitem(last=False)
-    _recent.move_to_end(digest)
-    return _recent[digest]
-
-
-def forget_tables() -> None:
-    """Forget the stored table and all rows encoded from it."""
-    read_stored_table.cache_clear()
-    _recent.clear()
+    if digest not in RESULTS:
+        RESULTS[digest] = compute()
+        while len(RESULTS) > RECENT:
+            RESULTS.popitem(last=False)
+    RESULTS.move_to_end(digest)
+    return RESULTS[digest]
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -254,12 +244,18 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return self
 
     def transform(self, X: Integers) -> Any:
-        table = read_stored_table(self.table)
-        encode = lambda: rows_of(self.schema_.encode(table.iloc[X[:, 0]], self.form))  # noqa: E731
-        return recent(encode, self.table, self.form, self.schema_, X)
+        return recent(partial(self._encoded, X), self.table, self.form, self.schema_, X)
+
+    def _encoded(self, X: Integers) -> Any:
+        return rows_of(self.schema_.encode(self._rows(X), self.form))
+
+    def _rows(self, X: Integers) -> pd.DataFrame:
+        """Return rows of the table, whose numbers stay on the disk until they are used."""
+        table: pd.DataFrame = recent(partial(joblib.load, self.table, mmap_mode="r"), self.table)
+        return table.iloc[X[:, 0]]
 
     def _schema(self, X: Integers, y: Any, environments: Any) -> Schema:
-        rows, declared = read_stored_table(self.table).iloc[X[:, 0]], self.declared or Declared()
+        rows, declared = self._rows(X), self.declared or Declared()
         schema = infer_schema(rows, self.label, self.environment, declared)
         if self.form == "features" or self.drop_unstable:  # trees see missing values without indicators
             schema = settle_indicators(schema, declared, rows, y, environments)

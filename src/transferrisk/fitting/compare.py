@@ -170,52 +170,54 @@ def compare(
     names, environments = np.array(order or samples.environment_names, dtype=object), numbered_in_time(samples, order)
     racing = race and metric == "log_loss" and held == "environments" and not ordered
     trained, stopped = train_all(candidates, X, samples, splits, workers, on_trained, kept, racing)
-    candidates = {name: one for name, one in candidates.items() if name not in stopped}
-    found = {name: np.zeros((len(y), len(samples.class_names))) for name in candidates}
-    times = np.zeros(len(y))
+    probabilities: dict[str, NDArray[np.float64]] = {}
     curves: dict[str, Curve] = {}
+    times = np.zeros((len(y), 1))
     for seed, folds_of_seed in splits.items():
-        times[np.concatenate([test for _, test in folds_of_seed])] += 1
-        for name in candidates:
-            for place, (_, test) in enumerate(folds_of_seed):
-                part = trained[seed, name, place]
-                found[name][test] += part.probabilities
-                if part.curve is not None and name not in curves:
-                    curves[name] = part.curve
-    with np.errstate(invalid="ignore"):
-        probabilities = {name: given / times[:, None] for name, given in found.items()}
+        for place, (_, test) in enumerate(folds_of_seed):
+            times[test] += 1
+            for name in candidates:
+                if name not in stopped:
+                    part = trained[seed, name, place]
+                    probabilities.setdefault(name, np.zeros((len(y), len(samples.class_names))))
+                    probabilities[name][test] += part.probabilities
+                    if part.curve is not None:
+                        curves.setdefault(name, part.curve)
     tested, members = np.flatnonzero(times), dict[str, float]()
-    if wrong := [named(name) for name, given in probabilities.items() if not np.isfinite(given[tested]).all()]:
-        raise InputError(f"probabilities must be finite, got others from {listed(wrong)}: compare without")
+    for name, given in probabilities.items():
+        with np.errstate(invalid="ignore"):
+            given /= times
+        if not np.isfinite(given[tested]).all():
+            raise InputError(f"probabilities must be finite, got others from {named(name)}: compare without it")
     if blend and len(probabilities) > 1:
         blended, members = blend_held_out(y, probabilities, environments, bool(order))
         if len(members) > 1:  # else it is that member
             probabilities[BLEND] = blended
     index = environments[tested]
-    right, losses, scores = (pd.DataFrame(index=index) for _ in range(3))
+    right, losses, scores = pd.DataFrame(index=index), pd.DataFrame(index=index), pd.DataFrame(index=index)
     for name, given in probabilities.items():
         labels, chances = y[tested], given[tested]
         decided = decide_held_out(labels, chances, index, metric, bool(order))
         right[name] = (decided == labels).astype(float)
         losses[name] = row_losses(labels, chances)
         scores[name] = 0.0
-        for own in (index == place for place in np.unique(index)):
+        for place in np.unique(index):
+            own = index == place
             scores.loc[own, name] = row_scores(labels[own], chances[own], decided[own], metric)
     if scores.isna().all(axis=None):
         raise InputError(f"metric {metric} needs two classes in an environment that is held out: choose another")
     accuracy, loss = right.groupby(level=0).mean(), losses.groupby(level=0).mean()
     summary = pd.concat([pd.DataFrame({"mean": accuracy.mean(), "worst": accuracy.min()}), summarise(scores)], axis=1)
     chosen = names[accuracy.index].tolist()
-    counts = pd.Series(index).map(dict(enumerate(names))).value_counts()
     frequent = {}
-    if held == "environments":
-        frequent = {names[environments[test[0]]]: most_frequent(y[train], y[test]) for train, test in splits[seeds[0]]}
+    for train, test in splits[seeds[0]] if held == "environments" else ():
+        frequent[names[environments[test[0]]]] = most_frequent(y[train], y[test])
     return Comparison(
         held,
         accuracy.set_axis(chosen),
         loss.set_axis(chosen),
         summary,
-        {name: int(counts[name]) for name in chosen},
+        dict(zip(chosen, right.groupby(level=0).size().tolist(), strict=True)),
         tuple(seeds),
         len(names) - len(chosen),
         frequent,

@@ -70,7 +70,7 @@ def fit_calibrations(
             found.append(Calibration())
             continue
         ends = np.log(TEMPERATURES[[max(place - 1, 0), min(place + 1, len(TEMPERATURES) - 1)]])
-        some = [group for group, one in zip(groups, among, strict=True) if one]
+        some = list(compress(groups, among))
         best = minimize_scalar(lambda log, some=some: np.mean([loss(g, np.exp(log)) for g in some]), bounds=tuple(ends))
         found.append(Calibration(float(np.exp(best.x))))
     return found

@@ -21,18 +21,21 @@ from ..auditing.samples import column_groups, join_sets
 from ..auditing.shift import Shift, decompose_shift
 from ..data import EnvironmentSet, Options
 from ..data.infer import Declared, infer_schema
+from ..data.schema import Form
 from ..errors import InputError
-from ..models import Classifier, build_model, features_of
-from ..models.blend import BLEND
+from ..models import Classifier, OnFrozen, build_model, features_of
+from ..models.blend import BLEND, Member, blend_on
 from ..models.saved import versions
+from ..models.trees import TREES, sizes_of
+from ..settings import as_json
 from ..training import Engine, Steps, TrainConfig
 from ..training.engine import device_of
-from .assembly import assemble_model
-from .candidates import BASELINES, TableEncoder, forget_tables, form_of, make_candidates, named, rows_of
+from ..training.feed import inputs_digest
+from .candidates import BASELINES, RESULTS, ImageClassifier, TableEncoder, form_of, make_candidates, named, rows_of
 from .compare import Choice, Comparison, can_blend, choose, compare, numbered_in_time
 from .decisions import Calibration, Decision, learn_decision
 from .metrics import row_losses
-from .model import Model
+from .model import Model, Origin
 from .plan import Plan, settle
 from .source import Source, read_source
 from .trainings import Curve, Kept, curve_of
@@ -262,6 +265,89 @@ def fit_source(
     return Fitted(model, source, plan, comparison, choice, decision, curve_of(final), config, settings, with_all)
 
 
+def assemble_model(
+    source: Source,
+    plan: Plan,
+    algorithm: str,
+    trained: Mapping[str, Any],
+    weights: Mapping[str, float],
+    backbone: Classifier | None,
+    options: Options,
+    decision: Decision,
+) -> Model:
+    """Build the model of the fitted estimators: their network, behind the frozen backbone if there is one.
+
+    Its logits are divided by the temperature that calibrates them.
+    """
+    first, final = next(iter(trained.items()))
+    samples, network, name, on_top, shape = source.samples, final.model_, str(plan.backbone), "", source.shape
+    sizes, form, members = sizes_of(network), form_of(first), None
+    if algorithm == BLEND:
+        members, form, columns = _members(source, trained, weights)
+        if backbone is None:
+            name, shape = "linear", (columns,)
+        base = backbone or build_model(name, network.head.out_features, shape, "none")
+        network, on_top, sizes = blend_on(base, members, [one.model_ for one in trained.values()]), BLEND, None
+    elif sizes is not None:
+        name, shape = TREES, (final.n_features_in_,)
+    elif not isinstance(final, ImageClassifier):
+        on_top = getattr(final, "representation_", "linear")
+        if backbone is None:
+            name = "linear"
+        else:
+            top = Classifier(network.featuriser.top, network.head.in_features, network.head.out_features)
+            top.head = network.head
+            network = OnFrozen(backbone, top, network.featuriser.standardise).eval()
+    with torch.no_grad():
+        network.head.weight /= decision.temperature
+        network.head.bias /= decision.temperature
+    origin = Origin(
+        source.name,
+        source.kind,
+        source.label,
+        source.environment,
+        {name: value for name in ("features", "path") if (value := getattr(options, name))},
+        source.columns,
+        algorithm,
+        inputs_digest(samples),
+    )
+    about = {
+        "on_top": on_top,
+        "dtype": str(network.head.weight.dtype).removeprefix("torch."),
+        "origin": as_json(origin),
+        "schema": None if source.schema is None else source.schema.to_dict(),
+        "form": form,
+        "sizes": as_json(sizes),
+        "members": as_json(members),
+        "decision": as_json(decision),
+    }
+    classes = tuple(np.array(samples.class_names, dtype=object)[final.classes_])
+    return Model(network, name, shape, classes, samples.environment_names, about, origin, source.schema, form, decision)
+
+
+def _members(
+    source: Source, trained: Mapping[str, Any], weights: Mapping[str, float]
+) -> tuple[list[Member], Form, int]:
+    """Return the members of an average, the form in which it takes rows of a table, and its number of columns."""
+    schema = source.schema if len(set(map(form_of, trained))) > 1 else None
+    form: Form = "both" if schema is not None else form_of(next(iter(trained)))
+    members = []
+    for name, one in trained.items():
+        sizes = sizes_of(one.model_)
+        members.append(
+            Member(
+                name,
+                weights[name],
+                one.n_features_in_,
+                start=0 if schema is None or form_of(name) == "features" else len(schema.feature_names),
+                on_top=getattr(one, "representation_", "linear") if sizes is None else "",
+                dtype="float64" if one.model_.head.weight.dtype == torch.float64 else "float32",
+                sizes=sizes,
+            )
+        )
+    return members, form, max(member.start + member.width for member in members)
+
+
 def frozen_features(source: Source, plan: Plan, backbone: Classifier, on_progress: OnProgress) -> torch.Tensor:
     """Compute the features (n, d) of all images by a backbone, reading each image once, in order.
 
@@ -302,22 +388,12 @@ def _compare(
     kept = None if keep is None else Kept(keep, _digests(candidates, source, samples, plan), say)
     with TemporaryDirectory(prefix="transferrisk-") as folder:
         if source.frame is not None:
-            X = np.arange(len(samples))[:, None]
-            joblib.dump(source.frame, Path(folder, "table"))
-            candidates = {
-                name: make_pipeline(
-                    TableEncoder(
-                        Path(folder, "table"),
-                        source.label,
-                        source.environment,
-                        form_of(name),
-                        plan.drop_unstable,
-                        source.declared,
-                    ),
-                    one,
-                )
-                for name, one in candidates.items()
-            }
+            X, candidates, table = np.arange(len(samples))[:, None], dict(candidates), Path(folder, "table")
+            joblib.dump(source.frame, table)
+            names = table, source.label, source.environment
+            for name, one in candidates.items():
+                encoder = TableEncoder(*names, form_of(name), plan.drop_unstable, source.declared)
+                candidates[name] = make_pipeline(encoder, one)
         seeds = range(plan.seed, plan.seed + plan.repeats)
         tell = partial(on_progress, f"comparing {len(candidates)} candidates")
         try:
@@ -329,7 +405,7 @@ def _compare(
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
         finally:
-            forget_tables()  # the file is about to go
+            RESULTS.clear()  # the file is about to go
 
 
 def _digests(candidates: Mapping[str, Any], source: Source, samples: EnvironmentSet, plan: Plan) -> dict[str, str]:

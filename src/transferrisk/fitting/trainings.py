@@ -69,7 +69,7 @@ def read_part(path: Path, rows: int, classes: int) -> Part | None:
     """Read a training; None if there is no file, or it is damaged or of another training."""
     damaged = OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError
     with suppress(*damaged), np.load(path, allow_pickle=False) as file:
-        chances, steps, losses = (file[name] for name in ("probabilities", "steps", "losses"))
+        chances, steps, losses = map(file.__getitem__, ("probabilities", "steps", "losses"))
         if str(file["digest"]) == path.stem and chances.shape == (rows, classes) and np.isfinite(chances).all():
             return Part(chances, (tuple(steps.tolist()), tuple(losses.tolist())) if len(steps) else None)
     return None

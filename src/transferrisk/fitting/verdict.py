@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from ..auditing.columns import ColumnReport, unstable
-from ..auditing.report import Pooled, pool
+from ..auditing.report import pool
 from ..errors import counted, listed
 from ..models.blend import BLEND
 from .blending import told_members
@@ -35,7 +36,13 @@ def verdict(fitted: Fitted) -> list[str]:
             else f"no environment could be held out of {len(fitted.source.sizes)}. Get labelled rows from a third one."
         )
         return list(filter(None, [unknown, warning, advice]))
-    accuracy, loss = _expected(fitted, "accuracy"), _expected(fitted, "log_loss")
+    # Means over held-out environments, each counted the same, with intervals for the true value of a new one.
+    figures = pd.DataFrame(map(vars, seen.values()))
+    smoothed = (figures["accuracy"] * figures["rows"] + 1) / (figures["rows"] + 2)
+    accuracy = pool(figures["accuracy"], smoothed * (1 - smoothed) / figures["rows"], evenly=True)
+    accuracy = replace(accuracy, low=max(accuracy.low, 0.0), high=min(accuracy.high, 1.0))
+    loss = pool(figures["log_loss"], fitted.loss_variances, evenly=True)
+    loss = replace(loss, low=max(loss.low, 0.0))
     guess = float(np.mean(list(comparison.frequent.values())))
     below = [name for name, one in seen.items() if one.accuracy <= one.majority and one.entropy > 0]
     useless = accuracy.mean <= guess or len(below) > len(seen) / 2
@@ -82,19 +89,6 @@ def verdict(fitted: Fitted) -> list[str]:
         advice = advice or "Next: get labelled rows from more environments, and fit again."
     lines.append(advice or "Next: label some rows of the new environment, and compare them with what trm predict says.")
     return list(filter(None, lines))
-
-
-def _expected(fitted: Fitted, figure: str) -> Pooled:
-    """Mean of a figure over held-out environments, each counted the same, and its interval for a new one."""
-    seen = fitted.decision.seen.values()
-    values, most = np.array([getattr(one, figure) for one in seen]), np.inf
-    variances = fitted.loss_variances
-    if figure == "accuracy":
-        rows = np.array([one.rows for one in seen])
-        smoothed, most = (values * rows + 1) / (rows + 2), 1.0
-        variances = smoothed * (1 - smoothed) / rows
-    found = pool(values, variances, evenly=True)
-    return replace(found, low=float(np.maximum(found.low, 0)), high=float(np.minimum(found.high, most)))
 
 
 def _advice_to_drop(columns: ColumnReport) -> str:
