@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,7 @@ class TreeEnsemble(nn.Module):
         change of the value belongs to the column that is split; a leaf's shares add up to its value less the root's.
         """
         reached = self.final_nodes(inputs)
-        left, right, feature, value = (getattr(self, name).numpy() for name in ("left", "right", "feature", "value"))
+        left, right, feature, value = self.left.numpy(), self.right.numpy(), self.feature.numpy(), self.value.numpy()
         counts = np.bincount(reached.flatten(), minlength=len(value)).astype(np.float64)
         inner = np.flatnonzero(left != np.arange(len(value)))
         value = value.copy()
@@ -214,10 +215,10 @@ class TreeEnsemble(nn.Module):
 class _Growing:
     """Arrays of an ensemble to which trees are being added."""
 
-    def __init__(self, start: Sequence[float], categories: int) -> None:
-        self.start, self.categories = start, categories
+    def __init__(self, start: Sequence[float], categories: Mapping[int, Sequence[int]]) -> None:
+        self.start, self.categories = start, 1 + max(chain.from_iterable(categories.values()), default=0)
         self.nodes: list[tuple[int, float, int, int, bool, int, float]] = []
-        self.subsets: list[NDArray[np.int64]] = [np.zeros(categories, np.int64)]
+        self.subsets: list[NDArray[np.int64]] = [np.zeros(self.categories, np.int64)]
         self.trees: list[tuple[int, int]] = []  # root, score
         self.depth = 0
 
@@ -233,9 +234,9 @@ class _Growing:
         sizes = Sizes(len(self.nodes), len(self.trees), len(self.start), len(self.subsets), self.categories, self.depth)
         model = empty_trees(sizes, classes)
         trees = model.featuriser
-        columns: list[Any] = [list(column) for column in zip(*self.nodes, strict=True)]
         names = ("feature", "threshold", "left", "right", "missing_left", "subset", "value")
-        state = {name: torch.from_numpy(np.array(column)) for name, column in zip(names, columns, strict=True)}
+        columns = map(np.array, zip(*self.nodes, strict=True))
+        state = dict(zip(names, map(torch.from_numpy, columns), strict=True))
         roots, scores = zip(*self.trees, strict=True)
         score = np.repeat(scores, np.diff([*roots, len(self.nodes)]))  # of each node; its tree's nodes follow the root
         state["value"] = state["value"].unsqueeze(1) * nn.functional.one_hot(torch.from_numpy(score), len(self.start))
@@ -273,9 +274,8 @@ def from_scikit_learn(
     categories  place of a categorical column in the inputs -> its categories in order, which the trees know by place
     cuts        place of a column in the inputs -> cuts between its values; the trees know the number of cuts below one
     """
-    most = 1 + max((place for places in categories.values() for place in places), default=0)
     start = np.asarray(fitted._baseline_prediction, dtype=np.float64).ravel()
-    growing = _Growing(start.tolist(), most)
+    growing = _Growing(start.tolist(), categories)
     for one_round in fitted._predictors:
         for score, tree in enumerate(one_round):
             first = len(growing.nodes)
@@ -303,9 +303,8 @@ def from_scikit_learn(
 
 def from_lightgbm(dumped: Mapping[str, Any], classes: int, categories: Mapping[int, Sequence[int]]) -> Classifier:
     """Return the trees in the result of `Booster.dump_model`; a category that is new or missing goes right."""
-    most = 1 + max((place for places in categories.values() for place in places), default=0)
     scores = int(dumped["num_tree_per_iteration"])
-    growing = _Growing([0.0] * scores, most)
+    growing = _Growing([0.0] * scores, categories)
 
     def add(node: Mapping[str, Any], depth: int) -> int:
         place = len(growing.nodes)
@@ -315,8 +314,8 @@ def from_lightgbm(dumped: Mapping[str, Any], classes: int, categories: Mapping[i
             return place
         subset, threshold = 0, 0.0
         if node["decision_type"] == "==":
-            chosen = [int(one) for one in node["threshold"].split("||")]
-            subset = growing.add_subset(range(most), [one for one in chosen if one < most])
+            chosen = np.array(node["threshold"].split("||"), dtype=np.int64)
+            subset = growing.add_subset(range(growing.categories), chosen[chosen < growing.categories].tolist())
             missing_left = False
         else:
             threshold = float(node["threshold"])

@@ -132,9 +132,9 @@ def _with_codes(X: Any, categories: Mapping[int, Any]) -> Any:
     import pandas as pd
 
     X = X.to_pandas() if hasattr(X, "to_pandas") else X
-    numeric = [i for i in _categories_of(X) if i not in categories]
+    numeric = _categories_of(X).keys() - categories.keys()
     if numeric:
-        raise InputError(f"column {X.columns[numeric[0]]!r} must hold numbers, as in fit, got categories")
+        raise InputError(f"column {X.columns[min(numeric)]!r} must hold numbers, as in fit, got categories")
     if not categories:
         return X
     X = X.copy() if isinstance(X, pd.DataFrame) else np.array(X, dtype=object)
@@ -228,7 +228,8 @@ class LinearClassifier(Baseline):
         groups = torch.from_numpy(environments if environments.max() > 0 else np.arange(len(X)) % MOST_FOLDS)
         held, counts = groups % MOST_FOLDS, groups.bincount()
         K = int(held.max()) + 1
-        weights = torch.stack([(held != k).double() for k in range(K)] + [torch.ones(len(X), dtype=torch.float64)])
+        weights = rows.new_ones(K + 1, len(X))  # the last one is of all rows
+        weights[:K] = held != torch.arange(K).unsqueeze(1)
         weights /= weights.sum(1, keepdim=True).clamp(min=1)
         gram = (rows.mT @ rows / len(rows)).unsqueeze(0)
         start, best, since = rows.new_zeros(K + 1, C, rows.shape[1]), np.inf, 0

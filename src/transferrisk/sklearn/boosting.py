@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -85,6 +86,7 @@ class BoostingClassifier(Baseline):
     """
 
     _takes_gaps = True
+    _own_params: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # those of the library where `params` is None
 
     def __init__(
         self,
@@ -122,10 +124,10 @@ class BoostingClassifier(Baseline):
         convert("params", self.params, Mapping[str, Any] | None)
         if convert("environments_lr", self.environments_lr, NonNegative) and library == "lightgbm":
             raise InputError(f"environments_lr must be 0 with lightgbm, got {self.environments_lr}: use scikit-learn")
-        categories = {
-            column: np.unique(X[~np.isnan(X[:, column]), column]).astype(int).tolist()
-            for column in (*self.categorical, *self._categories)
-        }
+        categories: dict[int, list[int]] = {}
+        for column in (*self.categorical, *self._categories):
+            given = X[:, column]
+            categories[column] = np.unique(given[~np.isnan(given)]).astype(int).tolist()
         if library == "lightgbm":
             return self._grow_lightgbm(X.astype(np.float64), labels, categories)
         return self._grow_scikit_learn(X.astype(np.float64), labels, categories, environments)
@@ -144,7 +146,7 @@ class BoostingClassifier(Baseline):
         for column in first:  # values become places among the categories, as scikit-learn encodes them
             given = ~np.isnan(X[:, column])
             X[given, column] = np.searchsorted(categories[column], X[given, column])
-        params = {"random_state": self.random_state, **self._library_params()}
+        params = {"random_state": self.random_state, **(self._own_params if self.params is None else self.params)}
         names = {*HistGradientBoostingClassifier().get_params()} - {"categorical_features", "warm_start"}
         if order != [*range(X.shape[1])]:
             names -= {"interaction_cst", "monotonic_cst"}  # which refer to columns by their places
@@ -177,13 +179,10 @@ class BoostingClassifier(Baseline):
         _check_agreement(model, given_rows, booster.predict_proba(X[compared][:, order]))
         return model
 
-    def _library_params(self) -> dict[str, Any]:
-        return dict(self.params or {})
-
     def _grow_lightgbm(self, X: Array, labels: Array, categories: Mapping[int, list[int]]) -> Classifier:
         lightgbm = require("lightgbm", "boosting")
         common = {"random_state": self.random_state, "verbose": -1, "n_jobs": torch.get_num_threads()}
-        booster = lightgbm.LGBMClassifier(**common | self._library_params())
+        booster = lightgbm.LGBMClassifier(**common | dict(self.params or {}))
         booster.fit(X, labels, categorical_feature=[*categories] or "auto")
         model = from_lightgbm(booster.booster_.dump_model(), len(self.classes_), categories)
         rows = np.concatenate([X[_some_rows(X)], np.zeros((1, X.shape[1])), np.full((1, X.shape[1]), np.nan)])
@@ -241,6 +240,8 @@ class LeafTransferClassifier(BoostingClassifier):
     (3,)
     """
 
+    _own_params = SMALL_TREES
+
     def __init__(
         self,
         transfer_weight: float = 3.0,
@@ -273,9 +274,6 @@ class LeafTransferClassifier(BoostingClassifier):
         found.head.bias.copy_(W[:, -1] - (weight * centre).sum((1, 2)))
         self.scales_ = scale.squeeze(-1).numpy()
         return found
-
-    def _library_params(self) -> dict[str, Any]:
-        return dict(SMALL_TREES if self.params is None else self.params)
 
     def _transferred(self, features: Tensor, labels: Tensor, environments: Tensor) -> Tensor:
         """Learn the scales s, (k,)."""
