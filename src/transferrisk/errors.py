@@ -128,6 +128,20 @@ class ConvergenceWarning(UserWarning):
     """
 
 
+class FullMemoryError(TransferRiskError):
+    """The memory of the machine or of its GPU is full.
+
+    Examples
+    --------
+    >>> from transferrisk.errors import FullMemoryError
+    >>> try:
+    ...     raise FullMemoryError("the GPU's memory is full: use a lower --batch-size")
+    ... except FullMemoryError as error:
+    ...     print(error)
+    the GPU's memory is full: use a lower --batch-size
+    """
+
+
 class StepWarning(UserWarning):
     """Steps work, but more slowly or on fewer environments than was asked for.
 

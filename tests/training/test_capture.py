@@ -35,7 +35,7 @@ class Recording:
         monkeypatch.setattr("transferrisk.training.captured.aside", lambda stream: nullcontext())
 
     @contextmanager
-    def record(self, graph, stream):
+    def record(self, graph, stream, capture_error_mode):
         self.active, self.failed = True, False
         try:
             yield

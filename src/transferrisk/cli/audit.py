@@ -54,6 +54,7 @@ Model = Annotated[
 Ridge = Annotated[
     float | None,
     typer.Option(
+        "--ridge",
         metavar="RIDGE",
         callback=within(Positive),
         help="Ridge of every predictor, > 0. Default: chosen by cross-validation.",

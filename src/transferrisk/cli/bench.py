@@ -20,9 +20,19 @@ def bench(
     ] = None,
     device: Device = "auto",
     precision: Annotated[
-        str | None, typer.Option(metavar="PRECISION", help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.")
+        str | None,
+        typer.Option("--precision", metavar="PRECISION", help="fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32."),
     ] = None,
     captured: Annotated[bool, typer.Option("--captured/--eager", help="Capture steps in CUDA graphs on a GPU.")] = True,
+    compiled: Annotated[
+        bool | None,
+        typer.Option(
+            "--compiled/--not-compiled", help="Compile networks for images on a GPU. Default: compiled, if captured."
+        ),
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Measure whole trainings on a GPU, one at a time and several at once.")
+    ] = False,
     head: Annotated[bool, typer.Option("--head", help="Measure the transfer risk alone, at several sizes.")] = False,
     as_json: Json = None,
 ) -> None:
@@ -32,27 +42,34 @@ def bench(
     """
     from ..errors import InputError
     from ..experiments.bench import HeadCost, Measurement, head_costs, measure_all
+    from ..experiments.bench_sweep import SweepMeasurement, measure_sweep
     from ..experiments.execute import provenance
     from ..reports import Cell, Table
     from ..reports.terminal import print_values, task_progress
 
-    asked = {"--setting": setting, "--algorithms": algorithms, "--precision": precision, "--eager": not captured}
-    useless = [option for option, value in asked.items() if value not in (None, False)]
+    given = {"--setting": setting, "--eager": not captured, "--compiled": compiled}
+    given |= {"--algorithms": algorithms, "--precision": precision, "--sweep": sweep} if head else {}
+    useless = [option for option, value in given.items() if value not in (None, False)]
     if head and useless:
         raise InputError(
             f"--head must be given without {', '.join(useless)}: it measures the transfer risk alone, in fp32"
         )
-    found: list[Measurement] | list[HeadCost]
+    if sweep and useless:
+        raise InputError(f"--sweep must be given without {', '.join(useless)}: it measures trainings of 10C-CMNIST")
+    found: list[Measurement] | list[HeadCost] | list[SweepMeasurement]
     with task_progress() as advance:
         if head:
             found = head_costs(device, advance)
+        elif sweep:
+            found = measure_sweep((algorithms or "erm,trm").split(","), device, precision, advance)
         else:
-            found = measure_all(setting or "all", algorithms or "", device, precision, captured, advance)
+            found = measure_all(setting or "all", algorithms or "", device, precision, captured, compiled, advance)
     rows = [asdict(one) for one in found]
     if as_json and as_json.write(rows):
         return
-    headings = {"ms": "ms a step", "ratio": "of ERM", "peak_mib": "peak MiB"}
-    digits = {"ms": ".2f", "ratio": ".2f", "peak_mib": ".0f"}
+    of = "of one at a time" if sweep else "of ERM"
+    headings = {"ms": "ms a step", "seconds": "s a training", "ratio": of, "peak_mib": "peak MiB"}
+    digits = {"ms": ".2f", "seconds": ".2f", "ratio": ".2f", "peak_mib": ".0f"}
     cells = [
         [v if isinstance(v, str) else Cell("" if v is None else format(v, digits.get(k, "")), v or 0.0)
          for k, v in row.items()]

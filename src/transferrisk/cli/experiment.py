@@ -37,7 +37,7 @@ Workers = Annotated[
     machine(
         metavar="N",
         callback=whole(0, 1024),
-        help="Number of runs at once. Default: one for each GPU or core; with submitit, as many as SLURM allows.",
+        help="Number of processes for runs. Default: one for each GPU or core; with submitit, as many as SLURM allows.",
     ),
 ]
 Threads = Annotated[
@@ -48,8 +48,17 @@ Device = Annotated[str, machine(metavar="DEVICES", help="Device: auto, cpu, cuda
 Precision = Annotated[
     str | None,
     machine(
+        "--precision",
         metavar="PRECISION",
         help="Precision of runs whose recipe sets none: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32.",
+    ),
+]
+RunsPerGpu = Annotated[
+    int | None,
+    machine(
+        metavar="N",
+        callback=whole(1, 64),
+        help="Number of runs at once in a worker on a GPU, which take turns. Default: up to 8, as memory allows.",
     ),
 ]
 Retries = Annotated[
@@ -62,7 +71,9 @@ Chosen = Annotated[
 Address = Annotated[
     str | None,
     cluster(
-        metavar="ADDRESS", help="Address of a Ray cluster, such as auto. Default: start a cluster on this machine."
+        "--address",
+        metavar="ADDRESS",
+        help="Address of a Ray cluster, such as auto. Default: start a cluster on this machine.",
     ),
 ]
 Gpus = Annotated[
@@ -97,6 +108,7 @@ def experiment(
     threads: Threads = None,
     device: Device = "auto",
     precision: Precision = None,
+    runs_per_gpu: RunsPerGpu = None,
     retries: Retries = 2,
     executor: Chosen = "local",
     address: Address = None,
@@ -128,8 +140,8 @@ def experiment(
         raise InputError("NAME is missing: write trm experiment NAME with one of the names in trm experiment --list")
     recipe = load_recipe(name, fast, defaults)
     carrier = make_executor(
-        executor, device=device, workers=workers, threads=threads, retries=retries, address=address,
-        gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run, slurm=slurm or (), folder=output,
+        executor, device=device, workers=workers, threads=threads, retries=retries, runs_per_gpu=runs_per_gpu,
+        address=address, gpus_per_run=gpus_per_run, cpus_per_run=cpus_per_run, slurm=slurm or (), folder=output,
     )  # fmt: skip
     plan = make_plan(recipe, only or (), seeds, {"precision": precision or usual_precision(device)})
     cells = as_json([(cell.run.name, cell.columns) for cell in plan.cells])

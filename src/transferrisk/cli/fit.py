@@ -68,6 +68,7 @@ Algorithm = Annotated[
 Metric = Annotated[
     str,
     model_option(
+        "--metric",
         metavar="METRIC",
         help="Metric in held-out environments that the choice goes by: log_loss, brier, auroc, accuracy, "
         "balanced_accuracy or f1. The last three also set the threshold between two classes.",
@@ -88,7 +89,8 @@ Backbone = Annotated[
     str | None, model_option(metavar="NAME", help="Network. Default: mlp:64 for vectors, by size for images.")
 ]
 Weights = Annotated[
-    str | None, image_option(metavar="WEIGHTS", help="imagenet, none, or a file of weights for the backbone.")
+    str | None,
+    image_option("--weights", metavar="WEIGHTS", help="imagenet, none, or a file of weights for the backbone."),
 ]
 Frozen = Annotated[
     bool | None,

@@ -96,11 +96,15 @@ DataRoot = Annotated[
         help="Folder of the data sets. Default: $TRANSFERRISK_DATA, else a cache folder.",
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="SEED", callback=within(SeedKind), help="Random seed, a whole number >= 0.")]
-Device = Annotated[str, machine_option(metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:1.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="SEED", callback=within(SeedKind), help="Random seed, a whole number >= 0.")
+]
+Device = Annotated[str, machine_option("--device", metavar="DEVICE", help="Device: auto, cpu, cuda or cuda:1.")]
 Precision = Annotated[
     str | None,
-    machine_option(metavar="PRECISION", help="Precision: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32."),
+    machine_option(
+        "--precision", metavar="PRECISION", help="Precision: fp32, tf32 or bf16. Default: bf16 on a GPU, else fp32."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]

@@ -92,7 +92,9 @@ Backbone = Annotated[
 Weights = Annotated[
     str | None,
     model_option(
-        metavar="WEIGHTS", help="Weights of the backbone: imagenet, none, or a file. Default: imagenet if any."
+        "--weights",
+        metavar="WEIGHTS",
+        help="Weights of the backbone: imagenet, none, or a file. Default: imagenet if any.",
     ),
 ]
 Init = Annotated[Path | None, model_option(metavar="FOLDER", help="Folder of a saved model to start from.")]

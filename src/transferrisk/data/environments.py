@@ -400,7 +400,7 @@ class WholeSampler:
     steps_per_epoch = 1
 
     def __init__(self, data: EnvironmentSet) -> None:
-        self.order = data.environments.argsort(stable=True)
+        self.order = data.environments.cpu().argsort(stable=True)
 
     def next(self) -> Tensor:
         """Return the positions of all samples, (n,)."""
@@ -452,8 +452,9 @@ class BalancedSampler:
     def __init__(self, data: EnvironmentSet, batch_size: int, seed: int) -> None:
         names = data.environment_names
         self.batch_size = convert("batch_size", batch_size, Count)
-        sizes = torch.bincount(data.environments, minlength=len(names)).tolist()
-        self.members = data.environments.argsort(stable=True).split(sizes)
+        environments = data.environments.cpu()
+        sizes = torch.bincount(environments, minlength=len(names)).tolist()
+        self.members = environments.argsort(stable=True).split(sizes)
         if min(sizes) < batch_size:
             raise InputError(
                 f"environment {names[sizes.index(min(sizes))]!r} has {min(sizes)} training samples, fewer than "

@@ -86,6 +86,7 @@ def measure_all(
     device: str = "auto",
     precision: str | None = None,
     captured: bool = True,
+    compiled: bool | None = None,
     progress: OnProgress | None = None,
 ) -> list[Measurement]:
     """Measure a workload, or "all" of them, with algorithms separated by commas; "" stands for all algorithms."""
@@ -95,7 +96,7 @@ def measure_all(
     for name in names:
         get_algorithm(name)
     chosen = list(SETTINGS) if setting == "all" else [setting]
-    return [one for name in chosen for one in measure(name, names, device, precision, captured, progress)]
+    return [one for name in chosen for one in measure(name, names, device, precision, captured, compiled, progress)]
 
 
 def measure(
@@ -104,17 +105,20 @@ def measure(
     device: str = "auto",
     precision: str | None = None,
     captured: bool = True,
+    compiled: bool | None = None,
     progress: OnProgress | None = None,
 ) -> list[Measurement]:
     """Measure a step of each algorithm on a workload, with ERM first in any case.
 
     On a CPU the algorithms take steps in turns, so that slow moments affect all of them; on a GPU they run one after
-    the other, so that each has the memory to itself.
+    the other, so that each has the memory to itself. Networks are compiled where steps are captured, unless `compiled`
+    says otherwise.
     """
     if setting not in SETTINGS:
         raise InputError(f"unknown setting {setting!r}{choices(setting, SETTINGS)}")
     names = list(dict.fromkeys(["erm", *algorithms]))
-    engine = Engine.of(device, precision=precision, captured=captured)
+    compiles = captured if compiled is None else compiled
+    engine = Engine.of(device, precision=precision, captured=captured, compiled=compiles)
     kind = engine.device.type
     warm_up, rounds = WARM_UP[kind], WARM_UP[kind] + STEPS[kind]
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -152,14 +156,14 @@ def step_seconds(
     workload: Workload, algorithm: str, precision: Precision | None, *, settings: Mapping[str, Any], device: str
 ) -> float:
     """Return the median seconds of the steps within `BRIEF` seconds, without the first if there are several."""
-    engine = Engine.of(device, precision=precision)
+    engine = Engine.of(device, precision=precision, compiled=False)
     with engine.arithmetic():
         return _median(_step(workload, algorithm, engine, settings), engine)
 
 
 def forward_seconds(workload: Workload, precision: Precision | None, *, device: str) -> float:
     """Return the median seconds of a forward pass on the samples of a step, as in an evaluation."""
-    engine = Engine.of(device, precision=precision)
+    engine = Engine.of(device, precision=precision, compiled=False)
     with engine.arithmetic():
         state, data = _start(workload, "erm", engine, {})
         placed = data.to(engine.device)

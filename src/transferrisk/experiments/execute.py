@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 
 from .. import __version__
-from ..errors import InputError, TransferRiskError, full_memory
+from ..errors import FullMemoryError, InputError, TransferRiskError, full_memory
 from ..files import write_atomically
 from ..models.saved import versions
 from ..results import Record
@@ -56,7 +56,8 @@ class RunJob:
 
     module     module that registers its task
     data_root  folder of the data sets. Default: the usual folder
-    judge      see `Place`
+    judge, compiled
+               see `Place`
     """
 
     run: PlannedRun
@@ -64,6 +65,7 @@ class RunJob:
     store: Store
     data_root: Path | None = None
     judge: Judge | None = None
+    compiled: bool | None = None
 
     def __call__(self, slot: Slot) -> Outcome:
         try:
@@ -73,15 +75,18 @@ class RunJob:
                 f"the module {self.module}, which registers a task, cannot be imported by a worker ({error}): install "
                 "it, or add its folder to PYTHONPATH"
             ) from None
-        outcome = execute_run(self.run, self.store, slot, self.data_root, self.judge)
-        slot.broken = outcome.state == "failed" and torch.cuda.is_initialized()
-        return outcome
+        return execute_run(self.run, self.store, slot, self.data_root, self.judge, self.compiled)
 
 
 def execute_run(
-    run: PlannedRun, store: Store, slot: Slot, data_root: Path | None = None, judge: Judge | None = None
+    run: PlannedRun,
+    store: Store,
+    slot: Slot,
+    data_root: Path | None = None,
+    judge: Judge | None = None,
+    compiled: bool | None = None,
 ) -> Outcome:
-    """Do a run that is not finished, or continue it.
+    """Do a run that is not finished, or continue it; an error that may stay with a GPU's process makes it broken.
 
     An error of its task makes it a failed run; only a request to stop (`Stopped`, KeyboardInterrupt) is raised.
     """
@@ -93,7 +98,7 @@ def execute_run(
                 return Outcome(run.name, "busy")
             if store.done(run.name, run.keep):
                 return Outcome(run.name, "done")
-            place = Place(folder, slot.device, data_root, run.keep, slot.on_step, store.folder, judge)
+            place = Place(folder, slot.device, data_root, run.keep, slot.on_step, store.folder, compiled, judge)
             try:
                 _complete(run, store, place, began)
             except Stopped:
@@ -102,6 +107,8 @@ def execute_run(
                 return Outcome(run.name, "pruned", time.monotonic() - began, str(pruned), pruned.records)
             except Exception as error:
                 message = in_a_line(error)
+                harmless = isinstance(error, TransferRiskError) and not isinstance(error, FullMemoryError)
+                slot.broken = torch.cuda.is_initialized() and not harmless
                 store.fail(run.name, message, traceback.format_exc())
                 return Outcome(run.name, "failed", time.monotonic() - began, message)
     except Stopped:

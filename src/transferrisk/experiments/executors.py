@@ -35,6 +35,7 @@ from ..training.processes import how_it_ended
 from .tasks import ignore_steps
 
 T = TypeVar("T")
+PER_GPU = 8  # jobs at once on a GPU
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -70,7 +71,7 @@ class Message:
 
 Messages = Generator[Message, None, None]
 EXECUTORS = {
-    "local": ("--workers", "--device"),
+    "local": ("--workers", "--device", "--runs-per-gpu"),
     "ray": ("--address", "--gpus-per-run", "--cpus-per-run"),
     "submitit": ("--workers", "--gpus-per-run", "--cpus-per-run", "--slurm"),
 }
@@ -111,6 +112,8 @@ class LocalExecutor(Settings):
         Number of threads of each worker. None: the cores divided by the workers.
     retries
         Number of times a job is tried again after its worker died.
+    runs_per_gpu
+        Number of jobs at once in a worker on a GPU, in threads that take turns. None: up to 8, as memory allows.
 
     Examples
     --------
@@ -124,6 +127,7 @@ class LocalExecutor(Settings):
     devices: tuple[str, ...] | None = None
     threads: Count | None = None
     retries: Annotated[int, Bound(least=0)] = 2
+    runs_per_gpu: Count | None = None
 
     def seats(self) -> tuple[tuple[str, ...], int]:
         """Return where the workers run.
@@ -166,7 +170,8 @@ class LocalExecutor(Settings):
         seats, threads = self.seats()
         if self.workers == 0:
             return _here(jobs, seats[0], threads, on_step)
-        return _in_processes(jobs, seats, threads, self.retries)
+        room = 1 if seats[0] == "cpu" else (self.runs_per_gpu or PER_GPU)
+        return _in_processes(jobs, seats, threads, self.retries, room)
 
     def close(self) -> None:
         """Do nothing, since nothing outlives `map`."""
@@ -198,84 +203,99 @@ def _here(jobs: Sequence[Job[Any]], device: str, threads: int, on_step: OnJobSte
         yield Message(position, "done", result)
 
 
-def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, retries: int) -> Messages:
+def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, retries: int, room: int) -> Messages:
     waiting, deaths = deque(range(len(jobs))), Counter[int]()
     team: list[_Worker] = []
-    busy: dict[Any, _Worker] = {}  # by their connections
     begun = False
 
-    def employ(worker: _Worker) -> None:
-        """Give a worker the next job, if there is one."""
-        if waiting:
-            worker.position = waiting.popleft()
-            busy[worker.connection] = worker
+    def employ() -> None:
+        """Give jobs to the workers that have room, first to those with fewest."""
+        while waiting and (free := [worker for worker in team if worker.takes_more]):
+            worker, position = min(free, key=lambda worker: len(worker.positions)), waiting.popleft()
+            worker.positions.append(position)
             with suppress(OSError):  # it has just died, which is noticed while waiting for its answer
-                worker.connection.send(jobs[worker.position])
+                worker.connection.send((position, jobs[position], deaths[position] > 0))
 
-    def start(device: str) -> None:
-        team.append(_Worker(device, threads))
-        employ(team[-1])
+    def replace(worker: _Worker) -> str:
+        """Return how a worker ended that is about to; another takes its place if there are jobs."""
+        how = worker.join()
+        team.remove(worker)
+        if waiting:
+            team.append(_Worker(worker.device, threads, room))
+            employ()
+        return how
+
+    def try_again(position: int) -> bool:
+        deaths[position] += 1
+        if deaths[position] <= retries:
+            waiting.appendleft(position)
+        return deaths[position] <= retries
 
     try:
-        for device in seats[: len(jobs)]:
-            start(device)
-        while busy:
+        team.extend(_Worker(device, threads, room) for device in seats[: len(jobs)])
+        employ()
+        while any(worker.positions for worker in team):
+            busy: dict[Any, _Worker] = {worker.connection: worker for worker in team if worker.positions}
             for connection in wait(list(busy)):
                 worker = busy[connection]
-                position, how = worker.position, ""
                 try:
-                    kind, content = worker.connection.recv()
+                    kind, position, content = worker.connection.recv()
                 except (EOFError, OSError):
-                    kind, content = "died", None
-                if kind == "step":
-                    yield Message(position, "step", content)
-                    continue
-                if kind == "begun":
-                    begun = True
-                    continue
-                if kind == "raised":
-                    raise content
-                del busy[connection]
-                if kind != "done":  # it has ended, or is about to
-                    how = worker.join()
-                    team.remove(worker)
-                if kind == "died":
                     if not begun:
                         raise TransferRiskError(
-                            f"a worker process {how} before it could work: use fewer workers, and in a script of your "
-                            'own start them below `if __name__ == "__main__":`'
-                        )
-                    deaths[position] += 1
-                    if deaths[position] <= retries:
-                        waiting.appendleft(position)
-                if kind == "done":
-                    employ(worker)
-                elif waiting:
-                    start(worker.device)
-                if kind != "died":
-                    yield Message(position, "done", content)
-                elif deaths[position] <= retries:
-                    yield Message(position, "retried", how)
+                            f"a worker process {worker.join()} before it could work: use fewer workers, and in a "
+                            'script of your own start them below `if __name__ == "__main__":`'
+                        ) from None
+                    again = {position: try_again(position) for position in reversed(worker.positions)}
+                    how = replace(worker)
+                    for position, tried in again.items():
+                        attempts = f", at each of {retries + 1} attempts" if retries and not tried else ""
+                        yield Message(position, "retried" if tried else "lost", how + attempts)
+                    continue
+                begun = True
+                if kind == "step":
+                    yield Message(position, "step", content)
+                if kind == "raised":
+                    raise content
+                if kind not in ("done", "last", "again"):
+                    continue
+                worker.positions.remove(position)
+                worker.ending = worker.ending or kind != "done"
+                retried = kind == "again" and try_again(position)
+                if worker.ending and not worker.positions:
+                    replace(worker)
+                employ()
+                if retried:
+                    yield Message(position, "retried", "failed beside others")
                 else:
-                    attempts = f", at each of {retries + 1} attempts" if retries else ""
-                    yield Message(position, "lost", how + attempts)
+                    yield Message(position, "done", content)
     finally:
         _end(team)
 
 
 class _Worker:
-    """A process that does jobs; `position` is that of its current or last job."""
+    """A process that does jobs.
 
-    def __init__(self, device: str, threads: int) -> None:
+    room       number of jobs that it takes at once
+    positions  those of its current jobs
+    ending     it takes no more jobs, and ends when it has done those that it has
+    """
+
+    def __init__(self, device: str, threads: int, room: int) -> None:
         """Start the process, which inherits a block on signals: only this process handles Ctrl-C."""
-        self.device, self.position = device, -1
+        self.device, self.room, self.ending = device, room, False
+        self.positions: list[int] = []
         context = get_context("spawn")
         resource_tracker.ensure_running()  # if it started with the first worker, it would lift the block
         with _inherited(threads):
             self.connection, theirs = context.Pipe()
-            self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads))
+            self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads, room))
             self.process.start()
             theirs.close()
+
+    @property
+    def takes_more(self) -> bool:
+        return not self.ending and len(self.positions) < self.room
 
     def join(self) -> str:
         """Wait for its end, and return how it ended."""
@@ -319,29 +339,35 @@ def _inherited(threads: int) -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _work(connection: Connection, device: str, threads: int) -> None:
+def _work(connection: Connection, device: str, threads: int, room: int) -> None:
     """Main function of a worker: receive jobs and send results until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     torch.set_num_threads(threads)
-    abandoned = False
+    if room > 1:
+        from .beside import SideBySide
+
+        SideBySide(connection, device, threads, room).work()
+        return
+    abandoned, position = False, -1
 
     def on_step(done: int, total: int) -> None:
         nonlocal abandoned
         try:
-            connection.send(("step", (done, total)))
+            connection.send(("step", position, (done, total)))
         except OSError:  # the parent process is gone: stop as it would have asked
             if not abandoned:
                 abandoned = True
                 os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        connection.send(("begun", None))
+        connection.send(("begun", position, None))
         kind = "done"
         while kind == "done":
-            kind, content = work_on(connection.recv(), Slot(device, threads, on_step))
-            connection.send((kind, content))
+            position, job, _ = connection.recv()
+            kind, content = work_on(job, Slot(device, threads, on_step))
+            connection.send((kind, position, content))
     except (EOFError, ConnectionError, Stopped):
         return
 
@@ -360,7 +386,8 @@ def work_on(job: Job[Any], slot: Slot) -> tuple[str, Any]:
 
 def make_executor(
     name: str, *, device: str = "auto", workers: int | None = None, threads: int | None = None, retries: int = 2,
-    address: str | None = None, gpus_per_run: float | None = None, cpus_per_run: float | None = None,
+    runs_per_gpu: int | None = None, address: str | None = None, gpus_per_run: float | None = None,
+    cpus_per_run: float | None = None,
     slurm: Sequence[str] = (), folder: str = "results",
 ) -> Executor:  # fmt: skip
     """Return the executor of this name: local, ray or submitit. An option that it does not have is an error.
@@ -372,8 +399,8 @@ def make_executor(
     if name not in EXECUTORS:
         raise InputError(f"unknown executor {name!r}{choices(name, EXECUTORS)}")
     given = {
-        "--workers": workers, "--device": None if device == "auto" else device, "--address": address,
-        "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--slurm": slurm or None,
+        "--workers": workers, "--device": None if device == "auto" else device, "--runs-per-gpu": runs_per_gpu,
+        "--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--slurm": slurm or None,
     }  # fmt: skip
     for option, value in given.items():
         if value is not None and option not in EXECUTORS[name]:
@@ -383,7 +410,7 @@ def make_executor(
         devices = None if device == "auto" else tuple(map(str.strip, device.split(",")))
         for one in devices or ():
             device_of(one)  # raises an error if it is missing
-        return LocalExecutor(workers, devices, threads, retries)
+        return LocalExecutor(workers, devices, threads, retries, runs_per_gpu)
     cpus = 1.0 if cpus_per_run is None else cpus_per_run
     if name == "ray":
         from .ray_executor import RayExecutor

@@ -18,11 +18,11 @@ from ..results import Record
 from ..results.records import RUNS
 from ..training import Stopped
 from .execute import Judge, Outcome, RunJob
-from .executors import Executor
+from .executors import Executor, LocalExecutor
 from .experiment_table import ExperimentTable
 from .plan import Plan
 from .store import Store
-from .tasks import TASKS, PlannedRun, needs_of
+from .tasks import TASKS, PlannedRun, needs_of, worth_compiling
 
 if TYPE_CHECKING:
     from .learn import LearningSweep
@@ -191,6 +191,8 @@ class Sweep:
         self.failed: dict[str, str] = {}
         self.ran = 0
         self._name = plan.recipe.name
+        # What is compiled is shared by the runs of a process, which no other executor keeps.
+        self._compiled = worth_compiling(self.runs) if isinstance(executor, LocalExecutor) else frozenset()
         self._needs: dict[str, set[str]] = {}
         for run in self.runs:
             self._needs[run.name] = {need.name for need in needs_of(run)}
@@ -232,7 +234,8 @@ class Sweep:
             jobs = []
             for run in ready:
                 module, judge = TASKS.get(run.task).__module__, self.judges.get(run.name)
-                jobs.append(RunJob(run, module, self.store, self.data_root, judge))
+                compiled = True if run.name in self._compiled else None
+                jobs.append(RunJob(run, module, self.store, self.data_root, judge, compiled))
 
             def on_step(position: int, done: int, total: int, ready: list[PlannedRun] = ready) -> None:
                 self.on_step(Event(ready[position].name, "step", done, total))

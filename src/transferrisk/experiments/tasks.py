@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+import torch
 
 from ..data.splits import VALIDATION
 from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError
@@ -21,6 +24,7 @@ from ..results import PARTS, Record
 from ..results.selection import RULES
 from ..settings import Bound, Settings, as_json, checked_fields, digest
 from ..training import OnStep, RunFolder, Steps, TrainConfig, TrainSpec, Watch, run_spec
+from ..training.compiled import PAYS_FROM
 from ..training.loop import Run
 from ..training.run_folder import LAST
 from ..training.spec import facts_of
@@ -64,6 +68,7 @@ class Place:
     data_root  folder of the data sets. Default: the usual folder
     keep       whether to leave the model in the folder
     other      function from the name of a finished run to its folder
+    compiled   whether networks are compiled on a GPU. Default: in long trainings
     judge      called with the records of a training after each evaluation; True ends it with `GivenUp`
     """
 
@@ -73,6 +78,7 @@ class Place:
     keep: bool = False
     on_step: OnStep = ignore_steps
     other: Callable[[str], Path] = Path
+    compiled: bool | None = None
     judge: Callable[[Sequence[Record]], bool] | None = None
 
 
@@ -302,6 +308,20 @@ def has_needs(task: Task[Any]) -> bool:
     return type(task).needs is not Task.needs
 
 
+def worth_compiling(runs: Sequence[PlannedRun]) -> frozenset[str]:
+    """Return the names of runs whose networks are compiled on a GPU, as these take many steps in one process."""
+    if not torch.cuda.is_available():
+        return frozenset()
+    networks: dict[str, tuple[Any, ...]] = {}
+    steps = Counter[tuple[Any, ...]]()
+    for run in runs:
+        task = get_task(run.task)
+        if (cost := task.cost(task.read(run.settings))) is not None:
+            networks[run.name] = cost.workload.backbone, cost.workload.shape
+            steps[networks[run.name]] += cost.steps
+    return frozenset(name for name, network in networks.items() if steps[network] >= PAYS_FROM)
+
+
 @register("train")
 class TrainTask(Task[TrainSpec]):
     """Records: one for each evaluation, part of the data and environment."""
@@ -422,6 +442,6 @@ def _trained(spec: TrainSpec, place: Place, folder: Path) -> list[Record]:
     """Return the records of evaluations; those of IRMv1's penalty also have the IRMv1 loss (eq. 2, lambda = 1)."""
     kept = RunFolder(folder, resume=True, say=lambda text: None, again="run the same again")
     watch = [kept, Steps(place.on_step), *([] if place.judge is None else [_Judged(place.judge)])]
-    history = run_spec(spec, device=place.device, data_root=place.data_root, watch=watch).history
-    records = [record for record in history if record["part"] in PARTS]
+    trained = run_spec(spec, device=place.device, data_root=place.data_root, watch=watch, compiled=place.compiled)
+    records = [record for record in trained.history if record["part"] in PARTS]
     return [{**r, "irm_loss": r["loss"] + r["irm"]} if "irm" in r else r for r in records]

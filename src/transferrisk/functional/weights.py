@@ -94,7 +94,7 @@ def given_weights(alpha: Tensor) -> WeightRule:
     return rule
 
 
-def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: Tensor) -> Tensor:
+def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: Tensor | None = None) -> Tensor:
     """Take a step of exponentiated gradient ascent on a simplex (eq. 3 of the paper).
 
         weights_i <- mass weights_i exp(rate gains_i) / sum_j weights_j exp(rate gains_j)
@@ -109,7 +109,7 @@ def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: T
     rate
         Rate of the step.
     moved
-        Entries that take part, (..., E) bool.
+        Entries that take part, (..., E) bool. None: all of them, whose mass is 1.
 
     Returns
     -------
@@ -123,6 +123,8 @@ def exponentiated_gradient(weights: Tensor, gains: Tensor, rate: float, moved: T
     >>> exponentiated_gradient(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]), 1.0, torch.tensor([True, True]))
     tensor([0.2689, 0.7311])
     """
+    if moved is None:
+        return torch.softmax(torch.add(weights.clamp(min=LEAST_WEIGHT).log(), gains, alpha=rate), -1)
     mass = torch.where(moved, weights, 0).sum(-1, keepdim=True)
     logits = torch.where(moved, weights.clamp(min=LEAST_WEIGHT).log() + rate * gains, -torch.inf)
     shares = torch.softmax(logits, -1).nan_to_num(0.0)  # nan: a row with nothing to move

@@ -32,6 +32,8 @@ class Classifier(nn.Module):
         so that the head and whatever is computed from them keep full precision.
     dropout
         Share of the features that are set to 0 at random while training.
+    run
+        Function that applies the featuriser to inputs. Default: it is called. Another one may compile it.
 
     Examples
     --------
@@ -45,6 +47,7 @@ class Classifier(nn.Module):
 
     autocast: torch.dtype | None = None
     dropout: float = 0.0
+    run: Callable[[nn.Module, Tensor], Tensor] = staticmethod(nn.Module.__call__)
 
     def __init__(self, featuriser: nn.Module, num_features: int, num_classes: int) -> None:
         super().__init__()
@@ -65,10 +68,10 @@ class Classifier(nn.Module):
             Features, (n, d).
         """
         if self.autocast is None:
-            features: Tensor = self.featuriser(inputs)
+            features = self.run(self.featuriser, inputs)
         else:
             with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # could not be captured
-                features = self.featuriser(inputs).float()
+                features = self.run(self.featuriser, inputs).float()
         return F.dropout(features, self.dropout) if self.training and self.dropout else features
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -228,7 +231,7 @@ class OnFrozen(Classifier):
         return self
 
 
-CHUNK = 2048  # most inputs at a time for a network that is not being trained
+CHUNK = {"cuda": 8192, "cpu": 2048}  # most inputs at a time for a network that is not being trained
 CHUNK_BYTES = {"cuda": 2**27, "cpu": 2**25}  # most bytes of them: the layers take many times as much
 
 
@@ -298,13 +301,15 @@ def features_of(
     8
     """
     device = model.head.weight.device
-    most = CHUNK_BYTES.get(device.type, CHUNK_BYTES["cpu"])
-    chunk = max(1, min(CHUNK, most // max(1, batch(slice(0, 1)).nbytes)))
+    compiled = model.run is not Classifier.run  # for one number of inputs, so that the last chunk overlaps
+    kind = device.type if device.type in CHUNK else "cpu"
+    chunk = max(1, min(CHUNK[kind], CHUNK_BYTES[kind] // max(1, batch(slice(0, 1)).nbytes)))
     with evaluation_mode(model):
         parts = [model.head.weight.new_empty(0, model.head.in_features)]
         for start in range(0, count, chunk):
             end = min(start + chunk, count)
-            parts.append(model.featurise(batch(slice(start, end)).to(device)))
+            first = max(0, end - chunk) if compiled else start
+            parts.append(model.featurise(batch(slice(first, end)).to(device))[start - first :])
             if on_rows is not None:
                 on_rows(end, count)
     return torch.cat(parts)

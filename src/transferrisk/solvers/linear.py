@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import DivergedError
 from .protocols import Product, Solution, System, accurate, euclidean, norms, per_problem
+from .waiting import holds
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class CG:
         iterations = 0
         while iterations < self.max_iterations:
             active = square > target
-            if not self.fixed and not bool(active.any()):
+            if not self.fixed and not holds(active.any()):
                 break
             image = product(direction)
             curvature = euclidean(direction, image)

@@ -22,6 +22,7 @@ from .protocols import (
     norms,
     per_problem,
 )
+from .waiting import holds
 
 _PRODUCTS = CG(max_iterations=500)  # default solver for the direction of an iteration
 _CANDIDATES = 8  # steps that are tried at once
@@ -120,7 +121,7 @@ class Newton:
         active = residual > target * scale
         stalled = torch.zeros_like(residual)
         iterations = 0
-        while iterations < self.max_iterations and (self.fixed or bool(active.any())):
+        while iterations < self.max_iterations and (self.fixed or holds(active.any())):
             if isinstance(self.linear, CG):
                 # sqrt(|g| / scale) gives convergence of order 1.5 with the fewest products; below target none help.
                 forcing = torch.maximum((residual / scale).sqrt().clamp(max=0.1), 0.1 * target * scale / residual)

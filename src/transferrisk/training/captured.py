@@ -91,7 +91,7 @@ class CapturedStep:
         graph = torch.cuda.CUDAGraph()
         undo = _undoing(self.state)
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.logs[plan] = self._act(plan, held)
         except (RuntimeError, TransferRiskError) as error:
             undo()

@@ -20,6 +20,7 @@ from ..algorithms import Team
 from ..data import EnvironmentSet
 from ..data.environments import Rows
 from ..errors import InputError, TransferRiskError
+from ..solvers.waiting import wait_for
 from .defaults import Precision
 from .processes import Followed, start_processes, started_by_torchrun
 
@@ -46,6 +47,8 @@ class Engine:
         Number of processes that read data ahead if the device's memory does not hold it.
     captured
         Whether steps on a GPU are captured in CUDA graphs where possible.
+    compiled
+        Whether networks for images on a GPU are compiled. None: in trainings that are long enough for it to pay.
 
     Examples
     --------
@@ -59,6 +62,7 @@ class Engine:
     team: Team
     loaders: int = 0
     captured: bool = True
+    compiled: bool | None = None
 
     @classmethod
     def of(
@@ -69,6 +73,7 @@ class Engine:
         loaders: int = 0,
         captured: bool = True,
         batch_size: int | None = 0,
+        compiled: bool | None = None,
     ) -> Engine:
         """Check the arguments, start the processes of a training, and return its engine.
 
@@ -84,6 +89,8 @@ class Engine:
             As for `Engine`.
         batch_size
             Number of samples of each environment that the devices share. 0: not known yet.
+        compiled
+            As for `Engine`.
 
         Returns
         -------
@@ -100,7 +107,7 @@ class Engine:
         Team(0, size).check(batch_size)
         fabric = _launch(accelerator, which, nodes, several=size > 1)
         team = Team(fabric.global_rank, fabric.world_size)
-        return cls(fabric.device, chosen, team, loaders, captured)  # type: ignore[arg-type]  # is a Precision
+        return cls(fabric.device, chosen, team, loaders, captured, compiled)  # type: ignore[arg-type]  # is a Precision
 
     @property
     def on_gpu(self) -> bool:
@@ -193,38 +200,47 @@ class Engine:
         return int(flag) or None
 
     def wait(self) -> None:
-        """Wait until the device has finished all its work."""
-        if self.on_gpu:
-            torch.cuda.synchronize(self.device)
+        """Wait until the device has finished the work of this training; others that take turns with it go on."""
+        wait_for(self.device)
+
+
+class Rounding:
+    """How torch rounds products and convolutions of float32, which holds for the whole process, at one moment.
+
+    Torch has older and newer settings for this. Setting an older one changes newer ones too, so that these are restored
+    last. An older one cannot be read if newer ones contradict it; it has no effect then.
+    """
+
+    def __init__(self) -> None:
+        backends: Any = torch.backends  # attributes of its submodules exist once these are imported
+        self._newer = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+        self._precisions = [backend.fp32_precision for backend in self._newer]
+        self._products = self._convolutions = None
+        with suppress(RuntimeError):
+            self._products = torch.get_float32_matmul_precision()
+        with suppress(RuntimeError):
+            self._convolutions = backends.cudnn.allow_tf32
+
+    def restore(self) -> None:
+        """Put it back."""
+        if self._products is not None:
+            torch.set_float32_matmul_precision(self._products)
+        if self._convolutions is not None:
+            torch.backends.cudnn.allow_tf32 = self._convolutions
+        for backend, precision in zip(self._newer, self._precisions, strict=True):
+            backend.fp32_precision = precision
 
 
 @contextmanager
 def rounded_products(rounded: bool) -> Iterator[None]:
-    """Let torch round products and convolutions of float32 to tf32, or not, for the block.
-
-    Torch has older and newer settings for this, which hold for the whole process. Both are restored, the newer ones
-    last, because setting an older one changes them too. An older one cannot be read if newer ones contradict it; it has
-    no effect then.
-    """
-    backends: Any = torch.backends  # attributes of its submodules exist once these are imported
-    newer = (backends.cuda.matmul, backends.mkldnn.matmul, backends.cudnn.conv, backends.cudnn.rnn)
-    before = [backend.fp32_precision for backend in newer]
-    products = convolutions = None
-    with suppress(RuntimeError):
-        products = torch.get_float32_matmul_precision()
-    with suppress(RuntimeError):
-        convolutions = backends.cudnn.allow_tf32
+    """Let torch round products and convolutions of float32 to tf32, or not, for the block."""
+    before = Rounding()
     torch.set_float32_matmul_precision("high" if rounded else "highest")
-    backends.cudnn.allow_tf32 = rounded
+    torch.backends.cudnn.allow_tf32 = rounded
     try:
         yield
     finally:
-        if products is not None:
-            torch.set_float32_matmul_precision(products)
-        if convolutions is not None:
-            backends.cudnn.allow_tf32 = convolutions
-        for backend, value in zip(newer, before, strict=True):
-            backend.fp32_precision = value
+        before.restore()
 
 
 def is_decoded(data: EnvironmentSet) -> bool:

@@ -13,6 +13,7 @@ from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
+from ..solvers.waiting import wait_for
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:
@@ -53,8 +54,10 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
     loss, _ = environment_means(F.cross_entropy(logits, labels, reduction="none"), index, E, weights)
     by_group, occurs = environment_means(correct, index * C + labels, E * C)
     worst = torch.where(occurs, by_group, torch.inf).reshape(E, C).amin(1)
+    samples = (index == torch.arange(E, device=index.device).unsqueeze(1)).sum(1)
+    wait_for(index.device)
     names = ("samples", "accuracy", "loss", "worst_group")
-    columns = map(Tensor.tolist, (index.bincount(minlength=E), accuracy, loss, worst))
+    columns = map(Tensor.tolist, (samples, accuracy, loss, worst))
     scores = {}
     for name, there, *values in zip(data.environment_names, present.tolist(), *columns, strict=True):
         if there:

@@ -33,7 +33,7 @@ from ..errors import TransferRiskError
 from .engine import is_decoded
 
 AHEAD = 2  # batches that each process prepares
-SAMPLED = 2**22  # bytes of the inputs in a digest
+SAMPLED = 2**20  # bytes of the inputs in a digest
 FILES = 32  # files in a digest of images that are not decoded
 
 
@@ -88,7 +88,7 @@ class Feed:
             stored = self.data.inputs[index if self.data.labels.device == self.device else drawn]
         inputs = stored.to(self.device, non_blocking=True)
         if inputs.dtype == torch.uint8:
-            inputs = inputs.float() / 255
+            inputs = inputs / 255
         if inputs.dim() == 4 and self.augmentation is not None:
             inputs = augment(inputs, self.augmentation)
         if inputs.dim() == 4 and self.device.type == "cuda":

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from ..algorithms import Algorithm, Logs, Setting
 from ..data import EnvironmentSet
-from ..errors import DivergedError, InputError, TransferRiskError, cause_of, full_memory
+from ..errors import DivergedError, FullMemoryError, InputError, TransferRiskError, cause_of, full_memory
 from ..models import Classifier, features_of
 from ..results import Record, select
 from ..results.records import BATCH
@@ -103,7 +103,7 @@ class Run:
         float
             Loss, 0 without `logs`.
         """
-        if weights and self.engine.on_gpu:
+        if self.engine.on_gpu and (weights or logs is not None):
             began = time.perf_counter()
             self.engine.wait()
             self.state.seconds += time.perf_counter() - began
@@ -339,7 +339,7 @@ def _one_line_errors(config: TrainConfig) -> Iterator[list[Run]]:
         saved = "".join(f"; {run.saved}" for run in runs if run.saved)
         if full := full_memory(error):
             now = "" if config.batch_size is None else f" (now {config.batch_size})"
-            raise TransferRiskError(
+            raise FullMemoryError(
                 f"{full}: use a lower --batch-size{now}, a smaller --backbone or --lazy{saved}"
             ) from None
         if "without overflow" in str(error):

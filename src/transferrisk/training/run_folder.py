@@ -236,7 +236,7 @@ class RunFolder(Watch):
             Error that ended the training, None without one.
         """
         self._held.close()
-        if error is None and self._signals:
+        if error is None and self._signals and threading.current_thread() is threading.main_thread():
             signal.raise_signal(self._signals[-1])
 
     # ---- going on
@@ -367,8 +367,8 @@ def noted_signals() -> Iterator[list[int]]:
     """Collect signals to stop in a list for the block: SIGINT, SIGTERM, and those that schedulers send.
 
     A second Ctrl-C acts at once, as without this block. A second SIGTERM does not, because schedulers send several.
-    SIGUSR1 and SIGUSR2 are collected only if they would end the process, since a program may use them otherwise. In
-    other threads than the main one nothing is collected, because Python does not allow it.
+    SIGUSR1 and SIGUSR2 are collected only if they would end the process, since a program may use them otherwise. Python
+    gives signals to the main thread alone; in others the list gets what `pass_signal` is told.
     """
     noted: list[int] = []
     before: dict[signal.Signals, Any] = {}
@@ -378,7 +378,10 @@ def noted_signals() -> Iterator[list[int]]:
         if signum == signal.SIGINT:
             signal.signal(signum, before[signal.SIGINT])
 
-    if threading.current_thread() is threading.main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main:
+        _OF_THREADS.append(noted)
+    else:
         for number in STOPS:
             handler = signal.getsignal(number) or signal.SIG_DFL
             if handler is signal.SIG_DFL or (number in STOPS[:2] and handler is not signal.SIG_IGN):
@@ -389,6 +392,23 @@ def noted_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if not in_main:
+            _OF_THREADS[:] = [other for other in _OF_THREADS if other is not noted]
+
+
+_OF_THREADS: list[list[int]] = []
+"""Signals to stop, of each training that runs in another thread than the main one."""
+
+
+def pass_signal(signum: int) -> None:
+    """Ask the trainings in other threads than the main one to save and stop, as the signal would in that one."""
+    for noted in _OF_THREADS:
+        noted.append(signum)
+
+
+def trainings_in_threads() -> int:
+    """Return the number of trainings that `pass_signal` would reach."""
+    return len(_OF_THREADS)
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

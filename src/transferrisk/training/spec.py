@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
+
 from ..algorithms import configure, create
 from ..data import EnvironmentSet, Facts, Options, Shift, Splits, leave_out, load_data, load_splits
 from ..data.catalogue import DATA_SETS, Progress, find_set
@@ -37,9 +39,10 @@ from .defaults import (
     protocol,
     settings_for,
 )
-from .engine import Engine
+from .engine import Engine, device_of
 from .finetune import few_samples, finetuning
 from .loop import Trained, train
+from .processes import started_by_torchrun
 from .watches import Watch
 
 LENGTH = 12  # hexadecimal digits in a digest of files
@@ -214,7 +217,9 @@ class TrainSpec(Settings):
             raise InputError("augment must be False for inputs that are vectors, not images, got True")
         return replace(self, training=training, backbone=backbone, weights=weights, augment=augment)
 
-    def _read(self, root: Path | str | None, lazy: bool | None, progress: Progress | None) -> Splits:
+    def _read(
+        self, root: Path | str | None, lazy: bool | None, progress: Progress | None, device: torch.device
+    ) -> Splits:
         """Read the data, with the test environment or the one that is held out."""
         options = Options(
             root=root,
@@ -233,6 +238,7 @@ class TrainSpec(Settings):
             drop=self.drop,
             schema=self.schema,
             missing_indicators=self.missing_indicators or "auto",
+            device=device if "device" in find_set(self.data)[0].takes else "cpu",
             progress=progress,
         )
         if self.hold_out is None:
@@ -261,6 +267,7 @@ def run_spec(
     lazy: bool | None = None,
     watch: Sequence[Watch] = (),
     progress: Progress | None = None,
+    compiled: bool | None = None,
 ) -> Trained:
     """Read the data of a `TrainSpec` and train.
 
@@ -276,6 +283,8 @@ def run_spec(
         Watches that follow the training, such as `EarlyStopping` or `RunFolder`.
     progress
         Function to call with a description, the part done and the total while data is read.
+    compiled
+        Whether the network is compiled on a GPU, as in `Engine.of`.
 
     Returns
     -------
@@ -291,7 +300,8 @@ def run_spec(
     True
     """
     spec = spec.resolve()
-    splits = spec._read(data_root, lazy, progress)
+    where = device_of(device) if devices == 1 and not started_by_torchrun() else torch.device("cpu")
+    splits = spec._read(data_root, lazy, progress, where)
     own = protocol(spec.data, splits, spec.hold_out is not None)
     sets: dict[str, EnvironmentSet] = dict(vars(splits))
     if spec.finetune_samples is not None:
@@ -307,7 +317,7 @@ def run_spec(
         data = balanced(data, config.batch_size)
     if "transfer" in config.record and len(data.environment_names) < 2:
         raise InputError("record must not hold 'transfer' for one training environment, got 'transfer': leave it out")
-    engine = Engine.of(device, devices, spec.precision, loaders, batch_size=config.batch_size)
+    engine = Engine.of(device, devices, spec.precision, loaders, batch_size=config.batch_size, compiled=compiled)
     assert spec.backbone is not None
     weights = spec.weights if spec.init is None else "none"
     build = partial(build_model, spec.backbone, len(data.class_names), shape, weights)

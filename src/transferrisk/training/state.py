@@ -24,6 +24,7 @@ from ..data.splits import hold_out
 from ..errors import InputError
 from ..models import Classifier, features_of
 from .averaging import Averaging, averaged_tensors, averaging_of, decode, encode
+from .compiled import PAYS_FROM, run_compiled
 from .defaults import TrainConfig
 from .engine import Engine
 from .evaluate import alternate_sources
@@ -96,6 +97,7 @@ class TrainState:
     twin: Classifier | None = None
     kept: Tensor | None = None
     held: Tensor | None = None
+    _rate: float | None = None  # set last
 
     @property
     def evaluated(self) -> Classifier:
@@ -131,10 +133,9 @@ class TrainState:
     def finite(self) -> bool:
         """Whether all weights, running statistics and buffers of the algorithm are finite numbers."""
         model, algorithm = self.model, self.algorithm
-        finite = torch.tensor(True, device=model.head.weight.device)
-        for kept in chain(model.parameters(), model.buffers(), algorithm.parameters(), algorithm.buffers()):
-            finite &= kept.detach().isfinite().all()
-        return bool(finite)
+        kept = chain(model.parameters(), model.buffers(), algorithm.parameters(), algorithm.buffers())
+        numbers = [tensor.detach().flatten().float() for tensor in kept if tensor.is_floating_point()]
+        return bool(torch.cat(numbers).isfinite().all())
 
     def seed_augmentation(self, seed: int, rank: int) -> None:
         """Seed the augmentations of the next step by the seed, the step and the process alone, so that resuming repeats
@@ -146,9 +147,11 @@ class TrainState:
         """Set the learning rate of the optimiser, in place where it is a tensor that captured steps read."""
         for group in self.optimiser.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
+                if rate != self._rate:
+                    group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+        self._rate = rate
 
     def snapshot(self) -> Snapshot:
         """Return a copy of the state, which later steps do not change."""
@@ -200,7 +203,7 @@ class TrainState:
         _restore_optimiser(self.optimiser, saved.part("optimiser"), saved.values["optimiser"])
         if self.averaging is not None:
             decode(self.averaging, saved.part("averages"), saved.values["averaging"])
-        self.step, self.seconds = saved.values["step"], saved.values["seconds"]
+        self.step, self.seconds, self._rate = saved.values["step"], saved.values["seconds"], None
         random = saved.part("random")
         torch.set_rng_state(random["cpu"])
         if device.type == "cuda" and "cuda" in random:
@@ -263,6 +266,7 @@ def start_state(
     if engine.on_gpu and data.inputs[:1].dim() == 4:  # images: convolutions are faster with channels last
         built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
     built.dropout = config.dropout
+    built.run = Classifier.run
     optimiser = _optimiser(built, config, engine)
     if not isinstance(algorithm, Algorithm):
         algorithm = algorithm(setting_of(data, built.head.in_features))
@@ -272,12 +276,21 @@ def start_state(
     steps_of = data if kept is None else data.select(kept.to(data.labels.device))
     size = config.batch_size
     sampler = WholeSampler(steps_of) if size is None else BalancedSampler(steps_of, size, seed)
+    if _compiles(engine, data, config.total(sampler.steps_per_epoch)):
+        built.run = run_compiled
     averaging = None if config.average is None else averaging_of(built, config)
     twin = None if averaging is None and held is None else copy.deepcopy(built)
     augmentation = Generator(engine.device).manual_seed(40_000 + seed + 1_000_003 * engine.team.rank)
     return TrainState(
         built, optimiser, algorithm, sampler, augmentation, averaging=averaging, twin=twin, kept=kept, held=held
     )
+
+
+def _compiles(engine: Engine, data: EnvironmentSet, total: int) -> bool:
+    """Return whether the network of a training is compiled: one for images, on one GPU."""
+    if not engine.on_gpu or engine.team.size > 1 or data.inputs[:1].dim() != 4:
+        return False
+    return total >= PAYS_FROM if engine.compiled is None else engine.compiled
 
 
 def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:

@@ -24,6 +24,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -209,13 +210,20 @@ def read_idx_set(root: Path, source: str, part: str = "train") -> tuple[Tensor, 
             raise InputError(
                 f"{folder / name}.gz does not exist: {how}, or say where the data is with --data-root or ${VARIABLE}"
             )
-        arrays.append(read_idx(found[0]))
+        about = found[0].stat()
+        arrays.append(_read_idx_once(found[0], about.st_mtime_ns, about.st_size))
     images, labels = arrays
     if images.dim() != 3 or labels.dim() != 1 or len(images) != len(labels):
         raise InputError(f"{root / source}: images {tuple(images.shape)} and labels {tuple(labels.shape)} do not match")
     if int(labels.max()) > 9:
         raise InputError(f"{root / source} has label {int(labels.max())}: ten colours go with ten classes, 0 to 9")
     return images, labels.long()
+
+
+@lru_cache(maxsize=4)
+def _read_idx_once(path: Path, changed: int, size: int) -> Tensor:
+    """Return the array in an idx file; a file that has changed is read again, others once in a process."""
+    return read_idx(path)
 
 
 def read_idx(path: Path) -> Tensor:
