@@ -241,13 +241,14 @@ def fit_source(
     decision = Decision()
     members = comparison.members if comparison is not None and choice.algorithm == BLEND else {choice.algorithm: 1.0}
     environments = samples.environments.numpy()  # as in the comparison: names would sort in another order
+    trained: dict[str, Any] = {}
     for name in members:
         rows: Any = X
         if source.schema is not None and source.frame is not None and form_of(name) != "features":
             rows = rows_of(source.schema.encode(source.frame, form_of(name)))
         if name not in BASELINES:
             candidates[name].set_params(watch=(Steps(partial(on_progress, f"{named(name)} on all rows")),))
-        candidates[name].fit(rows, samples.labels.numpy(), environments=environments)
+        trained[name] = candidates[name].fit(rows, samples.labels.numpy(), environments=environments)
     if comparison is not None:
         decision = learn_decision(
             samples.labels.numpy(),
@@ -258,7 +259,6 @@ def fit_source(
             comparison.held,
             bool(comparison.order),
         )
-    trained = {name: candidates[name] for name in members}
     model = assemble_model(source, plan, choice.algorithm, trained, members, backbone, options, decision)
     final = candidates.get(choice.algorithm)  # None: several, for an average
     config, settings = getattr(final, "config_", None), getattr(final, "settings_", {})
@@ -423,7 +423,8 @@ def _digests(candidates: Mapping[str, Any], source: Source, samples: Environment
     )
     found = {}
     for name, candidate in candidates.items():
-        given = {key: value for key, value in candidate.get_params().items() if key != "images"}  # their rows count
+        given = candidate.get_params()
+        given.pop("images", None)  # their rows count
         file = Path(given.get("weights") or "")  # "" is the working folder, not a file
         found[name] = joblib.hash((shared, type(candidate), given, file.read_bytes() if file.is_file() else b""))
     return found

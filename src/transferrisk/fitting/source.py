@@ -75,7 +75,8 @@ def read_source(given: str, options: Options, drop_small: bool | None = False) -
     if base == "table":
         table = read_table(argument, options)
         if drop_small is not None:  # before anything is inferred from the rows
-            table = table.only(large_environments(table.sizes, name, drop_small))
+            large = large_environments(table.sizes, name, drop_small)
+            table = table if len(large) == len(table.sizes) else table.only(large)
         schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
         samples = table.encode(schema)
         ask_about_columns(table)

@@ -23,7 +23,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 from sklearn.utils.parallel import Parallel, delayed
 
-from ..auditing.report import pool
+from ..auditing.samples import pooled_change
 from ..data import EnvironmentSet
 from ..files import whole_file
 from ..solvers import threads_set
@@ -185,8 +185,7 @@ def far_behind(
     best = min(losses, key=lambda name: float(np.mean([*map(np.mean, losses[name])])))
     found = {}
     for name, own in losses.items():
-        apart = [mine - its for mine, its in zip(own, losses[best], strict=True)]
-        gap = pool([one.mean() for one in apart], [one.var() / len(one) for one in apart], evenly=True)
+        gap = pooled_change(losses[best], own)
         ahead = sum(right[name].values()) > sum(right[best].values())
         if simplicity(name) > 1 and gap.mean > max(FAR * gap.error, FAR_BEHIND) and not ahead:
             found[name] = Stopped(right[name], gap.mean, gap.error)

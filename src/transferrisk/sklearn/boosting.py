@@ -161,9 +161,11 @@ class BoostingClassifier(Baseline):
         )
         most = booster.max_iter
         # With weighted rows, scikit-learn takes seconds to find weighted quantiles of columns with many values.
-        cuts = {column: _cuts(X[:, column]) for column in order if column not in categories} if weighted else {}
-        for column, between in cuts.items():
-            X[:, column] = np.where(np.isnan(X[:, column]), np.nan, np.searchsorted(between, X[:, column]))
+        cuts: dict[int, Array] = {}
+        for column in order if weighted else ():
+            if column not in categories:
+                cuts[column] = _cuts(X[:, column])
+                X[:, column] = np.where(np.isnan(X[:, column]), np.nan, np.searchsorted(cuts[column], X[:, column]))
         self.environment_weights_ = counts / counts.sum()
         with threadpool_limits(torch.get_num_threads(), "openmp"):
             for trees in (*range(TREES_A_ROUND, most if weighted else 0, TREES_A_ROUND), most):
