@@ -167,7 +167,7 @@ def test_realised_bias(bias, seed):
     ("arguments", "message"),
     [
         ({"biases": (1.0, 90)}, r"biases\[1\] must be .*, got 90"),
-        ({"biases": (1.0,)}, "biases must name two training environments or more, got 1"),
+        ({"biases": (1.0,)}, r"biases must be a list of 2 or more values, got \(1.0,\)"),
         ({"kind": "correlated"}, "kind must be one of 'label-correlated', .*, got 'correlated'"),
     ],
 )

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
-from ..functional import environment_means
+from ..functional import environment_means, exponentiated_gradient
 from ..functional.checks import check_count, check_sample_weights, check_tensors
 from ..models import Classifier
 from ..settings import Settings
@@ -565,3 +565,16 @@ class Algorithm(nn.Module, Generic[C]):
                         f"{name} must be 0..{limit - 1}, as the Setting has {parameter}={limit}, got "
                         f"{low if low < 0 else high}: number {name} from 0, or give the right {parameter}"
                     )
+
+
+def robust_risk(risks: Tensor, present: Tensor | None, weights: Tensor, rate: float) -> Tensor:
+    """Move the weights q (G,) by the risks R (G,), in place, and return the risk under them.
+
+    q_g <- q_g exp(rate R_g), normalised; then sum_g q_g R_g / sum_g q_g over the groups that are present, None: all.
+    """
+    if present is None:
+        weights.copy_(exponentiated_gradient(weights, risks.detach(), rate))
+        return (weights * risks).sum()
+    weights.copy_(exponentiated_gradient(weights, risks.detach(), rate, present))
+    shares = torch.where(present, weights, 0)
+    return (shares * risks).sum() / shares.sum()

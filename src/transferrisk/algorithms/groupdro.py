@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..functional import environment_means, exponentiated_gradient
+from ..functional import environment_means
 from ..settings import NonNegative
-from .base import Algorithm, Config, Grid, Logs, Pass, Setting
+from .base import Algorithm, Config, Grid, Logs, Pass, Setting, robust_risk
 from .registry import register
 
 
@@ -29,19 +29,6 @@ class GroupDROConfig(Config):
 
     weights_lr: NonNegative = 0.01
     groups: Literal["environments", "environments-classes"] = "environments"
-
-
-def robust_risk(risks: Tensor, present: Tensor | None, weights: Tensor, rate: float) -> Tensor:
-    """Move the weights q (G,) by the risks R (G,), in place, and return the risk under them.
-
-    q_g <- q_g exp(rate R_g), normalised; then sum_g q_g R_g / sum_g q_g over the groups that are present, None: all.
-    """
-    if present is None:
-        weights.copy_(exponentiated_gradient(weights, risks.detach(), rate))
-        return (weights * risks).sum()
-    weights.copy_(exponentiated_gradient(weights, risks.detach(), rate, present))
-    shares = torch.where(present, weights, 0)
-    return (shares * risks).sum() / shares.sum()
 
 
 @register("groupdro")

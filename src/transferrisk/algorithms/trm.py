@@ -31,8 +31,7 @@ from torch import Tensor
 from ..criterion import Query, TransferRisk, Weights
 from ..settings import NonNegative, Positive, Share
 from ..solvers.minimisers import chosen_solvers
-from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting
-from .groupdro import robust_risk
+from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting, robust_risk
 from .registry import register
 
 RECENT = 20  # steps over which the empirical risk is averaged to decide on the start

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from ..errors import InputError
-from ..settings import Count, Settings, Share
+from ..settings import Count, Length, Settings, Share
 from .environments import EnvironmentSet
 from .splits import Splits, TestDomainValidation, TrainingDomainValidation
 
@@ -61,13 +61,8 @@ class Shift(Settings):
     """
 
     kind: Kind = "label-correlated"
-    biases: tuple[Share, ...] = (1.0, 0.9)
+    biases: Annotated[tuple[Share, ...], Length(2)] = (1.0, 0.9)
     dummies: Count = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.biases) < 2:
-            raise InputError(f"biases must name two training environments or more, got {len(self.biases)}")
 
     @property
     def environment_names(self) -> tuple[str, ...]:

@@ -134,8 +134,9 @@ class TrainState:
         """Whether all weights, running statistics and buffers of the algorithm are finite numbers."""
         model, algorithm = self.model, self.algorithm
         kept = chain(model.parameters(), model.buffers(), algorithm.parameters(), algorithm.buffers())
-        numbers = [tensor.detach().flatten().float() for tensor in kept if tensor.is_floating_point()]
-        return bool(torch.cat(numbers).isfinite().all())
+        with torch.no_grad():
+            numbers = torch.cat(list(map(torch.flatten, filter(Tensor.is_floating_point, kept))))
+        return bool(numbers.isfinite().all())
 
     def seed_augmentation(self, seed: int, rank: int) -> None:
         """Seed the augmentations of the next step by the seed, the step and the process alone, so that resuming repeats
@@ -276,7 +277,8 @@ def start_state(
     steps_of = data if kept is None else data.select(kept.to(data.labels.device))
     size = config.batch_size
     sampler = WholeSampler(steps_of) if size is None else BalancedSampler(steps_of, size, seed)
-    if _compiles(engine, data, config.total(sampler.steps_per_epoch)):
+    pays = config.total(sampler.steps_per_epoch) >= PAYS_FROM if engine.compiled is None else engine.compiled
+    if pays and engine.on_gpu and engine.team.size == 1 and data.inputs[:1].dim() == 4:  # images, on one GPU
         built.run = run_compiled
     averaging = None if config.average is None else averaging_of(built, config)
     twin = None if averaging is None and held is None else copy.deepcopy(built)
@@ -284,13 +286,6 @@ def start_state(
     return TrainState(
         built, optimiser, algorithm, sampler, augmentation, averaging=averaging, twin=twin, kept=kept, held=held
     )
-
-
-def _compiles(engine: Engine, data: EnvironmentSet, total: int) -> bool:
-    """Return whether the network of a training is compiled: one for images, on one GPU."""
-    if not engine.on_gpu or engine.team.size > 1 or data.inputs[:1].dim() != 4:
-        return False
-    return total >= PAYS_FROM if engine.compiled is None else engine.compiled
 
 
 def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:
