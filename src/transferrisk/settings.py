@@ -96,7 +96,8 @@ class UnfitError(InputError):
 def convert(name: str, value: Any, kind: Any) -> Any:
     """Return the value in the type that the annotation `kind` asks for; an error calls it `name`.
 
-    A table becomes a dataclass where `kind` is one, with fields of the types that its annotations ask for.
+    A table becomes a dataclass where `kind` is one, with fields of the types that its annotations ask for. The text
+    "none", by which TOML says what it has no word for, becomes None where no other type fits it.
     """
     bare, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     base, inner = get_origin(bare) or bare, get_args(bare)
@@ -111,6 +112,8 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         for option in inner:
             with suppress(UnfitError):
                 fits.append(convert(name, value, option))
+        if not fits and value == "none" and types.NoneType in inner:
+            return None
         if not fits:
             raise unfit
         found = fits[0]

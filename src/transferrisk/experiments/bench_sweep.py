@@ -24,7 +24,7 @@ from ..models import build_model
 from ..training import Engine, RunFolder, Steps, TrainConfig, train
 from .bench import OnProgress
 from .executors import PER_GPU
-from .turns import Turns, pass_on_after
+from .turns import Turns
 
 SIZES = {"train": (2, 16000), "training_domain": (2, 6000), "test_domain": (1, 12000), "test": (1, 16000)}
 """Part of 10C-CMNIST -> number of its environments, and of samples of each."""
@@ -103,7 +103,7 @@ def sweep_seconds(
                 partial(create, algorithm),
                 config,
                 evaluate=sets,
-                watch=[RunFolder(folder / str(seed), say=None), Steps(partial(pass_on_after, turns))],
+                watch=[RunFolder(folder / str(seed), say=None), Steps(turns.after_step)],
                 seed=seed,
                 engine=engine,
             )

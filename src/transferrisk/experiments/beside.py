@@ -20,7 +20,7 @@ import torch
 from ..training import Stopped
 from ..training.run_folder import pass_signal, trainings_in_threads
 from .executors import Job, Slot, work_on
-from .turns import Turns, pass_on_after
+from .turns import Turns
 
 SETTLED = 60  # steps after which a training takes as much memory as it will
 SPARE = 1.3  # memory that must be free for another job, as a multiple of what one takes
@@ -98,7 +98,7 @@ class SideBySide:
             if done == total or time.monotonic() - told > TELL_EVERY:
                 told = time.monotonic()
                 self._send("step", position, (done, total))
-            pass_on_after(self.turns, done, total)
+            self.turns.after_step(done, total)
 
         slot = Slot(str(self.device), self.threads, on_step)
         try:

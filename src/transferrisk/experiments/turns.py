@@ -17,10 +17,10 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from ..solvers.waiting import MEANWHILE
+from ..solvers.waiting import ASIDE
 from ..training.engine import Rounding
 
-STEPS_IN_A_TURN = 4  # the device has work for longer than it takes to come round
+STEPS = 4  # of a training in a turn: the device has work for longer than it takes to come round
 
 
 class Turns:
@@ -36,43 +36,64 @@ class Turns:
         self._first = Surroundings(self.device)
         self._lock = threading.Lock()
         self._taken = False
-        self._waiting: deque[threading.Semaphore] = deque()
+        self._waiting: deque[threading.Lock] = deque()  # each is locked until its thread has its turn
 
     @contextmanager
     def taking_part(self) -> Iterator[None]:
         """Wait for a turn, and take part in the turns for the block, on a stream of its own."""
+        stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._take()
+        try:
+            self._first.restore(copied=True)
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                before = ASIDE.set(self.aside)
+                yield
+                ASIDE.reset(before)
+        finally:
+            self._give()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Give the turn away for the block, which only waits, and come back with the next one."""
+        left = Surroundings(self.device)
+        self._give()
+        try:
+            yield
+        finally:
+            self._take()
+            left.restore()
+
+    def pass_on(self) -> None:
+        """Let the threads that wait have a turn each, in the order in which they came; return with the next one."""
+        if self._waiting:
+            left, mine = Surroundings(self.device), self._queue()
+            self._give()
+            mine.acquire()
+            left.restore()
+
+    def after_step(self, done: int, total: int) -> None:
+        """Pass the turn on after some steps of a training, of which so many of all are done."""
+        if done % STEPS == 0 or done == total:
+            self.pass_on()
+
+    def _take(self) -> None:
         with self._lock:
             mine = self._queue() if self._taken else None
             self._taken = True
         if mine is not None:
             mine.acquire()
-        on_gpu = self.device.type == "cuda"
-        try:
-            self._first.restore(copied=True)
-            with torch.cuda.stream(torch.cuda.Stream(self.device)) if on_gpu else nullcontext():
-                told = MEANWHILE.set(self.pass_on)
-                yield
-                MEANWHILE.reset(told)
-        finally:
-            with self._lock:
-                self._taken = bool(self._waiting)
-                if self._waiting:
-                    self._waiting.popleft().release()
 
-    def pass_on(self) -> None:
-        """Let the threads that wait have a turn each, in the order in which they came; return with the next one."""
-        if not self._waiting:
-            return
-        left = Surroundings(self.device)
+    def _give(self) -> None:
         with self._lock:
-            mine = self._queue()
-            self._waiting.popleft().release()
-        mine.acquire()
-        left.restore()
+            self._taken = bool(self._waiting)
+            if self._waiting:
+                self._waiting.popleft().release()
 
-    def _queue(self) -> threading.Semaphore:
-        self._waiting.append(threading.Semaphore(0))
-        return self._waiting[-1]
+    def _queue(self) -> threading.Lock:
+        mine = threading.Lock()
+        mine.acquire()
+        self._waiting.append(mine)
+        return mine
 
 
 class Surroundings:
@@ -91,9 +112,3 @@ class Surroundings:
         self._rounding.restore()
         if self._of_gpu is not None and self._state is not None:
             self._of_gpu.graphsafe_set_state(self._state.clone_state() if copied else self._state)
-
-
-def pass_on_after(turns: Turns, done: int, total: int) -> None:
-    """Pass the turn on after some steps of a training, of which so many of all are done."""
-    if done % STEPS_IN_A_TURN == 0 or done == total:
-        turns.pass_on()

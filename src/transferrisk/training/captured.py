@@ -16,11 +16,13 @@ from traceback import extract_tb, walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ..algorithms import Algorithm, Batch, Logs
 from ..errors import StepWarning, TransferRiskError, cause_of, full_memory, warn
 
 if TYPE_CHECKING:
+    from .feed import Feed
     from .state import TrainState
 
 WARM_UP = 2  # ordinary steps before a plan is recorded
@@ -74,25 +76,43 @@ class CapturedStep:
         self.taken: Counter[Hashable] = Counter()
         self.stream = torch.cuda.Stream()
         self.refused = False  # a graph cannot hold a step
+        self.index: Tensor | None = None  # positions of the samples of a batch that the graph gathers
 
     def __call__(self, batch: Batch) -> Logs:
-        algorithm = self.state.algorithm
-        plan = algorithm.plan(batch, self.state.epoch)
+        plan = self.state.algorithm.plan(batch, self.state.epoch)
         if self.refused:
             return self._act(plan, batch)
         held = self._hold(batch)
+        return self._take(plan, lambda: held)
+
+    def on_next(self, feed: Feed) -> Logs:
+        """Take a step on the next batch of a feed; a graph gathers the batch, too, if the device holds the data."""
+        ours = type(self.state.algorithm).plan.__module__.partition(".")[0] == __name__.partition(".")[0]
+        if self.refused or not feed.resident or not ours:  # plans of others may look at the samples
+            return self(feed.next())
+        drawn = feed.draw()
+        if self.index is None:
+            self.index = drawn.to(feed.device)
+            self.batch = feed.at(self.index)
+        else:
+            self.index.copy_(drawn, non_blocking=True)
+        assert self.batch is not None
+        index, plan = self.index, self.state.algorithm.plan(self.batch, self.state.epoch)
+        return self._take(plan, lambda: feed.at(index))
+
+    def _take(self, plan: Hashable, batch: Callable[[], Batch]) -> Logs:
         if plan in self.graphs:
             self.graphs[plan].replay()
             return self.logs[plan]
         if self.taken[plan] < WARM_UP or len(self.graphs) == MOST_PLANS:
             self.taken[plan] += 1
             with aside(self.stream):
-                return self._act(plan, held)
+                return self._act(plan, batch())
         graph = torch.cuda.CUDAGraph()
         undo = _undoing(self.state)
         try:
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-                self.logs[plan] = self._act(plan, held)
+                self.logs[plan] = self._act(plan, batch())
         except (RuntimeError, TransferRiskError) as error:
             undo()
             first = _first_of(error)
@@ -107,7 +127,7 @@ class CapturedStep:
             self.refused = True
             self.graphs.clear()
             self.logs.clear()
-            return self._act(plan, batch)
+            return self._act(plan, batch())
         self.graphs[plan] = graph
         graph.replay()
         return self.logs[plan]

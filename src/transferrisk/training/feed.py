@@ -74,13 +74,25 @@ class Feed:
         self._ahead: Iterator[Tensor | TransferRiskError] | None = None
         self._end: Callable[[], Any] | None = None
 
+    @property
+    def resident(self) -> bool:
+        """Whether the device holds the data, and `at` does the same with every batch."""
+        there = self.data.labels.device == self.device and isinstance(self.data.inputs, Tensor)
+        return there and self.augmentation is None
+
     def next(self) -> Batch:
         """Return the next batch as a network takes it: images as floats in 0..1, with channels last on a GPU."""
         if self.loaders and self._ahead is None:
             self._ahead = self._read_ahead()
+        return self.at(self.draw())
+
+    def draw(self) -> Tensor:
+        """Return the positions of the next batch's samples, (n,), on the CPU."""
         drawn = self.sampler.next()
-        if self.team.size > 1:
-            drawn = self.team.share(drawn, self.sampler.batch_size)
+        return drawn if self.team.size == 1 else self.team.share(drawn, self.sampler.batch_size)
+
+    def at(self, drawn: Tensor) -> Batch:
+        """Return the batch of the samples at these positions."""
         index = drawn.to(self.device, non_blocking=True)
         if self._ahead is not None:
             stored = _receive(self._ahead)

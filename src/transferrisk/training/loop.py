@@ -21,7 +21,7 @@ from ..models import Classifier, features_of
 from ..results import Record, select
 from ..results.records import BATCH
 from ..settings import as_json
-from .captured import make_step
+from .captured import CapturedStep, make_step
 from .defaults import TrainConfig
 from .engine import LOOK_EVERY, Engine
 from .evaluate import evaluate as scores_of
@@ -250,6 +250,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
     augmentation = state.augmentation if config.augment else None
     stream = Feed(data, state.sampler, engine.device, augmentation, engine.loaders, engine.team)
     step = make_step(state, engine.captured) if engine.on_gpu else state.take
+    on_next = step.on_next if isinstance(step, CapturedStep) else lambda feed: step(feed.next())
     state.model.train()
     refreshed = stopping = False
     with closing(stream) as feed:
@@ -259,7 +260,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             if config.augment:
                 state.seed_augmentation(seed, engine.team.rank)
             try:
-                logs = step(feed.next())
+                logs = on_next(feed)
             except TransferRiskError:
                 run.check()  # weights that are not finite are the cause to report
                 raise
