@@ -65,6 +65,7 @@ class Run:
 
     def __init__(self, name, settings, E=3, device="cpu", seed=0):
         torch.manual_seed(seed)
+        self.on_gpu = device == "cuda"
         featuriser = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 8))
         self.model = Classifier(featuriser, 8, 3).to(device)
         self.algorithm = create(name, Setting(E, 3), **settings).to(device)
@@ -78,12 +79,15 @@ class Run:
 
     def state(self):
         parts = (self.model, self.optimiser, self.algorithm)
-        return copy.deepcopy([part.state_dict() for part in parts]), torch.get_rng_state()
+        drawn = torch.cuda.get_rng_state() if self.on_gpu else None
+        return copy.deepcopy([part.state_dict() for part in parts]), torch.get_rng_state(), drawn
 
     def restore(self, state):
         for part, saved in zip((self.model, self.optimiser, self.algorithm), state[0], strict=True):
             part.load_state_dict(saved)
         torch.set_rng_state(state[1])
+        if state[2] is not None:
+            torch.cuda.set_rng_state(state[2])
 
     def weights(self):
         return torch.cat([p.detach().flatten() for p in self.model.parameters()])

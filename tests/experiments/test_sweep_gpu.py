@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from multiprocessing import active_children
 
 import pytest
@@ -55,6 +56,6 @@ def test_a_process_that_dies_on_the_gpu_harms_no_other(tmp_path):
             killed.append(min(process.pid for process in active_children()))
             os.kill(killed[0], signal.SIGKILL)
 
-    summary = run_experiment(plan(*runs), Store(tmp_path), THREE, kill)
+    summary = run_experiment(plan(*runs), Store(tmp_path), replace(THREE, runs_per_gpu=1), kill)
     assert [event.kind for event in events].count("died") == 1
     assert (summary.done, summary.failed) == (4, {})

@@ -113,8 +113,10 @@ def predict_file(
     if output is not None:
         check_target(output, file)
 
-    asked = {"label": label, "environment": environment, "id": identity}
-    required = {option: name for option, name in asked.items() if name is not None}
+    required = dict[str, str]()
+    for option, name in (("label", label), ("environment", environment), ("id", identity)):
+        if name is not None:
+            required[option] = name
     names = (label or model.origin.label, environment or model.origin.environment)
     if model.schema is not None:
         parts = _table_parts(model, model.schema, existing_file(file), names, required, size)

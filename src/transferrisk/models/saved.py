@@ -47,7 +47,9 @@ def encode_tensors(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> 
     """Return a safetensors file whose metadata has a description, as JSON, and a checksum of it and of the tensors."""
     from safetensors.torch import save
 
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    kept = dict[str, Tensor]()
+    for name, tensor in tensors.items():
+        kept[name] = tensor.detach().cpu().contiguous()
     entry = dumps({"format": FORMAT, "versions": versions(), **header})
     return save(kept, {_ENTRY: entry, "crc": str(_checksum(entry, kept))})
 

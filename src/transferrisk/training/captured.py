@@ -81,7 +81,8 @@ class CapturedStep:
     def __call__(self, batch: Batch) -> Logs:
         plan = self.state.algorithm.plan(batch, self.state.epoch)
         if self.refused:
-            return self._act(plan, batch)
+            with aside(self.stream):  # where the gradients were accumulated so far
+                return self._act(plan, batch)
         held = self._hold(batch)
         return self._take(plan, lambda: held)
 
@@ -127,7 +128,8 @@ class CapturedStep:
             self.refused = True
             self.graphs.clear()
             self.logs.clear()
-            return self._act(plan, batch())
+            with aside(self.stream):
+                return self._act(plan, batch())
         self.graphs[plan] = graph
         graph.replay()
         return self.logs[plan]

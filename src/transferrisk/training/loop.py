@@ -250,7 +250,6 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
     augmentation = state.augmentation if config.augment else None
     stream = Feed(data, state.sampler, engine.device, augmentation, engine.loaders, engine.team)
     step = make_step(state, engine.captured) if engine.on_gpu else state.take
-    on_next = step.on_next if isinstance(step, CapturedStep) else lambda feed: step(feed.next())
     state.model.train()
     refreshed = stopping = False
     with closing(stream) as feed:
@@ -260,7 +259,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             if config.augment:
                 state.seed_augmentation(seed, engine.team.rank)
             try:
-                logs = on_next(feed)
+                logs = step.on_next(feed) if isinstance(step, CapturedStep) else step(feed.next())
             except TransferRiskError:
                 run.check()  # weights that are not finite are the cause to report
                 raise
