@@ -245,6 +245,10 @@ def train(
         "decay_at": decay_at, "evaluations": evaluations, "record": tuple(record) if record else None,
         "optimiser": optimiser, "dropout": dropout, "average": average,
     }  # fmt: skip
+    training = dict[str, Any]()
+    for key, value in given.items():
+        if value is not None:
+            training[key] = value
     chosen = algorithm or ("trm" if finetune_samples is None else "erm")
     with first_process_speaks() as speaks:
         quiet = quiet or not speaks
@@ -275,7 +279,7 @@ def train(
             missing_indicators=None if missing_indicators == "auto" else missing_indicators,  # type: ignore[arg-type]
             path=path,
             settings=parse_settings(chosen, settings or ()),
-            training={key: value for key, value in given.items() if value is not None},
+            training=training,
         )
         say = None if quiet else lambda text: print_line(f"trm: {text}", stderr=True)
         again = shlex.join(["trm", *sys.argv[1:], *([] if resume else ["--resume"])])

@@ -299,11 +299,8 @@ class RunFolder(Watch):
 
     def _present(self) -> list[str]:
         """Return the files that a new run would replace; run.json alone is from a run without a checkpoint."""
-        found = []
-        for name in (RECORDS, LAST, WEIGHTS):
-            if (path := self.folder / name).exists() and path.stat().st_size:
-                found.append(name)
-        return found
+        names = (RECORDS, LAST, WEIGHTS)
+        return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
 
     # ---- saving
 
