@@ -49,6 +49,50 @@ def test_the_demo_runs_points_that_its_tuning_tries_on_other_seeds():
         assert len({cell.columns["point"] for cell in tuning.cells if cell.columns["method"] == method}) <= 20
 
 
+def test_a_method_may_have_other_settings_in_a_part_of_the_experiment(tmp_path):
+    text = (
+        SMALL
+        + """
+    TRM = { algorithm = "trm", settings = { ridge = 0.1 }, on."size=8" = { settings = { query = "random" } } }
+    [methods.IRM]
+    algorithm = "irm"
+    grid = { penalty_weight = [1.0, 2.0] }
+    on."size=16" = { training = { lr = 0.5 }, grid = { penalty_weight = [3.0] } }
+    """
+    )
+    path = write(tmp_path, "parts", text)
+    found = {}
+    for cell in plan.make_plan(load_recipe(path), only=["IRM,TRM"], seeds=1).cells:
+        settings = cell.run.settings
+        found[cell.columns["method"], cell.columns["size"], cell.columns["point"]] = (
+            settings["settings"].get("ridge"), settings["settings"].get("query"), settings["training"].get("lr"),
+        )  # fmt: skip
+    assert found == {
+        ("TRM", 8, ""): (0.1, "random", None),
+        ("TRM", 16, ""): (0.1, "all", None),
+        ("IRM", 8, "penalty_weight=1"): (None, None, None),
+        ("IRM", 8, "penalty_weight=2"): (None, None, None),
+        ("IRM", 16, "penalty_weight=3"): (None, None, 0.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        ('{ "size=9" = {} }', r"unknown place 'size=9' of on.*size=8"),
+        ('{ "colour=red" = {} }', "unknown place 'colour=red'"),
+        ("3", r"\[methods\.TRM\]: on must be a table of tables"),
+        ('{ "size=8" = { lr = 0.1 } }', r"lr is a setting of training: write training = \{ lr = 0.1 \}"),
+        ('{ "size=8" = { seed = 1 } }', "seed must not be a setting"),
+        ('{ "size=8" = { size = 4 } }', r"size must not be both in \[vary\] and in"),
+    ],
+)
+def test_a_part_that_is_not_there_or_a_setting_that_may_not_differ_is_refused(tmp_path, on, message):
+    path = write(tmp_path, "parts", SMALL + f'TRM = {{ algorithm = "trm", on = {on} }}')
+    with pytest.raises(InputError, match=message):
+        plan.make_plan(load_recipe(path))
+
+
 def test_a_budget_may_be_varied():
     made = plan.make_plan(load_recipe("budget"), seeds=1)
     for cell in made.cells:

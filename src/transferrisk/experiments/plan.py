@@ -19,7 +19,7 @@ from ..results.selection import HELD_OUT
 from ..settings import dumps
 from ..training import TrainConfig
 from .points import count_points, value_text
-from .recipe import Recipe, load_recipe, recipe_names
+from .recipe import ALL, Recipe, load_recipe, recipe_names
 from .studies import MOST_RUNS, Cell, Study, find_studies, study_cells
 from .tasks import PlannedRun, get_task, has_needs, needs_of
 
@@ -213,6 +213,9 @@ def _check_recipe(recipe: Recipe) -> None:
         task = get_task(recipe.task)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+    kinds = {"": {"settings": recipe.settings}, "problems.": recipe.problems, "methods.": _with_places(recipe)}
+    if any("seed" in table for table in (recipe.vary, *itertools.chain(*(one.values() for one in kinds.values())))):
+        raise InputError(f"{where}: seed must not be a setting: write seeds = [7] above all tables")
     if recipe.task == Recipe.task and not (recipe.settings or recipe.problems or recipe.methods):
         raise InputError(
             f'{where} has nothing to run: add data, such as data = "pacs" below [settings], and methods, such as '
@@ -224,7 +227,6 @@ def _check_recipe(recipe: Recipe) -> None:
         if key not in settings and key not in of_training:
             known = choices(key, sorted({*settings, *of_training}))
             raise InputError(f"{where}, [vary]: unknown setting {key!r}{known}")
-    kinds = {"": {"settings": recipe.settings}, "problems.": recipe.problems, "methods.": recipe.methods}
     for kind, tables in kinds.items():
         for label, table in tables.items():
             for key in of_training & table.keys() - settings.keys():
@@ -252,6 +254,22 @@ def _check_recipe(recipe: Recipe) -> None:
             f"{where}: select must not be last with grids, since task {recipe.task!r} has no validation data to choose "
             "a point by: add grids = false, or select = ['test_domain']"
         )
+
+
+def _with_places(recipe: Recipe) -> dict[str, Mapping[str, Any]]:
+    """Return the tables of settings of all methods by name: their own, and those of `on`, whose places must exist."""
+    axes = {**({"problem": recipe.problems} if recipe.problems else {}), **recipe.vary}
+    places = [f"{column}={value_text(value)}" for column, values in axes.items() for value in values]
+    found: dict[str, Mapping[str, Any]] = dict(recipe.methods)
+    for label, method in recipe.methods.items():
+        where, on = f"recipe {recipe.where}, [methods.{label}]", method.get("on", {})
+        if not isinstance(on, Mapping) or not all(isinstance(change, Mapping) for change in on.values()):
+            raise InputError(f'{where}: on must be a table of tables, such as on."shift=combined" = {{ ... }}')
+        for place, change in on.items():
+            if place not in places and ALL not in recipe.vary.get(place.partition("=")[0], ()):
+                raise InputError(f"{where}: unknown place {place!r} of on{choices(place, places)}")
+            found[f"{label}.on.{place!r}"] = change
+    return found
 
 
 def _wanted(recipe: Recipe, only: Sequence[str], cells: Sequence[Cell]) -> dict[str, set[str]]:

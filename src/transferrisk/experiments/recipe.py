@@ -17,7 +17,8 @@ settings   settings of every run, as its task takes them
 problems   label -> settings; the experiment consists of all problems
 vary       setting of the task or of its training, such as epochs -> values; every combination is run on every problem.
            `test_env = "all"`, here or in settings, stands for every environment of the data
-methods    label -> settings, with `grid` = "paper" (appendix B.2) or a table of lists or distributions, see `points`
+methods    label -> settings, with `grid` = "paper" (appendix B.2) or a table of lists or distributions, see `points`,
+           and `on`: a place, such as "shift=combined" or "problem=PACS" -> the same keys, for differences there
 fast       differences of the small version, a table of the same keys; it is inherited, except for keys that this recipe
            has itself
 show       how the report shows the results, see `reports`
@@ -310,7 +311,4 @@ def _recipe(name: str, table: Mapping[str, Any], given: tuple[str, ...]) -> Reci
     for key, values in recipe.vary.items():
         if len(set(values)) < len(values):
             raise InputError(f"{where}: vary.{key} must not repeat a value, got {list(values)}")
-    for settings in (recipe.settings, recipe.vary, *recipe.methods.values(), *recipe.problems.values()):
-        if "seed" in settings:
-            raise InputError(f"{where}: seed must not be a setting: write seeds = [7] above all tables")
     return recipe

@@ -14,7 +14,7 @@ from ..results.selection import HELD_OUT
 from ..settings import field_kinds
 from ..training import TrainConfig
 from ..training.spec import facts_of
-from .points import Grid, Point, find_points, point_text, read_grid
+from .points import Grid, Point, find_points, point_text, read_grid, value_text
 from .recipe import ALL, Recipe
 from .tasks import PlannedRun, get_task, plan_run
 
@@ -85,15 +85,22 @@ def find_studies(recipe: Recipe, common: Mapping[str, Any] | None = None) -> Ite
         for values in itertools.product(*vary.values()):
             varied = dict(zip(vary, values, strict=True))
             for method, of_method in (recipe.methods or {"": {}}).items():
-                own = dict(of_method)
+                columns = {**({"problem": problem} if recipe.problems else {}), **varied}
+                own = _at_place(of_method, columns)
                 grid = own.pop("grid", {})
                 base = _joined(settings, _settings_of(recipe, varied), own)
-                columns = {**({"problem": problem} if recipe.problems else {}), **varied}
                 if recipe.methods:
                     columns["method"] = method
                 held_out = _hold_outs(recipe, base) if HELD_OUT in recipe.select else ()
                 points = _grid(recipe, method, grid, base.get("algorithm", "")) if recipe.grids else {}
                 yield Study(recipe, columns, base, points, held_out)
+
+
+def _at_place(method: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a method on one problem and combination: its own, and those of `on` for this place."""
+    here = {f"{column}={value_text(value)}" for column, value in columns.items()}
+    own = {key: value for key, value in method.items() if key != "on"}
+    return _joined(own, *(change for place, change in method.get("on", {}).items() if place in here))
 
 
 def _with_all_environments(recipe: Recipe, settings: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
