@@ -7,13 +7,14 @@ import os
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from transferrisk.errors import InputError, TransferRiskError
 from transferrisk.experiments.demo import Demo
-from transferrisk.experiments.executors import LocalExecutor, run_jobs
+from transferrisk.experiments.executors import LocalExecutor, in_processes, run_jobs
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def test_an_error_is_raised_here(workers):
 
 
 def test_a_worker_that_dies_is_noticed():
-    with pytest.raises(TransferRiskError, match="a worker process ended with exit code 9: use fewer workers"):
+    with pytest.raises(TransferRiskError, match="worker process ended with exit code 9: use fewer workers"):
         list(run_jobs([Fails("death"), Square(0)], 2, lambda *_: None))
 
 
@@ -93,6 +94,55 @@ def test_a_worker_that_is_broken_is_replaced_and_a_job_whose_worker_died_is_trie
     kinds = [(0, "retried"), (0, "lost"), (1, "done"), (2, "done"), (3, "done")]
     assert [(one.position, one.kind) for one in told] == kinds
     assert told[2].content != told[3].content == told[4].content
+
+
+@dataclass(frozen=True)
+class Together:
+    """A job that begins beside as many others as it says, and then is done or ends as its word says."""
+
+    word: str
+    folder: Path
+    beside: int = 1
+
+    def __call__(self, slot):
+        (self.folder / f"{os.getpid()}-{id(slot)}").touch()
+        end = time.monotonic() + 60
+        while len(list(self.folder.iterdir())) < self.beside and time.monotonic() < end:
+            slot.on_step(60, 100)
+        if self.word == "error":
+            raise InputError("the reason")
+        return work(self.word, slot)
+
+
+def answered(jobs, room, retries):
+    """Position of a job -> the kinds of all messages about it but steps."""
+    found = {position: [] for position in range(len(jobs))}
+    for message in in_processes(jobs, [("cpu", room)], 1, retries):
+        if message.kind != "step":
+            found[message.position].append(message.kind)
+            assert message.kind != "done" or message.content is not None
+    return found
+
+
+def test_a_job_that_kills_its_worker_takes_no_other_with_it(tmp_path):
+    found = answered([Together("death", tmp_path, 3), *(Together("ok", tmp_path) for _ in range(3))], 3, 1)
+    assert found[0] == ["retried", "lost"]
+    for position in (1, 2, 3):
+        assert found[position] in (["done"], ["retried", "done"])  # once beside the one that died, then alone
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_jobs_that_break_their_worker_are_answered_once_and_others_are_done(retries, tmp_path):
+    words = ["broken", "ok", "broken", "ok"]
+    found = answered([Together(word, tmp_path, 2 - position % 2) for position, word in enumerate(words)], 2, retries)
+    for position in range(len(words)):
+        assert found[position][-1] == "done"
+        assert found[position][:-1] in ([], ["retried"][:retries])
+
+
+def test_an_error_beside_others_is_raised_here(tmp_path):
+    with pytest.raises(InputError, match="the reason"):
+        answered([Together("ok", tmp_path, 2), Together("error", tmp_path, 2)], 2, 1)
 
 
 def test_workers_are_gone_when_the_iteration_is_left():

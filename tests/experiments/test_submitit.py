@@ -60,7 +60,7 @@ def test_runs_that_are_ended_go_on_and_results_are_those_of_local_to_the_bit(tmp
     assert (summary.total, summary.done, summary.ran) == (3, 2, 2)
     assert summary.failed == {wrong.name: "KeyError: 'nothing here'"}
     assert [len(starts(root / "runs" / run.name)) for run in (preempted, killed, wrong)] == [2, 2, 1]
-    tried_again = [event.name for event in events if event.kind == "died"]
+    tried_again = [event.name for event in events if event.kind == "retried"]
     assert tried_again == [killed.name], "what has saved its work is queued again by itself"
     assert sorted(path.name for path in root.iterdir()) == ["runs", "trial"]
     for run in (preempted, killed):

@@ -123,7 +123,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_tried_again(tmp_path):
         if event.kind == "step" and event.name == slow.name and len(starts(folder)) == 1 and event.step == 3:
             os.kill(starts(folder)[0], signal.SIGKILL)
             hurry(folder)
-        elif event.kind == "died":
+        elif event.kind == "retried":
             died.append((event.name, "SIGKILL" in event.message))
 
     summary = run_experiment(plan(slow, quick, bad), Store(tmp_path / "out"), TWO, kill)

@@ -57,5 +57,5 @@ def test_a_process_that_dies_on_the_gpu_harms_no_other(tmp_path):
             os.kill(killed[0], signal.SIGKILL)
 
     summary = run_experiment(plan(*runs), Store(tmp_path), replace(THREE, runs_per_gpu=1), kill)
-    assert [event.kind for event in events].count("died") == 1
+    assert [event.kind for event in events].count("retried") == 1
     assert (summary.done, summary.failed) == (4, {})

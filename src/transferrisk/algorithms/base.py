@@ -216,6 +216,11 @@ class Pass:
         """Mean of `losses`, a scalar."""
         return self.losses.mean()
 
+    @property
+    def all_present(self) -> bool:
+        """Whether every environment is known to be present: in a batch in blocks, without weights, on a GPU."""
+        return self.block is not None and self.weights is None and self.features.is_cuda
+
     def environment_risks(self, num_environments: int) -> tuple[Tensor, Tensor]:
         """Return the weighted mean loss of each environment, and which environments are present.
 
@@ -231,7 +236,7 @@ class Pass:
         present : Tensor
             Whether each environment is present, (E,) bool.
         """
-        if self.block is not None and self.weights is None and self.cross_entropies.is_cuda:  # a ninth of the kernels
+        if self.all_present:  # launches a ninth of the kernels of `environment_means`
             means = self.cross_entropies.unflatten(0, (num_environments, self.block)).mean(1)
             return means, torch.ones_like(means, dtype=torch.bool)
         return environment_means(self.cross_entropies, self.environments, num_environments, self.weights)
@@ -289,6 +294,8 @@ class Algorithm(nn.Module, Generic[C]):
         `Pass.environment_risks` does. If not, batches with weights are refused.
     held_out
         Share of the training set that steps do not draw, and that `finish` is given.
+    twice_differentiated
+        Whether steps differentiate gradients of the network again, which compiled networks cannot.
 
     Examples
     --------
@@ -304,6 +311,7 @@ class Algorithm(nn.Module, Generic[C]):
     grid: ClassVar[Grid] = {}
     weighted: ClassVar[bool] = False
     held_out: float = 0.0
+    twice_differentiated: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Add the settings, as the config describes them, to the docstring of an algorithm, before its examples."""

@@ -116,6 +116,11 @@ class MLDG(Algorithm[MLDGConfig]):
     weighted = True
     grid: ClassVar[Grid] = {"beta": (1.0, 0.5, 0.1, 0.05)}
 
+    @property
+    def twice_differentiated(self) -> bool:  # type: ignore[override]  # read only
+        """Whether the step differentiates through the inner one."""
+        return self.config.order == 2
+
     def plan(self, batch: Batch, epoch: float) -> tuple[int, tuple[int, ...]]:
         """Return the environment that is held out, and the others."""
         present = batch.present(self.setting.num_environments)

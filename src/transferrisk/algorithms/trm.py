@@ -158,8 +158,7 @@ class TRM(Algorithm[TransferConfig]):
         else:  # the weights move before they weigh the risks
             risks, present = out.environment_risks(self.setting.num_environments)
             rate = self.config.empirical_lr if self.training else 0.0
-            all_present = out.block is not None and risks.is_cuda
-            risk = robust_risk(risks, None if all_present else present, self.environment_weights, rate)
+            risk = robust_risk(risks, None if out.all_present else present, self.environment_weights, rate)
         if not penalised:
             return {"loss": risk}
         if self.config.start_epoch is None and self.training:

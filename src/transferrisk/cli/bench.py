@@ -61,7 +61,9 @@ def bench(
         if head:
             found = head_costs(device, advance)
         elif sweep:
-            found = measure_sweep((algorithms or "erm,trm").split(","), device, precision, advance)
+            found = measure_sweep(
+                [name.strip() for name in (algorithms or "erm,trm").split(",")], device, precision, advance
+            )
         else:
             found = measure_all(setting or "all", algorithms or "", device, precision, captured, compiled, advance)
     rows = [asdict(one) for one in found]

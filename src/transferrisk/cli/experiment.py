@@ -63,7 +63,11 @@ RunsPerGpu = Annotated[
 ]
 Retries = Annotated[
     int,
-    machine(metavar="N", callback=whole(0, 1000), help="Number of times a run is tried again after its worker died."),
+    machine(
+        metavar="N",
+        callback=whole(0, 1000),
+        help="Number of times a run is tried again after its worker died, or after it failed beside others.",
+    ),
 ]
 Chosen = Annotated[
     str, cluster("--executor", metavar="NAME", help="Executor of the runs: local, ray or submitit (SLURM).")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import truediv
@@ -25,7 +26,7 @@ from ..data import EnvironmentSet
 from ..errors import InputError, choices
 from ..models import Classifier, available, build_model, features_of
 from ..training import Engine, Precision, TrainConfig, setting_of
-from ..training.captured import aside, make_step
+from ..training.captured import make_step, on_stream
 from ..training.state import TrainState, start_state
 
 WARM_UP = {"cuda": 10, "cpu": 2}
@@ -131,18 +132,19 @@ def measure(
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats(engine.device)
             before = torch.cuda.memory_allocated(engine.device) if engine.on_gpu else 0
-            steps = {name: _step(SETTINGS[setting], name, engine) for name in together}
-            for i in range(rounds):
-                first = i % len(together)  # each comes first in turn
-                for name in (*together[first:], *together[:first]):
-                    taken = _timed(steps[name], engine)
-                    if i >= warm_up:
-                        times[name].append(taken)
-                    done += 1
-                    if progress is not None:
-                        progress(f"{setting}, {name}", done, len(names) * rounds)
-            if engine.on_gpu:
-                peaks[together[0]] = (torch.cuda.max_memory_allocated(engine.device) - before) / 2**20
+            with ExitStack() as stack:
+                steps = {name: stack.enter_context(_step(SETTINGS[setting], name, engine)) for name in together}
+                for i in range(rounds):
+                    first = i % len(together)  # each comes first in turn
+                    for name in (*together[first:], *together[:first]):
+                        taken = _timed(steps[name], engine)
+                        if i >= warm_up:
+                            times[name].append(taken)
+                        done += 1
+                        if progress is not None:
+                            progress(f"{setting}, {name}", done, len(names) * rounds)
+                if engine.on_gpu:
+                    peaks[together[0]] = (torch.cuda.max_memory_allocated(engine.device) - before) / 2**20
             del steps
     found = []
     for name, values in times.items():
@@ -157,8 +159,8 @@ def step_seconds(
 ) -> float:
     """Return the median seconds of the steps within `BRIEF` seconds, without the first if there are several."""
     engine = Engine.of(device, precision=precision, compiled=False)
-    with engine.arithmetic():
-        return _median(_step(workload, algorithm, engine, settings), engine)
+    with engine.arithmetic(), _step(workload, algorithm, engine, settings) as step:
+        return _median(step, engine)
 
 
 def forward_seconds(workload: Workload, precision: Precision | None, *, device: str) -> float:
@@ -208,10 +210,11 @@ def _start(
     return start_state(model, data, create(algorithm, setting_of(data), **settings), config, 0, engine), data
 
 
+@contextmanager
 def _step(
     workload: Workload, algorithm: str, engine: Engine, settings: Mapping[str, Any] | None = None
-) -> Callable[[], object]:
-    """Return a function that takes a step, on the same batch each time and with penalties."""
+) -> Iterator[Callable[[], object]]:
+    """Yield a function that takes a step, on the same batch each time and with penalties."""
     state, data = _start(workload, algorithm, engine, settings or {})
     state.step = 100 * state.sampler.steps_per_epoch
     state.model.train()
@@ -220,7 +223,8 @@ def _step(
     if engine.on_gpu and inputs.dim() == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     batch = Batch(inputs, placed.labels, placed.environments, workload.batch_size)
-    return partial(make_step(state, engine.captured), batch)
+    with state.compiled():
+        yield partial(make_step(state, engine.captured), batch)
 
 
 def _timed(act: Callable[[], object], engine: Engine) -> float:
@@ -233,7 +237,7 @@ def _timed(act: Callable[[], object], engine: Engine) -> float:
 
 
 def _captured(once: Callable[[], None]) -> Callable[[], None]:
-    with aside(torch.cuda.Stream()):
+    with on_stream(torch.cuda.Stream()):
         for _ in range(3):
             once()
     graph = torch.cuda.CUDAGraph()

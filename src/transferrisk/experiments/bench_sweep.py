@@ -6,6 +6,7 @@ matrix, and a folder with checkpoints. Reading data, starting processes and comp
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,9 @@ from ..data import EnvironmentSet
 from ..errors import InputError
 from ..models import build_model
 from ..training import Engine, RunFolder, Steps, TrainConfig, train
+from ..training.run_folder import pass_signal
 from .bench import OnProgress
-from .executors import PER_GPU
+from .executors import PER_WORKER
 from .turns import Turns
 
 SIZES = {"train": (2, 16000), "training_domain": (2, 6000), "test_domain": (1, 12000), "test": (1, 16000)}
@@ -56,7 +58,7 @@ def measure_sweep(
     device: str = "auto",
     precision: str | None = None,
     progress: OnProgress | None = None,
-    trainings: int = 2 * PER_GPU,
+    trainings: int = 2 * PER_WORKER,
     config: TrainConfig = CONFIG,
 ) -> list[SweepMeasurement]:
     """Measure sweeps of each algorithm on a GPU: one training at a time, and as many at once as an executor runs.
@@ -70,7 +72,7 @@ def measure_sweep(
         raise InputError(f"--device must be a GPU for --sweep, got {device!r}, which is the CPU here")
     sets = {part: _random(*size, engine.device) for part, size in SIZES.items()}
     found: list[SweepMeasurement] = []
-    modes = [(compiled, together) for compiled in (False, True) for together in (1, PER_GPU)]
+    modes = [(compiled, together) for compiled in (False, True) for together in (1, PER_WORKER)]
     for name in algorithms:
         first = 0.0
         for number, (compiled, together) in enumerate(modes):
@@ -111,8 +113,13 @@ def sweep_seconds(
     with TemporaryDirectory() as scratch, ThreadPoolExecutor(together) as pool:
         training(0, BRIEF, Path(scratch) / "brief")
         began = time.perf_counter()
-        for done in [pool.submit(training, seed, config, Path(scratch)) for seed in range(trainings)]:
-            done.result()
+        try:
+            for done in [pool.submit(training, seed, config, Path(scratch)) for seed in range(trainings)]:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            pass_signal(signal.SIGTERM)  # those that run end after their step
+            raise
         torch.cuda.synchronize(engine.device)
         return (time.perf_counter() - began) / trainings
 

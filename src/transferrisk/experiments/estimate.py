@@ -167,7 +167,7 @@ def describe_plan(plan: Plan, store: Store, executor: Executor, progress: Callab
     lines += [f"{counted(len(runs), 'run')}{needed}: {len(runs) - len(missing)} finished, {len(missing)} missing"]
     if len(missing) > found.unknown:
         at_once = len(seats) if devices == ["cpu"] else len(devices)
-        shared = f", faster where {len(seats)} workers share them" if len(seats) > at_once else ""
+        shared = "" if devices == ["cpu"] else ", faster where several runs share a GPU"
         each = f"{at_once} at once with {counted(threads, 'thread')} each on {', '.join(devices)}{shared}"
         unknown = f", and {counted(found.unknown, 'run')} of unknown duration" if found.unknown else ""
         lines += [

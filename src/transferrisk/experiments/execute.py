@@ -100,7 +100,7 @@ def execute_run(
                 return Outcome(run.name, "done")
             place = Place(folder, slot.device, data_root, run.keep, slot.on_step, store.folder, compiled, judge)
             try:
-                _complete(run, store, place, began)
+                _complete(run, store, place, began, slot)
             except Stopped:
                 raise
             except GivenUp as pruned:
@@ -118,7 +118,7 @@ def execute_run(
     return Outcome(run.name, "done", time.monotonic() - began)
 
 
-def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None:
+def _complete(run: PlannedRun, store: Store, place: Place, began: float, slot: Slot) -> None:
     """Do the task, write records and done.json, and publish; the task tidies up once the records are written."""
     if not _is_done_here(place):
         task = get_task(run.task)
@@ -128,6 +128,7 @@ def _complete(run: PlannedRun, store: Store, place: Place, began: float) -> None
         task.tidy(place)
         about = {
             "seconds": round(time.monotonic() - began, 3),  # since the run was last taken up
+            "at_once": slot.at_once,  # runs that shared these seconds
             "records": digest_of(content),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "keep": place.keep,

@@ -35,7 +35,7 @@ from ..training.processes import how_it_ended
 from .tasks import ignore_steps
 
 T = TypeVar("T")
-PER_GPU = 8  # jobs at once on a GPU
+PER_WORKER = 8  # jobs at once in a worker on a GPU
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -43,13 +43,15 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 class Slot:
     """Where a job runs.
 
-    broken  set by a job after which its worker must be replaced, since an error of a GPU may stay with the process
+    broken   set by a job after which its worker must be replaced, since an error of a GPU may stay with the process
+    at_once  largest number of jobs in the process while this one ran
     """
 
     device: str
     threads: int
     on_step: OnStep = ignore_steps
     broken: bool = False
+    at_once: int = 1
 
 
 Job = Callable[[Slot], T]
@@ -61,7 +63,7 @@ class Message:
     """A message of an executor about a job.
 
     position  position of the job among all jobs
-    content   step: (done, total); done: the result; retried and lost: why its worker died
+    content   step: (done, total); done: the result; retried and lost: why, such as that its worker process was killed
     """
 
     position: int
@@ -111,7 +113,7 @@ class LocalExecutor(Settings):
     threads
         Number of threads of each worker. None: the cores divided by the workers.
     retries
-        Number of times a job is tried again after its worker died.
+        Number of times a job is tried again after its worker died, or after it failed beside others.
     runs_per_gpu
         Number of jobs at once in a worker on a GPU, in threads that take turns. None: up to 8, as memory allows.
 
@@ -170,8 +172,8 @@ class LocalExecutor(Settings):
         seats, threads = self.seats()
         if self.workers == 0:
             return _here(jobs, seats[0], threads, on_step)
-        room = 1 if seats[0] == "cpu" else (self.runs_per_gpu or PER_GPU)
-        return _in_processes(jobs, seats, threads, self.retries, room)
+        rooms = [(device, 1 if device == "cpu" else self.runs_per_gpu or PER_WORKER) for device in seats]
+        return in_processes(jobs, rooms, threads, self.retries)
 
     def close(self) -> None:
         """Do nothing, since nothing outlives `map`."""
@@ -193,7 +195,7 @@ def run_jobs(jobs: Sequence[Job[T]], workers: int, on_step: OnJobStep) -> Iterat
             elif message.kind == "done":
                 yield message.position, message.content
             else:
-                raise TransferRiskError(f"a worker process {message.content}: use fewer workers")
+                raise TransferRiskError(f"a job was lost, since {message.content}: use fewer workers")
 
 
 def _here(jobs: Sequence[Job[Any]], device: str, threads: int, on_step: OnJobStep) -> Messages:
@@ -203,72 +205,98 @@ def _here(jobs: Sequence[Job[Any]], device: str, threads: int, on_step: OnJobSte
         yield Message(position, "done", result)
 
 
-def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, retries: int, room: int) -> Messages:
-    waiting, deaths = deque(range(len(jobs))), Counter[int]()
+def in_processes(jobs: Sequence[Job[Any]], rooms: Sequence[tuple[str, int]], threads: int, retries: int) -> Messages:
+    """Do jobs in worker processes: one for each of `rooms`, a device and the number of jobs at once on it.
+
+    A worker gets a job whenever it asks for one. Its messages are (kind, position, content):
+
+    free    it can begin a job
+    begun   it has begun the job
+    step    content: (done, total)
+    done    content: the result
+    last    the same, of a worker that begins no other job, since the job has left it broken
+    again   the same, of a job that ran beside others, which may be the reason that it failed
+    raised  content: the error
+    """
+    waiting, failures = deque(range(len(jobs))), Counter[int]()
     team: list[_Worker] = []
-    begun = False
+    asked = False
 
     def employ() -> None:
-        """Give jobs to the workers that have room, first to those with fewest."""
-        while waiting and (free := [worker for worker in team if worker.takes_more]):
-            worker, position = min(free, key=lambda worker: len(worker.positions)), waiting.popleft()
-            worker.positions.append(position)
-            with suppress(OSError):  # it has just died, which is noticed while waiting for its answer
-                worker.connection.send((position, jobs[position], deaths[position] > 0))
+        """Give jobs to the workers that have asked; one that has failed before is alone in its worker."""
+        for worker in team:
+            if not worker.free or worker.ending or any(failures[position] for position in worker.begun):
+                continue
+            chosen = next((position for position in waiting if not (failures[position] and worker.begun)), None)
+            if chosen is not None:
+                waiting.remove(chosen)
+                worker.begun[chosen], worker.free = False, False
+                with suppress(OSError):  # it has just died, which is noticed while waiting for its answer
+                    worker.connection.send((chosen, jobs[chosen]))
+
+    def put_back(worker: _Worker) -> None:
+        """Take back the jobs that a worker will not begin."""
+        for position in [position for position, begun in worker.begun.items() if not begun]:
+            del worker.begun[position]
+            waiting.appendleft(position)
 
     def replace(worker: _Worker) -> str:
         """Return how a worker ended that is about to; another takes its place if there are jobs."""
         how = worker.join()
         team.remove(worker)
         if waiting:
-            team.append(_Worker(worker.device, threads, room))
-            employ()
+            team.append(_Worker(worker.device, worker.room, threads))
         return how
 
     def try_again(position: int) -> bool:
-        deaths[position] += 1
-        if deaths[position] <= retries:
+        failures[position] += 1
+        if failures[position] <= retries:
             waiting.appendleft(position)
-        return deaths[position] <= retries
+        return failures[position] <= retries
 
     try:
-        team.extend(_Worker(device, threads, room) for device in seats[: len(jobs)])
-        employ()
-        while any(worker.positions for worker in team):
-            busy: dict[Any, _Worker] = {worker.connection: worker for worker in team if worker.positions}
-            for connection in wait(list(busy)):
-                worker = busy[connection]
+        team.extend(_Worker(device, room, threads) for device, room in rooms[: len(jobs)])
+        while waiting or any(worker.begun for worker in team):
+            by_connection: dict[Any, _Worker] = {worker.connection: worker for worker in team}
+            for connection in wait(list(by_connection)):
+                worker = by_connection[connection]
                 try:
                     kind, position, content = worker.connection.recv()
                 except (EOFError, OSError):
-                    if not begun:
+                    if not asked:
                         raise TransferRiskError(
                             f"a worker process {worker.join()} before it could work: use fewer workers, and in a "
                             'script of your own start them below `if __name__ == "__main__":`'
                         ) from None
-                    again = {position: try_again(position) for position in reversed(worker.positions)}
-                    how = replace(worker)
-                    for position, tried in again.items():
+                    if any(worker.begun.values()):
+                        put_back(worker)
+                    elif not worker.begun and waiting:  # it died before it asked for a job
+                        worker.begun[waiting.popleft()] = False
+                    again = {one: try_again(one) for one in reversed(worker.begun)}
+                    how = f"its worker process {replace(worker)}"
+                    for one, tried in again.items():
                         attempts = f", at each of {retries + 1} attempts" if retries and not tried else ""
-                        yield Message(position, "retried" if tried else "lost", how + attempts)
+                        yield Message(one, "retried" if tried else "lost", how + attempts)
                     continue
-                begun = True
-                if kind == "step":
+                if kind == "free":
+                    asked = worker.free = True
+                elif kind == "begun":
+                    worker.begun[position] = True
+                elif kind == "step":
                     yield Message(position, "step", content)
-                if kind == "raised":
+                elif kind == "raised":
                     raise content
-                if kind not in ("done", "last", "again"):
-                    continue
-                worker.positions.remove(position)
-                worker.ending = worker.ending or kind != "done"
-                retried = kind == "again" and try_again(position)
-                if worker.ending and not worker.positions:
-                    replace(worker)
-                employ()
-                if retried:
-                    yield Message(position, "retried", "failed beside others")
                 else:
-                    yield Message(position, "done", content)
+                    del worker.begun[position]
+                    if kind != "done":
+                        worker.ending = True
+                        put_back(worker)
+                    retried = kind == "again" and try_again(position)
+                    if worker.ending and not worker.begun:
+                        replace(worker)
+                    message = Message(position, "retried", "it failed beside others") if retried else None
+                    yield message or Message(position, "done", content)
+            employ()
     finally:
         _end(team)
 
@@ -276,15 +304,15 @@ def _in_processes(jobs: Sequence[Job[Any]], seats: Sequence[str], threads: int, 
 class _Worker:
     """A process that does jobs.
 
-    room       number of jobs that it takes at once
-    positions  those of its current jobs
-    ending     it takes no more jobs, and ends when it has done those that it has
+    begun   position of each of its jobs -> whether it has begun
+    free    it has asked for a job
+    ending  it takes no more jobs, and ends when it has done those that it has
     """
 
-    def __init__(self, device: str, threads: int, room: int) -> None:
+    def __init__(self, device: str, room: int, threads: int) -> None:
         """Start the process, which inherits a block on signals: only this process handles Ctrl-C."""
-        self.device, self.room, self.ending = device, room, False
-        self.positions: list[int] = []
+        self.device, self.room, self.free, self.ending = device, room, False, False
+        self.begun: dict[int, bool] = {}
         context = get_context("spawn")
         resource_tracker.ensure_running()  # if it started with the first worker, it would lift the block
         with _inherited(threads):
@@ -292,10 +320,6 @@ class _Worker:
             self.process: BaseProcess = context.Process(target=_work, args=(theirs, device, threads, room))
             self.process.start()
             theirs.close()
-
-    @property
-    def takes_more(self) -> bool:
-        return not self.ending and len(self.positions) < self.room
 
     def join(self) -> str:
         """Wait for its end, and return how it ended."""
@@ -362,10 +386,11 @@ def _work(connection: Connection, device: str, threads: int, room: int) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        connection.send(("begun", position, None))
         kind = "done"
         while kind == "done":
-            position, job, _ = connection.recv()
+            connection.send(("free", -1, None))
+            position, job = connection.recv()
+            connection.send(("begun", position, None))
             kind, content = work_on(job, Slot(device, threads, on_step))
             connection.send((kind, position, content))
     except (EOFError, ConnectionError, Stopped):

@@ -225,9 +225,13 @@ def _message(ray: ModuleType, reference: Any, position: int, retries: int) -> Me
             raise TransferRiskError(
                 f"a machine of the cluster cannot do runs ({first}): install the same version of this package there"
             ) from error
-        return Message(position, "lost", f"was asked to stop{attempts}")
+        return Message(position, "lost", f"its worker process was asked to stop{attempts}")
     except ray.exceptions.RayError as error:  # its worker or its machine died, each time
-        return Message(position, "lost", f"died ({type(error).__name__}), perhaps because memory ran out{attempts}")
+        return Message(
+            position,
+            "lost",
+            f"its worker process died ({type(error).__name__}), perhaps because memory ran out{attempts}",
+        )
 
 
 def _stop(ray: ModuleType, waiting: Iterable[Any]) -> None:

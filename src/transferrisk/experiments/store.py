@@ -235,7 +235,7 @@ class Store:
             return records
 
     def seconds(self, name: str) -> float | None:
-        """Return how long a finished run took since it was last started or continued.
+        """Return how long a finished run took since it was last started or continued; its part, if it shared a GPU.
 
         Parameters
         ----------
@@ -248,8 +248,9 @@ class Store:
             Seconds, None if its files do not say.
         """
         try:
-            return float(json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")["seconds"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            about = json.loads(self.read(f"{RUNS}/{name}/{DONE}") or b"")
+            return float(about["seconds"]) / int(about.get("at_once", 1))
+        except (ValueError, KeyError, TypeError, RecursionError, ZeroDivisionError):
             return None
 
     def provenance(self, name: str) -> dict[str, Any]:

@@ -180,10 +180,10 @@ class SubmititExecutor(Settings):
                         deaths[position] += 1
                         if deaths[position] <= self.retries:
                             running[position] = _submit(queue, [queued[position]])[0]
-                            yield Message(position, "retried", content)
+                            yield Message(position, "retried", f"its worker process {content}")
                         else:
                             attempts = f", at each of {self.retries + 1} attempts" if self.retries else ""
-                            yield Message(position, "lost", content + attempts)
+                            yield Message(position, "lost", f"its worker process {content}{attempts}")
                     time.sleep(LOOK_EVERY if running else 0)
             finally:
                 _cancel(shared, running.values())

@@ -37,15 +37,16 @@ class Event:
     """An event in the life of a run.
 
     name     name of the run, or of the experiment if it is changed
-    kind     step: `step` of `total` is done; died: its worker died, and it is tried again; lost: it was finished, but
-             its files cannot be read; busy: another process works on it; changed: the experiment of this name belonged
-             to another recipe; done, failed and pruned (given up by a search): how it ended
+    kind     step: `step` of `total` is done; retried: its worker died, or it failed beside others, and it is tried
+             again; lost: it was finished, but its files cannot be read; busy: another process works on it; changed: the
+             experiment of this name belonged to another recipe; done, failed and pruned (given up by a search): how it
+             ended
     seconds  duration, 0 if another process did the run
     message  reason
     """
 
     name: str
-    kind: Literal["step", "died", "lost", "changed", "done", "failed", "busy", "pruned"]
+    kind: Literal["step", "retried", "lost", "changed", "done", "failed", "busy", "pruned"]
     step: int = 0
     total: int = 0
     seconds: float = 0.0
@@ -191,8 +192,6 @@ class Sweep:
         self.failed: dict[str, str] = {}
         self.ran = 0
         self._name = plan.recipe.name
-        # What is compiled is shared by the runs of a process, which no other executor keeps.
-        self._compiled = worth_compiling(self.runs) if isinstance(executor, LocalExecutor) else frozenset()
         self._needs: dict[str, set[str]] = {}
         for run in self.runs:
             self._needs[run.name] = {need.name for need in needs_of(run)}
@@ -231,10 +230,14 @@ class Sweep:
             ready = yield from self._ready()
             if ready is None:
                 return
-            jobs = []
+            jobs, compiled_runs = [], frozenset[str]()
+            # What is compiled is shared by the runs of a process. Other executors start one for each run, and a search
+            # starts new ones in each of its rounds.
+            if isinstance(self.executor, LocalExecutor):
+                compiled_runs = worth_compiling(ready, len(self.executor.seats()[0]))
             for run in ready:
                 module, judge = TASKS.get(run.task).__module__, self.judges.get(run.name)
-                compiled = True if run.name in self._compiled else None
+                compiled = True if run.name in compiled_runs else None
                 jobs.append(RunJob(run, module, self.store, self.data_root, judge, compiled))
 
             def on_step(position: int, done: int, total: int, ready: list[PlannedRun] = ready) -> None:
@@ -246,13 +249,12 @@ class Sweep:
                     if message.kind == "step":
                         yield Event(run.name, "step", *content)
                     elif message.kind == "retried":
-                        yield Event(run.name, "died", message=f"its worker process {content}; it is tried again")
+                        yield Event(run.name, "retried", message=content)
                     elif message.kind == "lost":
-                        why = f"its worker process {content}"
                         with suppress(TransferRiskError), self.store.claim(run.name) as folder:
                             if folder is not None and not self.store.done(run.name):
-                                self.store.fail(run.name, why)
-                        yield from self._ended(Outcome(run.name, "failed", error=why))
+                                self.store.fail(run.name, content)
+                        yield from self._ended(Outcome(run.name, "failed", error=content))
                     else:
                         yield from self._ended(content)
 

@@ -308,8 +308,8 @@ def has_needs(task: Task[Any]) -> bool:
     return type(task).needs is not Task.needs
 
 
-def worth_compiling(runs: Sequence[PlannedRun]) -> frozenset[str]:
-    """Return the names of runs whose networks are compiled on a GPU, as these take many steps in one process."""
+def worth_compiling(runs: Sequence[PlannedRun], processes: int) -> frozenset[str]:
+    """Return the names of runs whose networks are compiled on a GPU, as each of the processes takes many steps."""
     if not torch.cuda.is_available():
         return frozenset()
     networks: dict[str, tuple[Any, ...]] = {}
@@ -319,7 +319,7 @@ def worth_compiling(runs: Sequence[PlannedRun]) -> frozenset[str]:
         if (cost := task.cost(task.read(run.settings))) is not None:
             networks[run.name] = cost.workload.backbone, cost.workload.shape
             steps[networks[run.name]] += cost.steps
-    return frozenset(name for name, network in networks.items() if steps[network] >= PAYS_FROM)
+    return frozenset(name for name, network in networks.items() if steps[network] >= PAYS_FROM * processes)
 
 
 @register("train")

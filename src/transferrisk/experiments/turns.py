@@ -4,8 +4,8 @@ A small network uses a part of a large GPU. Several processes share a GPU in sli
 streams of one process run at the same moment.
 
 Invariant: only the thread whose turn it is runs, and it finds what torch keeps for the whole process as it left it: the
-generators, and how products are rounded. So a job computes what it would compute alone. The device works on while
-turns pass, since it is asked for far more than one step.
+generators, and how products are rounded. So a job computes what it would compute alone. The device does not idle
+meanwhile: several steps are queued before a turn ends.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from ..solvers.waiting import ASIDE
 from ..training.engine import Rounding
+from ..waiting import GIVE_WAY
 
-STEPS = 4  # of a training in a turn: the device has work for longer than it takes to come round
+STEPS = 4  # of a training in one turn: enough work for the device until the turn comes back
 
 
 class Turns:
@@ -46,14 +46,16 @@ class Turns:
         try:
             self._first.restore(copied=True)
             with nullcontext() if stream is None else torch.cuda.stream(stream):
-                before = ASIDE.set(self.aside)
-                yield
-                ASIDE.reset(before)
+                before = GIVE_WAY.set(self.given_away)
+                try:
+                    yield
+                finally:
+                    GIVE_WAY.reset(before)
         finally:
             self._give()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def given_away(self) -> Iterator[None]:
         """Give the turn away for the block, which only waits, and come back with the next one."""
         left = Surroundings(self.device)
         self._give()

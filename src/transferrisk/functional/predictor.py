@@ -17,6 +17,7 @@ from ..errors import ConvergenceWarning, warn
 from ..settings import Positive, convert
 from ..solvers import CG, LinearSolver, Minimiser, Newton, Solution
 from ..solvers.minimisers import check_solver
+from ..waiting import holds
 from .checks import (
     check_count,
     check_labels,
@@ -359,7 +360,7 @@ def optimal_predictor(
         solution = solve_predictor(
             attempt, labels, num_classes, ridge, sample_weight=sample_weight, solver=solver, space=space, start=start
         )
-        if fixed or bool(solution.converged.all()):
+        if fixed or holds(solution.converged.all()):
             break
     else:
         warn_not_converged(solution, PREDICTOR)

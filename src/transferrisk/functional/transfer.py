@@ -27,6 +27,7 @@ from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
 from ..solvers.minimisers import check_solver
 from ..solvers.protocols import joined
+from ..waiting import holds
 from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, integers, working_dtype
 from .linear_loss import losses_and_residuals, one_hot, with_bias
 from .predictor import (
@@ -393,7 +394,7 @@ def transfer_matrix(
     index, fixed = torch.searchsorted(ids, environments), solver is not None and solver.fixed
     for attempt in attempts(features.detach()):
         result = transfer_risk(attempt, labels, index, len(ids), classes, ridge, solver=solver, space=space)
-        if fixed or bool(result.solution.converged.all()):
+        if fixed or holds(result.solution.converged.all()):
             break
     else:
         warn_not_converged(result.solution, PREDICTOR)

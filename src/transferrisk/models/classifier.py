@@ -32,8 +32,8 @@ class Classifier(nn.Module):
         so that the head and whatever is computed from them keep full precision.
     dropout
         Share of the features that are set to 0 at random while training.
-    run
-        Function that applies the featuriser to inputs. Default: it is called. Another one may compile it.
+    apply_featuriser
+        Function of the featuriser and inputs that returns features. Default: the featuriser is called.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
 
     autocast: torch.dtype | None = None
     dropout: float = 0.0
-    run: Callable[[nn.Module, Tensor], Tensor] = staticmethod(nn.Module.__call__)
+    apply_featuriser: Callable[[nn.Module, Tensor], Tensor] = staticmethod(nn.Module.__call__)
 
     def __init__(self, featuriser: nn.Module, num_features: int, num_classes: int) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ class Classifier(nn.Module):
             Features, (n, d).
         """
         if self.autocast is None:
-            features = self.run(self.featuriser, inputs)
+            features = self.apply_featuriser(self.featuriser, inputs)
         else:
             with torch.autocast(inputs.device.type, self.autocast, cache_enabled=False):  # could not be captured
-                features = self.run(self.featuriser, inputs).float()
+                features = self.apply_featuriser(self.featuriser, inputs).float()
         return F.dropout(features, self.dropout) if self.training and self.dropout else features
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -301,7 +301,8 @@ def features_of(
     8
     """
     device = model.head.weight.device
-    compiled = model.run is not Classifier.run  # for one number of inputs, so that the last chunk overlaps
+    # A compiled network is compiled for one number of inputs, so that the last chunk overlaps the one before.
+    compiled = model.apply_featuriser is not Classifier.apply_featuriser
     kind = device.type if device.type in CHUNK else "cpu"
     chunk = max(1, min(CHUNK[kind], CHUNK_BYTES[kind] // max(1, batch(slice(0, 1)).nbytes)))
     with evaluation_mode(model):

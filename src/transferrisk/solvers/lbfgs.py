@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..waiting import holds
 from .protocols import Evaluated, Solution, euclidean, norms, per_problem
 
 _LAST = 4  # largest decrease of the last step, in tolerances
@@ -95,11 +96,11 @@ class LBFGS:
             left = -0.5 * euclidean(g, direction).double()
             done = ((left <= tolerance) & (fallen <= _LAST * tolerance)) | (idle >= _PATIENCE)
             done = done | (iterations >= self.max_iterations)
-            if bool(done.any()):
+            if holds(done.any()):
                 places = active[done]
                 value[places], residual[places] = x[done], norms(g[done])
                 converged[places] = left[done] <= _ENOUGH * tolerance
-                if bool(done.all()):
+                if holds(done.all()):
                     return Solution(value, converged, iterations, residual)
                 keep = ~done
                 active, x, f, g, direction = active[keep], x[keep], f[keep], g[keep], direction[keep]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import DivergedError
+from ..waiting import holds
 from .protocols import Product, Solution, System, accurate, euclidean, norms, per_problem
-from .waiting import holds
 
 
 @dataclass(frozen=True)

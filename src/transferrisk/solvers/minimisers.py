@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, choices
+from ..waiting import holds
 from .linear import CG, Cholesky, Neumann, Woodbury
 from .protocols import (
     Linearisation,
@@ -22,7 +23,6 @@ from .protocols import (
     norms,
     per_problem,
 )
-from .waiting import holds
 
 _PRODUCTS = CG(max_iterations=500)  # default solver for the direction of an iteration
 _CANDIDATES = 8  # steps that are tried at once

@@ -37,7 +37,6 @@ def make_step(state: TrainState, captured: bool = True) -> Step:
 
     On a GPU, a StepWarning tells why a step is not captured. `captured=False` asks for ordinary steps.
     """
-
     if state.model.head.weight.device.type != "cuda":
         return state.take
     if state.sampler.batch_size is None:
@@ -81,7 +80,7 @@ class CapturedStep:
     def __call__(self, batch: Batch) -> Logs:
         plan = self.state.algorithm.plan(batch, self.state.epoch)
         if self.refused:
-            with aside(self.stream):  # where the gradients were accumulated so far
+            with on_stream(self.stream):  # where the gradients were accumulated so far
                 return self._act(plan, batch)
         held = self._hold(batch)
         return self._take(plan, lambda: held)
@@ -107,7 +106,7 @@ class CapturedStep:
             return self.logs[plan]
         if self.taken[plan] < WARM_UP or len(self.graphs) == MOST_PLANS:
             self.taken[plan] += 1
-            with aside(self.stream):
+            with on_stream(self.stream):
                 return self._act(plan, batch())
         graph = torch.cuda.CUDAGraph()
         undo = _undoing(self.state)
@@ -128,7 +127,7 @@ class CapturedStep:
             self.refused = True
             self.graphs.clear()
             self.logs.clear()
-            with aside(self.stream):
+            with on_stream(self.stream):
                 return self._act(plan, batch())
         self.graphs[plan] = graph
         graph.replay()
@@ -204,7 +203,7 @@ def line_of(error: BaseException) -> str:
     return "an operation"
 
 
-class aside:
+class on_stream:
     """Run the block on another stream, as a recording does."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:

@@ -26,7 +26,8 @@ def run_compiled(network: nn.Module, inputs: Tensor) -> Tensor:
     """Apply a network to inputs, compiled; as it is, after a StepWarning, where torch cannot compile it."""
     global _failed
     if not _failed:
-        apply, errors = _compiler()
+        apply, errors, config = _compiler()
+        config.recompile_limit = max(config.recompile_limit, KINDS)  # holds for a thread
         try:
             return apply(network, inputs)
         except errors as error:
@@ -37,17 +38,15 @@ def run_compiled(network: nn.Module, inputs: Tensor) -> Tensor:
 
 
 @cache
-def _compiler() -> tuple[Callable[[nn.Module, Tensor], Tensor], tuple[type[Exception], ...]]:
-    """Return the compiled function and the errors of the compiler, which takes a second to import."""
+def _compiler() -> tuple[Callable[[nn.Module, Tensor], Tensor], tuple[type[Exception], ...], Any]:
+    """Return the compiled function, the errors of the compiler, which takes a second to import, and its settings."""
     from torch._dynamo import config
     from torch._dynamo.exc import TorchDynamoException
     from torch._inductor.exc import InductorError
-
-    config.recompile_limit = max(config.recompile_limit, KINDS)
 
     def apply(network: nn.Module, inputs: Tensor) -> Tensor:
         outputs: Tensor = network(inputs)
         return outputs
 
     compiled: Any = torch.compile(apply, dynamic=False)
-    return compiled, (TorchDynamoException, InductorError)
+    return compiled, (TorchDynamoException, InductorError), config

@@ -13,7 +13,7 @@ from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
-from ..solvers.waiting import wait_for
+from ..waiting import wait_for
 
 
 def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:

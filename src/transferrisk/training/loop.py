@@ -252,7 +252,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
     step = make_step(state, engine.captured) if engine.on_gpu else state.take
     state.model.train()
     refreshed = stopping = False
-    with closing(stream) as feed:
+    with closing(stream) as feed, state.compiled():
         while state.step < total and not stopping:
             began = time.perf_counter()
             state.set_rate(config.rate(state.step, total))
@@ -284,8 +284,8 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
             for one in watches:
                 one.after_step(state.step, total, loss)
                 stopping = one.should_stop() or stopping
-    if not refreshed:
-        state.refresh(whole)
+        if not refreshed:
+            state.refresh(whole)
 
 
 def _mean_loss(model: Classifier, sets: Mapping[str, EnvironmentSet]) -> float:

@@ -402,7 +402,7 @@ _OF_THREADS: list[list[int]] = []
 
 def pass_signal(signum: int) -> None:
     """Ask the trainings in other threads than the main one to save and stop, as the signal would in that one."""
-    for noted in _OF_THREADS:
+    for noted in tuple(_OF_THREADS):  # others come and go
         noted.append(signum)
 
 

@@ -7,7 +7,8 @@ same steps as one that was never interrupted, bit for bit on a CPU.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import unwrap
 from itertools import chain
@@ -84,6 +85,8 @@ class TrainState:
     kept, held
         Positions of the training samples that steps draw, and of those that the algorithm holds out. None: steps draw
         all of them.
+    compiles
+        Whether networks are compiled, while `compiled` says so.
     """
 
     model: Classifier
@@ -97,12 +100,26 @@ class TrainState:
     twin: Classifier | None = None
     kept: Tensor | None = None
     held: Tensor | None = None
-    _rate: float | None = None  # set last
+    compiles: bool = False
+    _rate: float | None = None  # learning rate that `set_rate` set last
 
     @property
     def evaluated(self) -> Classifier:
         """Model that is evaluated and saved: the `twin` if there is one, else the one that trains."""
         return self.model if self.twin is None else self.twin
+
+    @contextmanager
+    def compiled(self) -> Iterator[None]:
+        """Compile the networks for the block, where `compiles` is true; a function that the user has set stays."""
+        networks = [] if not self.compiles else [self.model] if self.twin is None else [self.model, self.twin]
+        ours = [network for network in networks if "apply_featuriser" not in vars(network)]
+        for network in ours:
+            network.apply_featuriser = run_compiled
+        try:
+            yield
+        finally:
+            for network in ours:
+                del network.apply_featuriser
 
     def take(self, batch: Batch) -> Logs:
         """Update the model, the optimiser and the algorithm by one step, operation by operation."""
@@ -267,7 +284,6 @@ def start_state(
     if engine.on_gpu and data.inputs[:1].dim() == 4:  # images: convolutions are faster with channels last
         built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
     built.dropout = config.dropout
-    built.run = Classifier.run
     optimiser = _optimiser(built, config, engine)
     if not isinstance(algorithm, Algorithm):
         algorithm = algorithm(setting_of(data, built.head.in_features))
@@ -278,14 +294,15 @@ def start_state(
     size = config.batch_size
     sampler = WholeSampler(steps_of) if size is None else BalancedSampler(steps_of, size, seed)
     pays = config.total(sampler.steps_per_epoch) >= PAYS_FROM if engine.compiled is None else engine.compiled
-    if pays and engine.on_gpu and engine.team.size == 1 and data.inputs[:1].dim() == 4:  # images, on one GPU
-        built.run = run_compiled
+    images_on_one_gpu = engine.on_gpu and engine.team.size == 1 and data.inputs[:1].dim() == 4
+    compiles = pays and images_on_one_gpu and not algorithm.twice_differentiated
     averaging = None if config.average is None else averaging_of(built, config)
     twin = None if averaging is None and held is None else copy.deepcopy(built)
     augmentation = Generator(engine.device).manual_seed(40_000 + seed + 1_000_003 * engine.team.rank)
     return TrainState(
-        built, optimiser, algorithm, sampler, augmentation, averaging=averaging, twin=twin, kept=kept, held=held
-    )
+        built, optimiser, algorithm, sampler, augmentation, averaging=averaging, twin=twin, kept=kept, held=held,
+        compiles=compiles,
+    )  # fmt: skip
 
 
 def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-ASIDE: ContextVar[Callable[[], AbstractContextManager[None]] | None] = ContextVar("aside", default=None)
+GIVE_WAY: ContextVar[Callable[[], AbstractContextManager[None]] | None] = ContextVar("give_way", default=None)
 """A context in which this thread waits and others may run. None: there are no others."""
 
 
@@ -17,18 +17,18 @@ def wait_for(device: torch.device) -> None:
     """Wait until a device has finished what this thread asked for; the CPU has."""
     if device.type != "cuda":
         return
-    stream, aside = torch.cuda.current_stream(device), ASIDE.get()
-    if aside is None:
+    stream, give_way = torch.cuda.current_stream(device), GIVE_WAY.get()
+    if give_way is None:
         stream.synchronize()
     elif not stream.query():
         reached = torch.cuda.Event(blocking=True)  # leaves the core to others
         reached.record(stream)
-        with aside():
+        with give_way():
             reached.synchronize()
 
 
 def holds(condition: Tensor) -> bool:
     """Return the value of a condition, a scalar."""
-    if ASIDE.get() is not None:
+    if GIVE_WAY.get() is not None:
         wait_for(condition.device)
     return bool(condition)
