@@ -239,15 +239,16 @@ def test_two_environments_are_compared_on_rows_and_that_is_said(tmp_path):
     assert "third environment" in fitted.choice.why
 
 
-def test_of_many_environments_some_are_drawn_by_the_seed(tmp_path):
+def test_many_environments_are_held_out_several_at_a_time_drawn_by_the_seed(tmp_path):
     table(200, sites=10).to_csv(tmp_path / "ten.csv", index=False)
     drawn = {}
     for seed in (0, 0, 1):
         plan = Plan(("erm",), epochs=1, folds=2, seed=seed, repeats=2, device="cpu")
         found = fit(tmp_path / "ten.csv", ASKED, plan).comparison
-        assert (len(found.accuracy), found.left_out, found.seeds) == (2, 8, (seed, seed + 1))
+        assert (len(found.accuracy), found.left_out, found.seeds) == (10, 0, (seed, seed + 1))
+        assert (found.together, len(found.frequent)) == (5, 10)
         pd.testing.assert_frame_equal(drawn.setdefault(seed, found.accuracy), found.accuracy)
-    assert list(drawn[0].index) != list(drawn[1].index)
+    assert not drawn[0].equals(drawn[1])
 
 
 def test_only_the_future_is_held_out(tmp_path):

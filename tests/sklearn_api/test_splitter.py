@@ -47,15 +47,26 @@ def test_every_environment_is_held_out_once_in_order(values):
         assert sorted([*train, *test]) == list(range(len(X)))
 
 
-def test_at_most_so_many_are_drawn():
+def test_with_fewer_splits_than_environments_several_are_held_out_together():
     draws = set()
     for seed in range(20):
         some = LeaveOneEnvironmentOut(2, random_state=seed)
-        first = held_out(some.split(X, environments=SITE))
-        assert first == held_out(some.split(X, environments=SITE)) == sorted(first)
+        folds = list(some.split(X, environments=SITE))
+        first = held_out(folds)
+        assert first == held_out(some.split(X, environments=SITE))
+        assert sorted(name for names in first for name in names) == sorted(NAMES)
         assert some.get_n_splits(environments=SITE) == len(first) == 2
-        draws.add(str(first))
-    assert len(draws) == 6
+        for train, test in folds:
+            assert sorted([*train, *test]) == list(range(len(X)))
+        draws.add(str(sorted(first)))
+    assert len(draws) == 3
+
+
+@pytest.mark.parametrize(("count", "most", "sizes"), [(3, 2, [1, 1]), (3, 1, [1]), (4, 1, [2]), (11, 4, [3, 3, 3, 2])])
+def test_two_environments_are_always_left_to_train_on(count, most, sizes):
+    folds = [*LeaveOneEnvironmentOut(most).split(range(count), environments=range(count))]
+    assert [len(test) for _, test in folds] == sizes
+    assert all(len(train) + len(test) == count and len(train) >= 2 for train, test in folds)
     assert LeaveOneEnvironmentOut(9).get_n_splits(environments=SITE) == len(NAMES)
 
 

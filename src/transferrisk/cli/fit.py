@@ -109,7 +109,7 @@ Repeats = Annotated[
     int, training_option(metavar="N", callback=whole(1, 100), help="Number of seeds of the comparison, at most 100.")
 ]
 Folds = Annotated[
-    int, training_option(metavar="N", callback=whole(1), help="Largest number of environments to hold out.")
+    int, training_option(metavar="N", callback=whole(1), help="Largest number of trainings of each candidate.")
 ]
 Ordered = Annotated[
     bool,

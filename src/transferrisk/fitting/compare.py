@@ -2,7 +2,8 @@
 
 A candidate is an estimator with a name, the comparison is a table, and `choose` is a function of that table alone.
 
-Each environment is held out once and tested on. With two environments, a training without one of them would have a
+Each environment is held out once and tested on; where there are more than trainings, several are held out of each.
+With two environments, a training without one of them would have a
 single environment, in which nothing can be learned about transfer: a fifth of each environment's rows is held out
 instead, which says nothing about new environments. If environments are ordered in time, only the future is held out:
 each from the third on, after training on the earlier ones.
@@ -61,6 +62,8 @@ class Comparison:
         Seeds of the trainings.
     left_out
         Number of environments that were not held out.
+    together
+        Largest number of environments that were held out of one training.
     frequent
         Environment -> accuracy of the class that is most frequent in the rows trained on; {}: not known.
     curves
@@ -93,6 +96,7 @@ class Comparison:
     rows: Mapping[str, int]
     seeds: tuple[int, ...] = (0,)
     left_out: int = 0
+    together: int = 1
     frequent: Mapping[str, float] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
     probabilities: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -128,6 +132,7 @@ class Comparison:
             "metric": self.metric,
             "environments": list(self.accuracy.index),
             "environments_not_held_out": self.left_out,
+            "environments_held_out_together": self.together,
             "order": list(self.order) or None,
             "rows": dict(self.rows),
             "seeds": list(self.seeds),
@@ -154,8 +159,9 @@ def compare(
     """Cross-validate estimators, each with every seed as its `random_state`.
 
     X           rows as the estimators take them, in the order of `samples`; or such rows by candidate
-    folds       largest number of environments to hold out, drawn by the first seed, or the last if they are ordered;
-                None: all
+    folds       largest number of trainings of a candidate: with more environments, each training holds out several,
+                drawn by the first seed; if they are ordered, the last are held out, each by itself; None: one training
+                for each environment
     workers     number of processes that train at once
     on_trained  called with (trainings done, trainings in all)
     ordered     hold out the future only
@@ -211,7 +217,8 @@ def compare(
     chosen = names[accuracy.index].tolist()
     frequent = {}
     for train, test in splits[seeds[0]] if held == "environments" else ():
-        frequent[names[environments[test[0]]]] = most_frequent(y[train], y[test])
+        for place in np.unique(environments[test]):
+            frequent[names[place]] = most_frequent(y[train], y[test[environments[test] == place]])
     return Comparison(
         held,
         accuracy.set_axis(chosen),
@@ -220,6 +227,7 @@ def compare(
         dict(zip(chosen, right.groupby(level=0).size().tolist(), strict=True)),
         tuple(seeds),
         len(names) - len(chosen),
+        max(len(np.unique(environments[test])) for _, test in splits[seeds[0]]) if held == "environments" else 1,
         frequent,
         curves,
         probabilities,
@@ -239,7 +247,8 @@ def numbered_in_time(samples: EnvironmentSet, order: Sequence[str]) -> NDArray[n
 def can_blend(samples: EnvironmentSet, folds: int | None, seed: int, ordered: bool) -> bool:
     """Return whether a comparison holds out enough environments to learn the weights of an average."""
     held, splits = _split(samples, folds, (seed,), ordered)
-    return held == "environments" and len(splits[seed]) >= FEWEST
+    environments = samples.environments.numpy()
+    return held == "environments" and sum(len(np.unique(environments[test])) for _, test in splits[seed]) >= FEWEST
 
 
 def _split(
@@ -247,7 +256,7 @@ def _split(
 ) -> tuple[Held, dict[int, list[Any]]]:
     """Return what is held out, and by seed the (rows to train on, rows to test on) of each training.
 
-    An environment is not held out if a single class would be left to train on.
+    Environments are not held out if a single class would be left to train on.
     """
     y, environments = samples.labels.numpy(), samples.environments.numpy()
     if len(samples.environment_names) > 2:

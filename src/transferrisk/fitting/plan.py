@@ -42,7 +42,8 @@ class Plan(Settings):
     repeats
         Number of seeds of the comparison, from `seed` on.
     folds
-        Largest number of environments to hold out. They are drawn by the seed; if they are ordered, the last are taken.
+        Largest number of trainings of each candidate in the comparison. With more environments, each training holds out
+        several, drawn by the seed; if they are ordered, the last are held out, each by itself.
     ordered
         Whether environments are times. Each is then tested after a training on the earlier ones alone.
     device

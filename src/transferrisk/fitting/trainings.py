@@ -36,7 +36,7 @@ Training = tuple[int, str, int]
 """(seed, candidate, place of the split)"""
 
 POINTS = 100  # largest number of points of a loss curve
-RACED = 2  # environments after which candidates may be stopped
+RACED = 2  # environments tested on after which candidates may be stopped
 FAR, FAR_BEHIND = 3.0, 0.01  # standard errors, and log loss, that one is behind then: on 35 real tables stopping at 2
 # to 5 errors left the quality of the choice as it was, and after one environment in place of two made it worse
 
@@ -113,13 +113,15 @@ def train_all(
     y, classes = samples.labels.numpy(), len(samples.class_names)
     environments = samples.environments.numpy()  # and not their names: joblib takes long to hash an array of objects
     first, folds = next(iter(splits.items()))
+    tested = np.cumsum([len(np.unique(environments[test])) for _, test in folds])
+    least = int(np.searchsorted(tested, RACED)) + 1  # splits before the first race
     trainings: dict[Training, Any] = {}
     rounds: dict[int, list[Training]] = {}  # number of splits after which a round of trainings ends -> the trainings
     paths: dict[Training, Path] = {}
     done: dict[Training, Part] = {}
     for seed, of_seed in splits.items():
         for place, rows in enumerate(of_seed):
-            end = max(RACED, place + 1) if racing and seed == first else len(folds) + 1
+            end = max(least, place + 1) if racing and seed == first else len(folds) + 1
             for name in candidates:  # candidates vary fastest, so that they share the encoded rows of a split
                 key = seed, name, place
                 trainings[key] = rows
@@ -149,20 +151,23 @@ def train_all(
                 for key in keys
                 if key not in done and key[1] not in stopped
             )
-            for key, (labels, chances, curve) in Parallel(n_jobs=workers, return_as="generator_unordered")(work):
+            for key, (seen, chances, curve) in Parallel(n_jobs=workers, return_as="generator_unordered")(work):
                 whole = np.zeros((len(chances), classes))
-                whole[:, labels] = chances
+                whole[:, seen] = chances
                 done[key] = Part(whole, curve)
                 if key in paths:
                     write_part(paths[key], done[key])
                 tell()
             if end < len(folds):
-                tested = {samples.environment_names[environments[test[0]]]: y[test] for _, test in folds[:end]}
+                rows = np.concatenate([test for _, test in folds[:end]])
+                by_environment = {e: environments[rows] == e for e in np.unique(environments[rows])}
                 predicted = {}
                 for name in candidates:
                     if name not in stopped:
-                        predicted[name] = [done[first, name, place].probabilities for place in range(end)]
-                stopped |= far_behind(predicted, tested)
+                        chances = np.concatenate([done[first, name, place].probabilities for place in range(end)])
+                        predicted[name] = [chances[own] for own in by_environment.values()]
+                labels = {samples.environment_names[e]: y[rows[own]] for e, own in by_environment.items()}
+                stopped |= far_behind(predicted, labels)
                 tell()
     return done, stopped
 

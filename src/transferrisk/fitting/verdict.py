@@ -153,7 +153,9 @@ def how_compared(comparison: Comparison) -> str:
         )
     which = "Each environment was held out once"
     if comparison.left_out:
-        which = f"{held_out} of {held_out + comparison.left_out} environments, drawn by seed, were held out, each once"
+        which = f"{held_out} of {held_out + comparison.left_out} environments were held out, each once"
+    if comparison.together > 1:
+        which += f", up to {comparison.together} of them together, drawn by seed"
     stopped = [
         f"{named(name)} after {len(one.accuracy)} of {held_out} environments, behind the best there by "
         f"{one.behind:.3f} with a standard error of {one.error:.3f}"

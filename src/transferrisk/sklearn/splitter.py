@@ -26,17 +26,19 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
     Parameters
     ----------
     max_splits : int or None, default=None
-        Largest number of environments to hold out; if there are more, they are drawn at random. None: all.
+        Largest number of splits. If there are more environments, each split holds out several, drawn at random, but no
+        more than half of them. None: one split for each environment.
     ordered : bool, default=False
         Whether environments are times, such as years. Then each environment from the third on is held out once, with
         training on the earlier ones alone. Numbers are ordered by value, dates by time, and other texts by the numbers
-        in them. If there are more than `max_splits`, the last are held out.
+        in them. If there are more than `max_splits`, the last are held out, each by itself.
     random_state : int, RandomState, Generator or None, default=0
         Source of the draw of environments.
 
     Notes
     -----
-    Splits are in the order of the held-out environments: sorted, or by time.
+    Splits are in the order of the held-out environments: sorted, or by time. The order of splits that hold out several
+    is random.
 
     Examples
     --------
@@ -76,7 +78,7 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
     def split(
         self, X: Any, y: Any = None, groups: Any = None, environments: Any = None
     ) -> Iterator[tuple[Integers, Integers]]:
-        """Yield the rows to train on and to test on, for each environment that is held out.
+        """Yield the rows to train on and to test on, for each environment, or several, held out.
 
         Parameters
         ----------
@@ -92,7 +94,7 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
         train : ndarray
             Positions of the rows to train on.
         test : ndarray
-            Positions of the rows of the environment that is held out.
+            Positions of the rows of what is held out.
         """
         names, index = encode_environments(groups if environments is None else environments)
         check_consistent_length(X, y, index)
@@ -100,11 +102,11 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
             order = in_time(names.tolist())
             index = np.array([order.index(name) for name in names])[index]
         for held_out in self._held_out(names):
-            train = index < held_out if self.ordered else index != held_out
-            yield np.flatnonzero(train), np.flatnonzero(index == held_out)
+            test = np.isin(index, held_out)
+            yield np.flatnonzero(index < held_out[0] if self.ordered else ~test), np.flatnonzero(test)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, environments: Any = None) -> int:
-        """Return the number of environments that are held out.
+        """Return the number of splits.
 
         Parameters
         ----------
@@ -121,21 +123,22 @@ class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # sciki
         names, _ = encode_environments(groups if environments is None else environments)
         return len(self._held_out(names))
 
-    def _held_out(self, names: NDArray[Any]) -> Integers:
-        """Return the places of the environments to hold out, ascending."""
+    def _held_out(self, names: NDArray[Any]) -> list[Integers]:
+        """Return the places of the environments that each split holds out."""
         most = convert("max_splits", self.max_splits, Count | None)
         if len(names) < (3 if self.ordered else 2):
             least = "three (two to train on before the first that is held out)" if self.ordered else "two"
             raise InputError(f"environments must hold {least} or more different values, got {names.tolist()}")
         places = np.arange(2 if self.ordered else 0, len(names))
         if most is None or most >= len(places):
-            return places
+            return [*places[:, None]]
         if self.ordered:
-            return places[-most:]
+            return [*places[-most:, None]]
         state = self.random_state
         if not isinstance(state, np.random.Generator):
             state = check_random_state(state)
-        return np.sort(state.permutation(len(names))[:most])
+        fewest = 2 if len(places) > 3 else len(places)  # so that two environments are left to train on
+        return [np.sort(part) for part in np.array_split(state.permutation(places), max(most, fewest))[:most]]
 
 
 def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
