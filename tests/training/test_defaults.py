@@ -156,7 +156,7 @@ def test_settings_are_suggested_and_those_given_are_taken():
     given = {"start_epoch": 1.0, "ridge": 3.0, "weights": "eg"}
     assert settings_for("trm", given, config, 3, vectors=True) == given | {"empirical": "mean"}
     assert settings_for("trm", {}, config, 20, vectors=True)["query"] == "random"
-    assert settings_for("trm-direct", {}, config, 3, vectors=True, head=100)["solver"] == "dense"
+    assert settings_for("trm-direct", {}, config, 3, vectors=True, head=100)["solver"] == "rough"
     assert settings_for("vrex", {}, config, 20, vectors=True, head=100) == {"start_epoch": warm_up}
     assert settings_for("erm", {}, config, 20, vectors=True, head=100) == {}
 

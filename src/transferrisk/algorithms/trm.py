@@ -46,7 +46,8 @@ class TransferConfig(Config):
                      gradient (the paper), "worst" takes the P of the largest loss, "uniform" the mean.
     weights_lr       Rate of the exponentiated gradient of alpha.
     query            Environments Q in each step: "all", or one at "random" (algorithm 1).
-    solver           Minimiser that finds W(Q): newton, dense, captured, sgd, or a minimiser of transferrisk.solvers.
+    solver           Minimiser that finds W(Q): newton, dense, rough, captured, sgd, or a minimiser of
+                     transferrisk.solvers.
     implicit         Solver that applies the inverse Hessian of Q: exact, cholesky, woodbury, neumann, none, or a linear
                      solver of transferrisk.solvers.
     bound            Largest norm of the implicit gradient, as a multiple of the direct one's. None: no bound.

@@ -115,8 +115,8 @@ class TransferRisk(nn.Module):
         evenly spaced ones, with a StepWarning.
     solver
         Minimiser that finds W(Q): None or "newton" (to convergence), "dense" (the same by factoring the Hessian, faster
-        if C (d + 1) is below about 300), "sgd" (the paper: 30 steps at rate 0.1), "captured", or a minimiser of
-        `transferrisk.solvers`.
+        if C (d + 1) is below about 300), "rough" (as "dense", until the gradient is a hundredth of its scale), "sgd"
+        (the paper: 30 steps at rate 0.1), "captured", or a minimiser of `transferrisk.solvers`.
     implicit
         Linear solver that applies the inverse Hessian: "exact" (conjugate gradients to convergence), "cholesky",
         "woodbury", "neumann" (the paper: i = 0..10), "none" (direct part only), or one of `transferrisk.solvers`.

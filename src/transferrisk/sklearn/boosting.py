@@ -18,7 +18,8 @@ from ..functional import optimal_predictor
 from ..models import Classifier
 from ..models.trees import TreeEnsemble, empty_trees, from_lightgbm, from_scikit_learn, sizes_of
 from ..settings import NonNegative, convert
-from ..solvers import Cholesky, Newton
+from ..solvers import Newton
+from ..solvers.minimisers import MINIMISERS
 from ..training.defaults import SMALL_HEAD
 from .baselines import Array, Baseline
 
@@ -283,7 +284,7 @@ class LeafTransferClassifier(BoostingClassifier):
         z, y, e = features[rows], labels[rows], environments[rows]
         logs = torch.zeros(z.shape[1], dtype=z.dtype, requires_grad=True)
         dense = (C - 1) * (z[0].numel() + 1) <= SMALL_HEAD
-        solver = Newton(linear=Cholesky()) if dense else Newton()
+        solver = MINIMISERS["rough"] if dense else Newton()
         risk = TransferRisk(
             self.ridge, weights="worst", num_classes=C, solver=solver, implicit="cholesky" if dense else "exact"
         )

@@ -236,6 +236,7 @@ class GradientDescent:
 MINIMISERS: Mapping[str, Minimiser] = {
     "newton": Newton(),
     "dense": Newton(linear=Cholesky()),
+    "rough": Newton(1e-2, linear=Cholesky()),
     "captured": Newton.captured(),
     "sgd": GradientDescent(steps=30, rate=0.1),
 }
