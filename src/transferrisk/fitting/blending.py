@@ -5,8 +5,10 @@ Conventions, for n rows in E environments, K candidates and C classes:
     shares    (R, n), weight of each row in each of R problems, one in sum
     weights   (R, K), on the simplex
 
-Each environment counts the same. The weights for an environment are learned from the others or, if environments are
-ordered in time, from the earlier ones.
+Members are the candidates whose log loss is close to the lowest. They would be worth the same in one more environment
+(`mixture_weights`), so that weights learned from few environments stay nearly equal. Each environment counts the same.
+The weights for an environment are learned from the others or, if environments are ordered in time, from the earlier
+ones.
 """
 
 from __future__ import annotations
@@ -21,30 +23,35 @@ from .decisions import others_of
 from .metrics import Floats, Ints, row_losses
 
 STEPS = 200  # of EM: after these, only similar candidates still trade weight
-MOST = 4  # members of an average, each of which is trained again on all rows
-LEAST = 0.05  # smallest weight among all candidates with which one becomes a member
+MOST = 6  # members of an average, each of which is trained again on all rows
+CLOSE, CLOSE_BY = 0.05, 0.01  # of the lowest loss, or log loss, by which that of a member may be higher
 FEWEST = 3  # held-out environments, so that weights without one of them come from two
 
 
-def mixture_weights(chances: Floats, shares: Floats, members: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-    """Maximise sum_n shares_rn log sum_k w_rk chances_nk over weights w, by EM from equal weights.
+def mixture_weights(
+    chances: Floats, shares: Floats, members: NDArray[np.bool_] | None = None, prior: Floats | float = 0.0
+) -> NDArray[np.float64]:
+    """Maximise sum_n shares_rn log sum_k w_rk chances_nk + prior_r sum_k e_rk log w_rk over weights w, by EM.
 
-    The likelihood is concave; a step sets each weight to the mean responsibility of its candidate.
+    The objective is concave. A step sets each weight to the mean responsibility of its candidate, where the prior is a
+    part of the rows, for which all members are equally responsible.
 
-    members  (R, K), candidates that may have a weight; None: all
+    members  (R, K), candidates that may have a weight; None: all. Equal weights of them are e, where EM starts
+    prior    (R,), weight of the prior; that of the rows is 1
     """
     among = np.ones((len(shares), chances.shape[1])) if members is None else members.astype(np.float64)
-    weights: NDArray[np.float64] = among / among.sum(1, keepdims=True)
+    equal: NDArray[np.float64] = among / among.sum(1, keepdims=True)
+    weights, part = equal, np.asarray(prior)[..., None]
     for _ in range(STEPS):
-        weights *= (shares / (weights @ chances.T)) @ chances
+        weights = (weights * ((shares / (weights @ chances.T)) @ chances) + part * equal) / (1 + part)
     return weights
 
 
 def pick_members(chances: Floats, shares: Floats) -> NDArray[np.bool_]:
-    """Pick candidates to average, (R, K): the `MOST` with the largest weights, if those are at least `LEAST`."""
-    weights = mixture_weights(chances, shares)
-    rank = (-weights).argsort(1).argsort(1)
-    return np.asarray((rank < MOST) & (weights >= np.minimum(LEAST, weights.max(1, keepdims=True))))
+    """Pick candidates to average, (R, K): those with a log loss close to the lowest, but no more than `MOST`."""
+    losses = shares @ -np.log(chances)
+    rank, lowest = losses.argsort(1).argsort(1), losses.min(1, keepdims=True)
+    return np.asarray((rank < MOST) & (losses <= lowest + np.maximum(CLOSE * lowest, CLOSE_BY)))
 
 
 def blend_held_out(
@@ -66,7 +73,8 @@ def blend_held_out(
     learned = among.any(1)
     shares = among[learned] / among[learned].sum(1, keepdims=True) @ within
     weights = np.full((len(among), len(given)), 1 / len(given))
-    weights[learned] = mixture_weights(chances, shares, pick_members(chances, shares))
+    prior = 1 / among[learned].sum(1)  # as much as one environment
+    weights[learned] = mixture_weights(chances, shares, pick_members(chances, shares), prior)
     blended = np.full(given.shape[1:], np.nan)
     blended[tested] = np.einsum("nk,knc->nc", weights[places], given[:, tested])
     return blended, {name: float(weight) for name, weight in zip(probabilities, weights[-1], strict=True) if weight}

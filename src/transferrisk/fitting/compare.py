@@ -36,6 +36,7 @@ from .trainings import Curve, Kept, Stopped, train_all
 NEAR = 0.001  # of the metric: a smaller difference to the best does not count, however certain it is
 CLOSE = 0.02  # of the lowest loss: a candidate that is clearly more accurate may have so much more
 WORTH = 0.005  # of accuracy: a candidate is not taken if it costs more than this
+SURELY = 2.0  # standard errors that the average must be behind, so that one of trees or networks is taken in its place
 
 
 @dataclass(frozen=True)
@@ -329,6 +330,9 @@ def choose(comparison: Comparison) -> Choice:
        loss is within 2 % of the lowest, where they are more accurate than all of those by more than half a point.
     2. Of these, the ones whose mean accuracy is within half a point of the highest among them.
     3. Of these, the simplest; of those as simple, such as all networks, the one with the lowest loss.
+    4. If that is trees or a network, the average of candidates is taken in its place, unless its loss is above the
+       lowest by more than two standard errors. Which of several similar candidates did best here is partly luck, and
+       an average does not depend on it.
 
     Where no environment could be held out, the choice goes by rows that were, and says that nothing is known about new
     environments.
@@ -345,19 +349,26 @@ def choose(comparison: Comparison) -> Choice:
     accurate = found["mean"] >= found["mean"][near].max() - WORTH
     order = sorted(found.index[near & accurate], key=lambda name: (simplicity(name), found["loss"][name]))
     taken = order[0]
+    if simplicity(taken) > 1 and BLEND in found.index:
+        behind, error = found.loc[BLEND, ["gap", "gap_error"]]
+        taken = BLEND if behind <= max(SURELY * error, NEAR) else taken
     reached = f"pooled {what} of {found['loss'][taken]:.3f} {where}"
     if len(found) == 1:
         why = f"no other was compared; {reached}"
     elif taken == lowest:
         why = f"lowest {reached}"
-        if others := [named(name) for name in order[1:]]:
-            why += f"; {listed(others)} {'is' if len(others) == 1 else 'are'} as good within the error, but not simpler"
+        if others := [named(name) for name in order if name != taken]:
+            why += f"; {listed(others)} {'is' if len(others) == 1 else 'are'} as good within the error, "
+            why += "but not sure to be so again" if taken == BLEND else "but not simpler"
     else:
         gap, error = found.loc[taken, ["gap", "gap_error"]]
         apart = f"a difference of {gap:.3f} with a standard error of {error:.3f}" if gap > NEAR else "hardly less"
         why = f"{reached}; {named(lowest)} has {found['loss'][lowest]:.3f}, {apart}, "
         points = 100 * (found["mean"][taken] - found["mean"][lowest])
-        why += "so the simpler one is taken" if accurate[lowest] else f"but an accuracy {points:.1f} points lower"
+        if taken == BLEND:
+            why += "but which of the similar ones does best may be luck"
+        else:
+            why += "so the simpler one is taken" if accurate[lowest] else f"but an accuracy {points:.1f} points lower"
     if comparison.held == "rows":
         why += (
             "; with so few environments none could be held out, so nothing here says how the model does in a new one: "
