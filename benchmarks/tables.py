@@ -227,9 +227,11 @@ def rival_scores(
 
     def score(estimator: Any, test: NDArray[np.integer[Any]]) -> dict[str, Scored]:
         train = np.setdiff1d(np.flatnonzero(~ahead), test)
-        model = estimator.fit(X.iloc[train], y[train])
+        rows = X.iloc[train]
+        given = rows.columns[rows.notna().any()]  # scikit-learn's trees refuse a column without a value
+        model = estimator.fit(rows[given], y[train])
         chances = np.zeros((len(test), len(classes)))
-        chances[:, model.classes_] = model.predict_proba(X.iloc[test])
+        chances[:, model.classes_] = model.predict_proba(X.iloc[test][given])
         groups = {site: environments[test] == site for site in np.unique(environments[test])}
         return {site: scored(y[test[own]], chances[own]) for site, own in groups.items()}
 

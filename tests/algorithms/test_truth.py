@@ -129,6 +129,20 @@ def test_trm_adds_the_weighted_transfer_risk_to_the_empirical_risk(out):
         torch.testing.assert_close(gradient, truth, rtol=1e-6, atol=1e-9)
 
 
+def test_the_transfer_risk_of_every_third_step_counts_three_times(out):
+    algorithm = create("trm", Setting(4, 3), every=3, start_epoch=0.0, empirical="mean").double()
+    computed = []
+    for _ in range(7):
+        computed.append(algorithm.plan(None, 0.0))
+        logs = algorithm.objective(out, computed[-1])
+        added = 3 * logs["transfer_risk"] if computed[-1] else 0
+        torch.testing.assert_close(logs["loss"], out.empirical_risk + added)
+    assert computed == [True, False, False, True, False, False, True]
+    other = create("trm", Setting(4, 3), every=3, start_epoch=0.0)
+    other.load_state_dict(algorithm.state_dict())  # a training that goes on does so in the same turn
+    assert not other.plan(None, 0.0)
+
+
 def test_a_scale_free_ridge_takes_no_notice_of_the_scale_of_features_or_the_size_of_batches(out):
     def transfer_risk(factor, copies=1):
         settings = {"ridge": 1e-2, "start_epoch": 0.0, "scale_free": True}

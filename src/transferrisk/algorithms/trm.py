@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..criterion import Query, TransferRisk, Weights
-from ..settings import NonNegative, Positive, Share
+from ..settings import Count, NonNegative, Positive, Share
 from ..solvers.minimisers import chosen_solvers
 from .base import Algorithm, Batch, Config, Grid, Logs, Pass, Setting, robust_risk
 from .registry import register
@@ -55,6 +55,7 @@ class TransferConfig(Config):
                      "mean" weighs all samples the same (the paper).
     empirical_lr     Rate of the exponentiated gradient of q.
     transfer_weight  Factor of the transfer risk.
+    every            Number of steps from one with the transfer risk to the next; it then counts so many times.
     start_risk       Share of log C at which the transfer risk begins to count: once the empirical risk, averaged over
                      20 steps, is at most this.
     start_epoch      Epoch from which the transfer risk counts. None: `start_risk` decides.
@@ -71,6 +72,7 @@ class TransferConfig(Config):
     empirical: Literal["mean", "eg"] = "eg"
     empirical_lr: NonNegative = 0.1
     transfer_weight: NonNegative = 1.0
+    every: Count = 1
     start_risk: Share = 0.5
     start_epoch: NonNegative | None = None
     scale_free: bool = False
@@ -123,6 +125,7 @@ class TRM(Algorithm[TransferConfig]):
     environment_weights: Tensor  # (E,) q, weights in the empirical risk
     recent_risk: Tensor  # () the empirical risk of recent steps, averaged
     started: Tensor  # () bool: whether the transfer risk counts
+    waited: Tensor  # () steps since the last one with the transfer risk, modulo `every`
 
     def __init__(self, setting: Setting, config: TransferConfig | None = None) -> None:
         super().__init__(setting, config)
@@ -142,12 +145,15 @@ class TRM(Algorithm[TransferConfig]):
         self.register_buffer("environment_weights", torch.full((E,), 1 / E))
         self.register_buffer("recent_risk", torch.tensor(math.log(setting.num_classes)))
         self.register_buffer("started", torch.tensor(not adaptive or self.config.start_risk == 1.0))
+        self.register_buffer("waited", torch.tensor(0))
 
     def plan(self, batch: Batch, epoch: float) -> bool:
-        """Return whether the step computes the transfer risk; without `start_epoch` always, and `started` decides if it
-        counts.
+        """Return whether the step computes the transfer risk: in its turn, and from `start_epoch` on.
+
+        Without `start_epoch`, `started` decides if it counts.
         """
-        return self.config.start_epoch is None or epoch >= self.config.start_epoch
+        turn = self.config.every == 1 or int(self.waited) == 0  # by default, nothing is read from the device
+        return turn and (self.config.start_epoch is None or epoch >= self.config.start_epoch)
 
     def capture(self, block: int) -> None:
         """Let the criterion expect blocks of this many samples and read nothing from the device."""
@@ -160,6 +166,8 @@ class TRM(Algorithm[TransferConfig]):
             risks, present = out.environment_risks(self.setting.num_environments)
             rate = self.config.empirical_lr if self.training else 0.0
             risk = robust_risk(risks, None if out.all_present else present, self.environment_weights, rate)
+        if self.training and self.config.every > 1:
+            self.waited.add_(1).remainder_(self.config.every)
         if not penalised:
             return {"loss": risk}
         if self.config.start_epoch is None and self.training:
@@ -172,7 +180,7 @@ class TRM(Algorithm[TransferConfig]):
         if start is not None and scale is not None:
             start = torch.cat([start[:, :-1] * scale.to(start.dtype), start[:, -1:]], 1)
         transfer = self.criterion(features, out.labels, out.environments, start, out.weights)
-        factor = self.config.transfer_weight * self.started.to(transfer.risk.dtype)
+        factor = self.config.transfer_weight * self.config.every * self.started.to(transfer.risk.dtype)
         return {"loss": risk + factor * transfer.risk, "transfer_risk": transfer.risk}
 
     def feature_scale(self, out: Pass) -> Tensor:
