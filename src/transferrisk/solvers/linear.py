@@ -101,20 +101,19 @@ class CG:
         residual, direction = rhs.clone(), rhs
         square = euclidean(rhs, rhs)
         target = square * tolerance.square()
-        nothing = torch.zeros_like(square)
+        tiny = torch.finfo(rhs.dtype).tiny
         iterations = 0
         while iterations < self.max_iterations:
             active = square > target
             if not self.fixed and not holds(active.any()):
                 break
             image = product(direction)
-            curvature = euclidean(direction, image)
-            step = per_problem(torch.where(active & (curvature > 0), square / curvature, nothing), rhs)
+            # A system that is solved takes steps of length zero, which leave its residual as it is.
+            step = per_problem(square / torch.where(active, euclidean(direction, image), torch.inf), rhs)
             x.addcmul_(step, direction)
             residual.addcmul_(step, image, value=-1)
-            previous, square = square, torch.where(active, euclidean(residual, residual), square)
-            ratio = torch.where(previous > 0, square / previous, nothing)
-            direction = torch.addcmul(residual, per_problem(ratio, rhs), direction)
+            previous, square = square, euclidean(residual, residual)
+            direction = torch.addcmul(residual, per_problem(square / previous.clamp(min=tiny), rhs), direction)
             iterations += 1
         return Solution(x, square <= target, iterations, square.sqrt())
 
