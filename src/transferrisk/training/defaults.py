@@ -231,10 +231,11 @@ TRM_RIDGE = 1e-2
 environments too confident."""
 TRM_WEIGHTS = "worst"  # 3 points more in the worst environment than "eg" where sites disagree; elsewhere the same
 TRM_EMPIRICAL = "mean"  # the numbers above were measured with it
-EVERY = (
-    2  # steps, of which one computes the transfer risk on a CPU, where it takes as long as five others: the log loss
-)
-# in held-out environments of eight tables was 0.630 on average; 0.628 with every step, which took 1.8 times as long
+EVERY = 2
+"""Steps of which one computes the transfer risk on a CPU, where it takes as long as five others.
+
+The log loss in held-out environments of eight tables was 0.630 on average; 0.628 with every step, which took 1.8 times
+as long."""
 MANY_ENVIRONMENTS = 8  # beyond, TRM takes one random Q in each step, since time grows with the square of their number
 SMALL_HEAD = 300  # weights of a head up to which factoring its Hessian is fastest on a CPU
 
