@@ -43,7 +43,7 @@ class SideBySide:
 
     def __init__(self, connection: Connection, device: str, threads: int, room: int) -> None:
         self.connection, self.device, self.room = connection, torch.device(device), room
-        self.threads = threads  # all for each job: only one computes at a time
+        self.threads = max(1, threads // room)  # each thread has a pool of its own, which also costs while it is idle
         self.turns, self._lock = Turns(device), threading.Lock()
         self.running: dict[int, bool] = {}
         self.most = 1
