@@ -32,7 +32,7 @@ class Recording:
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
-        monkeypatch.setattr("transferrisk.training.captured.aside", lambda stream: nullcontext())
+        monkeypatch.setattr("transferrisk.training.captured.on_stream", lambda stream: nullcontext())
 
     @contextmanager
     def record(self, graph, stream, capture_error_mode):
