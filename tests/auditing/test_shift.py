@@ -46,7 +46,7 @@ def test_one_shift_alone_is_found(usual, last, part):
     assert found.excess > 0.1
     assert found.inputs + found.labels + found.relation == pytest.approx(found.excess)
     assert getattr(found, part) == pytest.approx(found.excess, abs=0.15 * found.excess + 0.02)
-    assert ("TRM can help" in found.sentence) == (part == "relation")
+    assert ("TRM is made for" in found.sentence) == (part == "relation")
     assert ("TRM cannot" in found.sentence) == (part != "relation")
 
 

@@ -27,6 +27,10 @@ from transferrisk.reports.terminal import run_progress
         (["demo", "--output", ""], "an empty value after .*--output: "),
         (["demo", "--output="], "an empty value after --output: "),
         (["report", " "], "an empty value after trm report: "),
+        (
+            ["fit", "a.csv", "--drop", "x", "--drop", "y"],
+            "--drop must be given once, with its columns separated by commas",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(trm, arguments, message):

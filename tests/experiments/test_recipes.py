@@ -66,6 +66,12 @@ def test_numbers_of_another_backbone_are_not_inherited(tmp_path):
         load_recipe(write(tmp_path, "alone", "published = false"))
 
 
+def test_a_recipe_with_a_title_of_its_own_is_not_in_the_paper(tmp_path):
+    write(tmp_path, "base", 'title = "base"\npaper = "Figure 4"\n[settings]\ndata = "gaussian"')
+    assert load_recipe(write(tmp_path, "longer", 'extends = "base"\nseeds = 2')).paper == "Figure 4"
+    assert load_recipe(write(tmp_path, "other", 'extends = "base"\ntitle = "mine"')).paper == ""
+
+
 def test_a_file_inherits_from_a_folder_below_it(tmp_path):
     (tmp_path / "parts").mkdir()
     write(tmp_path / "parts", "base", 'extends = "first"\nseeds = 3')

@@ -137,7 +137,11 @@ def test_without_a_label_the_model_knows_there_is_no_accuracy(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda new: new[["site", "outcome"]], "must have columns of the model"),
+        (lambda new: new[["site", "outcome"]], "are missing: name another file"),
+        (
+            lambda new: new[["x0", "site", "outcome"]],
+            r"most of the \d columns of the model, and 'colour'",
+        ),
         (lambda new: new.assign(x0="high"), "column 'x0' has 'high' in row 1, which is not a number"),
         (lambda new: new.rename(columns={"code": "kode"}), "has no column 'code': did you mean 'kode'"),
         (lambda new: new.assign(seen="soon"), "which is not a date"),

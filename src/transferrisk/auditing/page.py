@@ -196,11 +196,14 @@ def verdict_of(audit: Audit) -> tuple[str, ...]:
         )
     else:
         low, high = 100 * max(0, right.low), 100 * min(1, right.high)
+        losses = audit.left_out_loss.value[judged]
+        highest, where = float(np.nanmax(losses)), audit.environments[judged[int(np.nanargmax(losses))]]
         expectation = (
             f"In a new environment, expect {100 * right.mean:.1f} % right ({100 * audit.settings['confidence']:g} % "
             f"interval: {low:.1f} to {high:.1f} %); guessing gets {100 * most.mean():.1f} % on average. Expect a log "
-            f"loss of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}). These figures come from "
-            f"{right.k} environments, each left out of training once"
+            f"loss of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}); the highest was {highest:.3f}, in "
+            f"{where}. These figures come from {right.k} environments, each left out of training once and counted by "
+            "its own uncertainty"
         )
         expectation += "." if high - low < 100 else ", which are too few for a useful interval."
     lines = (

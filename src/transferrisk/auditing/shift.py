@@ -94,7 +94,7 @@ class Shift:
             return f"{name} does not clearly have a higher loss than the other environments when it is left out."
         advice = _ADVICE[self.kind]
         if self.kind in ("inputs", "label shares") and self.relation > max(_SURE * self.error, 0.25 * self.excess):
-            advice += " TRM can help with the relation's part."
+            advice += " The relation's part is what TRM is made for."
         return (
             f"When {name} is left out of training, its loss is {self.excess:.3f} higher than that of the other "
             f"environments. This is the sum of three parts: the shift of the inputs ({number(self.inputs, 3)}), of the "
@@ -109,7 +109,7 @@ _ADVICE = {
     "environment, or a larger weight for such rows, could help.",
     "label shares": "The label shares count most, and TRM cannot help with them. Probabilities corrected by the label "
     "shares of a new environment could help.",
-    "relation": "The relation counts most, and TRM can help with it.",
+    "relation": "The relation counts most, which is what TRM is made for.",
     "unclear": "The relation counts most, but its part could be chance.",
 }
 

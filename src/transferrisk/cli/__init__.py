@@ -21,6 +21,8 @@ SMALLER = {
 KEPT = dict.fromkeys(("experiment", "fit"), "what is done is kept, and the same command goes on")
 """Command -> the addition to "interrupted"."""
 
+LISTS = ("--categorical", "--numeric", "--drop")
+"""Options with a list, of which typer would forget all but the last."""
 _ASCII = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{PLUS-MINUS SIGN}": "+-", "\N{HORIZONTAL ELLIPSIS}": "..."}
 """Characters of ours -> what a terminal prints whose encoding lacks them; any other is a question mark."""
 
@@ -103,6 +105,8 @@ def _command_ended() -> int:
     for place, word in enumerate(words):
         if word == "--":
             break
+        if word in LISTS and word in words[:place]:
+            return _tell(f"{word} must be given once, with its columns separated by commas, got it twice")
         if not word.strip() or (word.startswith("--") and word.partition("=")[1:] == ("=", "")):
             option = word.strip().rstrip("=") or " ".join(["trm", *words[:place]])
             return _tell(f"an empty value after {option}: leave it out, or write . for the current folder")

@@ -197,6 +197,9 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
     table = _read(name, folder)
     base, fast = table.pop("extends", None), table.pop("fast", {})
     whole, small = ({}, {}) if base is None else _inherited(name, str(base), folder, (*within, name))
+    if "title" in table:  # another experiment than that of the paper
+        for inherited in (whole, small):
+            inherited.pop("paper", None)
     if table.get("settings") or table.get("problems"):  # the paper's numbers belong to other settings
         for key, inherited in itertools.product(("published", "paper"), (whole, small)):
             inherited.pop(key, None)

@@ -174,10 +174,11 @@ def _table_parts(
         wanted[column.name] = None
         if isinstance(column, Categorical | Date):
             texts.add(column.name)
-    if wanted.keys().isdisjoint(header):
+    absent = wanted.keys() - set(header)
+    if 2 * len(absent) > len(wanted):
         raise InputError(
-            f"{path} must have columns of the model ({listed(map(repr, wanted))}), got {listed(map(repr, header))}: "
-            "name another file"
+            f"{path} must have most of the {len(wanted)} columns of the model, and {listed(map(repr, sorted(absent)))} "
+            "are missing: name another file, or add these columns, with empty cells where a value is unknown"
         )
     for option, name in required.items():
         require_name(name, header, path, "column", option)
