@@ -243,7 +243,7 @@ def test_bad_input_is_one_line(trm, small, arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[show]\nkind = "lines"\nx = "sead"', "unknown axis 'sead'"),
+        ('[show]\nkind = "lines"\nx = "sead"', "x must name what varies, got 'sead'"),
         ("[published]\ntraining_domain = 3", "published.training_domain must be a table"),
         ("[published.training_dom.ERM]\naccuracy = [3]", "did you mean 'training_domain'?"),
         ('[published.training_domain.ERM]\naccuracy = "a"', "[mean, deviation], got 'a'"),

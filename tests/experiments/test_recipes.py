@@ -13,9 +13,10 @@ from transferrisk.errors import InputError
 from transferrisk.experiments import plan
 from transferrisk.experiments.recipe import load_recipe, recipe_names
 from transferrisk.experiments.tasks import get_task
-from transferrisk.reports.report import read_views
+from transferrisk.reports.report import check_recipe, read_views
 from transferrisk.reports.tables import axis_text
 from transferrisk.results.selection import RULES
+from transferrisk.settings import as_json
 
 
 def columns_of(recipe, made):
@@ -93,6 +94,37 @@ def test_a_show_of_another_kind_takes_the_place_of_what_is_inherited(tmp_path):
     assert recipe.show == {"kind": "table", "columns": "shift"}
     recipe = load_recipe(write(tmp_path, "mine", 'extends = "cmnist"\n[show]\nscale = "log"'))
     assert (recipe.show["kind"], recipe.show["x"], recipe.show["scale"]) == ("lines", "bias", "log")
+
+
+def report_on(recipe):
+    """Check the report of a recipe as the command does before it runs anything."""
+    made = plan.make_plan(recipe, seeds=1)
+    cells = as_json([(cell.run.name, cell.columns) for cell in made.cells])
+    check_recipe(recipe.name, recipe.where, as_json(recipe), cells)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["whole", "fast"])
+def test_inherited_panels_lose_an_axis_that_is_dropped(tmp_path, fast):
+    dropped = 'extends = "cmnist"\n[vary]\nshift = false\n[settings]\nshift = "label-correlated"\n'
+    recipe = load_recipe(write(tmp_path, "one", dropped), fast)
+    assert (recipe.show["x"], list(recipe.show["panels"])) == ("bias", [])
+    report_on(recipe)
+    recipe = load_recipe(write(tmp_path, "again", 'extends = "one"\nseeds = 1'), fast)
+    report_on(recipe)
+    own = load_recipe(write(tmp_path, "own", f'{dropped}[show]\npanels = "shift"'), fast)
+    with pytest.raises(InputError, match=r"panels .*'shift'.*bias"):
+        report_on(own)
+    problem = load_recipe(write(tmp_path, "problem", 'extends = "budget"\nproblems = false\n'
+                                '[settings]\nshift = "combined"\nbias = 0.85'), fast)  # fmt: skip
+    report_on(problem)
+    assert not problem.show["panels"]
+
+
+def test_dropping_the_axis_of_a_chart_says_what_to_set(tmp_path):
+    text = 'extends = "cmnist"\n[vary]\nbias = false\n[settings]\nbias = 0.9\n'
+    with pytest.raises(InputError, match=r"\[show\] x .*'bias'.*shift.*show = false"):
+        report_on(load_recipe(write(tmp_path, "one", text)))
+    report_on(load_recipe(write(tmp_path, "none", f"show = false\n{text}")))
 
 
 @pytest.mark.parametrize("name", recipe_names())

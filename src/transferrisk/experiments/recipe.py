@@ -21,7 +21,7 @@ methods    label -> settings, with `grid` = "paper" (appendix B.2) or a table of
            and `on`: a place, such as "shift=combined" or "problem=PACS" -> the same keys, for differences there
 fast       differences of the small version, a table of the same keys; it is inherited, except for keys that this recipe
            has itself
-show       how the report shows the results, see `reports`
+show       how the report shows the results, see `reports`; inherited panels lose axes that this recipe drops
 published  the paper's numbers: rule -> method -> column -> [mean, deviation]
 """
 
@@ -206,15 +206,15 @@ def _whole(name: str, folder: Traversable, within: tuple[str, ...]) -> tuple[dic
     if fast is False or not (fast or small):
         small = {}
     elif not small:
-        small = _merged(_merged(whole, table), fast)
+        small = _changed(_changed(whole, table), fast)
     else:
         own = dict(table)
         for key in ("methods", "problems", "vary"):  # names that the inherited small version drops stay dropped
             dropped = whole.get(key, {}).keys() - small.get(key, {}).keys()
             if isinstance(own.get(key), Mapping):
                 own[key] = {name: value for name, value in own[key].items() if name not in dropped}
-        small = _merged(_merged(small, own), fast)
-    whole = _merged(whole, table)
+        small = _changed(_changed(small, own), fast)
+    whole = _changed(whole, table)
     for key, found in itertools.product(_TABLES, (whole, small)):
         if found.get(key) is False:  # it drops a table that was not inherited
             del found[key]
@@ -281,6 +281,37 @@ def _merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any
             out[key] = _merged(before, value)
         elif value is False and not isinstance(out.get(key, False), bool):
             del out[key]
+        else:
+            out[key] = value
+    return out
+
+
+def _changed(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's table with changes; the panels that it inherits lose what no longer varies."""
+    out = _merged(base, change)
+    if dropped := _axes(base) - _axes(out):
+        out["show"] = _without_panels(out.get("show", {}), change.get("show"), [*dropped])
+    return out
+
+
+def _axes(table: Mapping[str, Any]) -> set[str]:
+    """Return the names of what a recipe's table varies."""
+    found = {*(table.get("vary") or ()), *(["problem"] if table.get("problems") else [])}
+    return found | ({"test_env"} if (table.get("settings") or {}).get("test_env") == ALL else set())
+
+
+def _without_panels(show: Any, own: Any, dropped: list[str]) -> Any:
+    """Return [show] without the panels that were dropped, unless a recipe's own [show] names them."""
+    if not isinstance(show, Mapping):
+        return show
+    out: dict[str, Any] = {}
+    for key, value in show.items():
+        of_own = own.get(key) if isinstance(own, Mapping) else None
+        if isinstance(value, Mapping):
+            out[key] = _without_panels(value, of_own, dropped)
+        elif key == "panels" and of_own is None:
+            panels = value if isinstance(value, list) else [value]
+            out[key] = [name for name in panels if name not in dropped]
         else:
             out[key] = value
     return out

@@ -63,18 +63,25 @@ class View(Settings):
                 if value not in VALUES:
                     raise InputError(f"{name} must name values of a training, got {value!r}{choices(value, VALUES)}")
 
+    own_axis: ClassVar[str] = ""
+    """Key that names the axis of the columns or lines, "" if there is none."""
+
     @property
     def axis(self) -> str:
         """Axis that is not a panel, "" if there is none."""
-        return ""
+        return str(getattr(self, self.own_axis)) if self.own_axis else ""
 
     def check(self, experiment: Experiment) -> None:
         """Raise InputError if this view has nothing to show of the experiment's plan."""
         if experiment.methods == [""]:
             raise InputError("kind must be rows or xy, since the recipe has no methods to compare")
-        for name in filter(None, [*self.panels, self.axis]):
-            if name not in experiment.axes:
-                raise InputError(f"unknown axis {name!r}{choices(name, experiment.axes)}")
+        named = [*(("panels", name) for name in self.panels), (self.own_axis, self.axis)]
+        for key, name in named:
+            if name and name not in experiment.axes:
+                raise InputError(
+                    f"[show] {key} must name what varies, got {name!r}{choices(name, experiment.axes)}; or write "
+                    "show = false for a plain table"
+                )
 
     def part(self, experiment: Experiment, rule: str) -> Part:
         """Return the tables and drawings of an experiment under a rule."""
@@ -94,9 +101,7 @@ class TableView(View):
     average: bool = False
     value: tuple[str, ...] = ("accuracy",)
 
-    @property
-    def axis(self) -> str:
-        return self.columns
+    own_axis: ClassVar[str] = "columns"
 
     def part(self, experiment: Experiment, rule: str) -> Part:
         results = MethodResults.of(experiment, rule, self.value)
@@ -126,9 +131,7 @@ class LinesView(View):
     y_scale: Scale = "linear"
     x_label: str = ""
 
-    @property
-    def axis(self) -> str:
-        return self.x
+    own_axis: ClassVar[str] = "x"
 
     def part(self, experiment: Experiment, rule: str) -> Part:
         results = MethodResults.of(experiment, rule, self.value)
