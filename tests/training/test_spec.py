@@ -18,7 +18,7 @@ from transferrisk.algorithms import parse_settings
 from transferrisk.data import EnvironmentSet, Options, load_data
 from transferrisk.errors import InputError
 from transferrisk.models import load_model_folder
-from transferrisk.models.saved import read_tensors
+from transferrisk.models.saved import encode_tensors, read_tensors
 from transferrisk.settings import as_json, dumps
 from transferrisk.training import RunFolder, TrainConfig, TrainSpec, Watch, run_spec
 from transferrisk.training.feed import SAMPLED, content_digests
@@ -290,6 +290,23 @@ def test_what_cannot_be_fine_tuned(first):
         run_spec(TrainSpec("gaussian", "erm", init=first, backbone="mlp:6"), device="cpu")
     with pytest.raises(InputError, match="nowhere does not exist"):
         run_spec(TrainSpec("gaussian", "erm", init="nowhere"))
+
+
+@pytest.mark.parametrize("change", [{"backbone": [[]]}, {"classes": "ab"}, {"input_shape": ["3"]}, {"about": []}])
+def test_a_forged_description_of_init_is_refused(first, tmp_path, change):
+    tensors, header = read_tensors(tmp_path / "first" / "model.safetensors")
+    (tmp_path / "first" / "model.safetensors").write_bytes(encode_tensors(tensors, header | change))
+    with pytest.raises(InputError, match=next(iter(change))):
+        run_spec(TrainSpec("gaussian", "erm", init=first), device="cpu")
+
+
+def test_a_model_that_another_program_trained_can_be_init(first, tmp_path):
+    tensors, header = read_tensors(tmp_path / "first" / "model.safetensors")
+    for name in ("model.safetensors", "model.json"):
+        (tmp_path / "first" / name).unlink()
+    header["about"]["spec"] = [1]
+    (tmp_path / "first" / "model.safetensors").write_bytes(encode_tensors(tensors, header))
+    assert run_spec(TrainSpec("gaussian", "erm", init=first, training=SHORT), device="cpu").history
 
 
 def test_weights_that_have_changed_are_refused(first, tmp_path):

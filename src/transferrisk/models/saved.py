@@ -214,13 +214,9 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
             f"{beside} is damaged or was changed, and must say what {WEIGHTS} says: remove it, since nothing reads it, "
             "or use a copy of the folder"
         )
+    described = _description(path, header)
+    backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
     try:
-        described: Description = convert("header", header, Description)
-        backbone, shape, classes, about = described.backbone, described.input_shape, described.classes, described.about
-        if prod(shape) > MOST_NUMBERS:
-            raise InputError(f"input_shape must hold at most {MOST_NUMBERS} numbers, got {shape}")
-        if len(set(classes)) < len(classes) or SURROGATE.search("".join(classes)):
-            raise InputError(f"classes must be different texts that UTF-8 can hold, got {classes}")
         if network is None and backbone:
             layers = {}
             for name in field_kinds(Layers):
@@ -228,9 +224,7 @@ def load_model_folder(folder: Path | str, network: Classifier | None = None) -> 
                     layers[name] = about[name]
             network = _build_saved(backbone, shape, len(classes), convert("about", layers, Layers))
     except (InputError, RuntimeError) as error:
-        raise InputError(
-            f"{path} does not describe a model ({cause_of(error)}): train it again, or use a copy"
-        ) from None
+        raise _undescribed(path, error) from None
     if network is None:
         raise InputError(f"{folder} holds a network that was built in Python: build it there, and pass it as network")
     head = tensors.get("head.weight", network.head.weight)
@@ -280,9 +274,28 @@ def _build_saved(backbone: str, shape: tuple[int, ...], classes: int, layers: La
     return OnFrozen(network, top, Standardise(torch.zeros(width), torch.ones(width), dtype))
 
 
-def describe_folder(folder: Path | str) -> Mapping[str, Any]:
+def describe_folder(folder: Path | str) -> Description:
     """Return the description of the model in a folder."""
-    return read_tensors(Path(folder) / WEIGHTS)[1]
+    path = Path(folder) / WEIGHTS
+    return _description(path, read_tensors(path)[1])
+
+
+def _description(path: Path, header: Mapping[str, Any]) -> Description:
+    """Check the header of a file of weights."""
+    try:
+        described: Description = convert("header", header, Description)
+        shape, classes = described.input_shape, described.classes
+        if prod(shape) > MOST_NUMBERS:
+            raise InputError(f"input_shape must hold at most {MOST_NUMBERS} numbers, got {shape}")
+        if len(set(classes)) < len(classes) or SURROGATE.search("".join(classes)):
+            raise InputError(f"classes must be different texts that UTF-8 can hold, got {classes}")
+    except InputError as error:
+        raise _undescribed(path, error) from None
+    return described
+
+
+def _undescribed(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} does not describe a model ({cause_of(error)}): train it again, or use a copy")
 
 
 def _checksum(entry: str, tensors: Mapping[str, Tensor]) -> int:

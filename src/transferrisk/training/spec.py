@@ -204,13 +204,14 @@ class TrainSpec(Settings):
             del training["augment"]
         if shape is None:
             return replace(self, training=training)
-        before = {} if self.init is None else describe_folder(self.init)
-        backbone = self.backbone or before.get("backbone") or default_backbone(shape, rows)
+        before = None if self.init is None else describe_folder(self.init)
+        backbone = self.backbone or (before and before.backbone) or default_backbone(shape, rows)
         ours, images = is_registered(backbone), len(shape) == 3
-        if self.init is None:
+        if before is None:
             weights = first = self.weights or ("none" if ours else "imagenet")
         else:
-            weights, first = None, before.get("about", {}).get("spec", {}).get("weights")
+            trained = before.about.get("spec")
+            weights, first = None, trained.get("weights") if isinstance(trained, Mapping) else None
         pretrained = first != "none" and not ours
         augment = pretrained and images if self.augment is None else self.augment
         if augment and not images:
