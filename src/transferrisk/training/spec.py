@@ -207,11 +207,9 @@ class TrainSpec(Settings):
         before = None if self.init is None else describe_folder(self.init)
         backbone = self.backbone or (before and before.backbone) or default_backbone(shape, rows)
         ours, images = is_registered(backbone), len(shape) == 3
-        if before is None:
-            weights = first = self.weights or ("none" if ours else "imagenet")
-        else:
-            trained = before.about.get("spec")
-            weights, first = None, trained.get("weights") if isinstance(trained, Mapping) else None
+        weights = None if before else self.weights or ("none" if ours else "imagenet")
+        trained = before.about.get("spec") if before else {"weights": weights}
+        first = trained.get("weights") if isinstance(trained, Mapping) else None
         pretrained = first != "none" and not ours
         augment = pretrained and images if self.augment is None else self.augment
         if augment and not images:
