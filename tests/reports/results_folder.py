@@ -45,14 +45,14 @@ def name_of(columns):
     return hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write(root, name, show, cells, rows_of, recipe=None):
+def write(root, name, show, cells, rows_of, recipe=None, run_of=name_of):
     """An experiment; `rows_of(columns)` are the rows of a cell, None where its run is missing."""
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     whole = {"name": name, "title": f"About {name}", "paper": "Table 9", "select": ["training_domain"],
              "methods": METHODS, "published": {}, "show": show} | (recipe or {})  # fmt: skip
     cells = list(cells)
-    planned = [[name_of(columns), columns] for columns in cells]
+    planned = [[run_of(columns), columns] for columns in cells]
     (folder / "recipe.json").write_text(json.dumps({"recipe": whole, "cells": planned}))
     rows = []
     for run, columns in planned:

@@ -81,6 +81,22 @@ def test_a_missing_point_is_a_gap(tmp_path):
     assert part.curves[0].x_log
 
 
+def test_a_chart_ranges_over_what_exists(tmp_path):
+    cells = list(cells_of({"bias": [0.8, 0.85, 0.9, 0.95]}, ["ERM", "TRM", "IRM"], 1))
+    show = {"kind": "lines", "x": "bias"}
+
+    def drawn(name, biases):
+        there = lambda c: evaluation(1, 0.9) if c["bias"] in biases and c["method"] != "IRM" else None  # noqa: E731
+        return part_of(write(tmp_path, name, show, cells, there)).drawn
+
+    (curves,) = drawn("middle", (0.85, 0.9))
+    assert list(curves.series) == ["ERM", "TRM"]
+    assert list(curves.series["TRM"][0]) == list(curves.x_ticks) == [0.85, 0.9]
+    (curves,) = drawn("gap", (0.8, 0.9))
+    assert list(curves.x_ticks) == [0.8, 0.85, 0.9]
+    assert drawn("one", (0.9,)) == [], "the table says what a single point would"
+
+
 def test_curves_are_means_over_seeds_of_the_chosen_point_at_every_step(tmp_path):
     def rows(columns):
         penalty = 1.0 if columns["point"] == "w=1" else 100.0

@@ -194,10 +194,12 @@ def test_points_that_each_seed_has_on_its_own_are_chosen_seed_by_seed(tmp_path):
     assert "best of 2 points" in points(folder)[0]
 
 
-def test_a_run_that_two_cells_share_counts_for_both_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("results_folder.name_of", lambda columns: f"run {columns['seed']}")
+def test_a_run_that_two_cells_share_counts_for_both_and_once(tmp_path):
     cells = cells_of({"bias": [0.9, 0.8]}, ["ERM"], 2)
-    experiment = load_experiment(write(tmp_path, "e", {}, cells, lambda c: evaluation(1, 0.1 * (1 + c["seed"]))))
+    folder = write(
+        tmp_path, "e", {}, cells, lambda c: evaluation(1, 0.1 * (1 + c["seed"])), run_of=lambda c: f"run {c['seed']}"
+    )
+    experiment = load_experiment(folder)
     assert len(experiment.records) == 2 * len(evaluation(1, 0.1))
     (grid,) = TableView(columns="bias").part(experiment, "last").grids
     assert [(line["mean"], line["seeds"]) for line in grid.numbers()] == [(pytest.approx(15), 2)] * 2

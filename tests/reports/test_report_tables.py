@@ -94,6 +94,63 @@ def test_what_is_not_separated_is_marked(tmp_path):
     assert marks == {"GroupDRO": True, "TRM": True, "Oracle": False}  # 10, 20, 30: 20 +- 24.8; 40 without spread
 
 
+def test_methods_with_the_same_runs_are_not_compared(tmp_path):
+    """TRM and its second name have the same runs; so has ERM under two names."""
+    values = {
+        "ERM": (0.5, 0.6),
+        "ERM again": (0.5, 0.6),
+        "GroupDRO": (0.6, 0.8),
+        "TRM": (0.7, 0.9),
+        "TRM 2": (0.7, 0.9),
+    }
+    one = {"ERM again": "ERM", "TRM 2": "TRM"}
+
+    def run_of(columns):
+        return f"{one.get(columns['method'], columns['method'])}{columns['seed']}"
+
+    def rows_of(columns):
+        return evaluation(1, values[columns["method"]][columns["seed"]])
+
+    folder = write(tmp_path, "e", {}, cells_of({}, list(values), 2), rows_of, run_of=run_of)
+    (grid,) = part_of(folder).grids
+    against = texts(grid.against_table())
+    assert against["ERM again"] == ["same runs"]
+    assert against["TRM"] == against["TRM 2"] != against["ERM again"]
+    assert "same runs" in grid.against_table().note.lower()
+    assert texts(grid.runner_up_table())["accuracy, %"][:2] == ["TRM", "GroupDRO"]
+    assert {name for name, _ in bold(grid.table())} >= {"TRM", "TRM 2"}
+    lines = numbers(grid)
+    assert math.isnan(lines["ERM again", "accuracy"]["against_erm_low"])
+    assert lines["TRM 2", "accuracy"]["rival"] == lines["TRM", "accuracy"]["rival"] == "GroupDRO"
+    two = write(tmp_path, "two", {}, [c for c in cells_of({}, list(values), 2) if c["method"] != "GroupDRO"], rows_of,
+                run_of=run_of)  # fmt: skip
+    assert part_of(two).grids[0].runner_up_table() is None
+
+
+def test_an_average_over_the_same_runs_is_the_same(tmp_path):
+    def run_of(columns):
+        return f"{columns['test_env'] if columns['method'] == 'TRM' else 'art'}{columns['seed']}"
+
+    cells = cells_of(AXES, ["ERM", "TRM"], 2)
+    folder = write(tmp_path, "e", TABLE, cells, lambda c: evaluation(1, 0.5 + 0.1 * c["seed"]), run_of=run_of)
+    assert texts(part_of(folder).grids[0].against_table())["TRM"] == ["same runs", "0.0 ?", "0.0 ?"]
+
+
+def test_columns_without_a_finished_run_are_named_and_not_shown(tmp_path):
+    grid = table(tmp_path, lambda c: rows(c) if c["test_env"] == "art" else None)
+    assert texts(grid.table()) == {"ERM": ["60.0 ± 10.0"], "TRM": ["70.0 ± 10.0"]}
+    assert grid.table().columns == ["Method", "art"]
+    assert list(texts(grid.against_table())["TRM"]) == ["+10.0 ?"]
+    assert "photo" in grid.caption()
+    assert ("TRM", "photo") in numbers(grid), "a file counts what is missing"
+
+
+def test_names_with_commas_are_told_apart_in_lists(tmp_path):
+    cells = cells_of({}, ["ERM", "TRM, a", "TRM"], 1)
+    folder = write(tmp_path, "e", {}, cells, lambda c: evaluation(1, 0.5) if c["method"] == "ERM" else None)
+    assert "Missing: TRM, a; TRM." in part_of(folder).grids[0].caption()
+
+
 def test_two_methods_have_no_runner_up(tmp_path):
     assert table(tmp_path).runner_up_table() is None
 
@@ -162,7 +219,9 @@ def test_what_is_best_depends_on_the_value_and_on_who_is_compared(tmp_path):
         return [{**row, "loss": 0.1 if columns["method"] == "ERM" else 0.2} for row in rows(columns)]
 
     show = {"kind": "table", "value": ["accuracy", "loss"]}
-    assert bold(table(tmp_path, rows_of, show=show, axes={"test_env": ["art"]}).table()) == {("TRM", 0), ("ERM", 1)}
+    found = bold(table(tmp_path, rows_of, show=show, axes={"test_env": ["art"]}).table())
+    assert {("TRM", 0), ("ERM", 1)} <= found
+    assert ("TRM", 1) not in found
     alone = table(tmp_path, lambda c: rows(c) if c["method"] == "TRM" else None)
     assert bold(alone.table()) == set()
     assert "Bold" not in alone.caption()
@@ -173,7 +232,7 @@ def test_what_is_best_depends_on_the_value_and_on_who_is_compared(tmp_path):
     )
     (grid,) = part_of(folder).grids
     assert bold(grid.table()) == {(name, column) for name in ("ERM", "IRM") for column in range(3)}
-    assert "Bold: the best mean of each column, TRM apart." in grid.caption()
+    assert "TRM apart" in grid.caption()
 
 
 def test_an_average_is_compared_with_one_over_the_same_columns(tmp_path):

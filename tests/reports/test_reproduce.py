@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 
 import pytest
@@ -113,3 +114,21 @@ def test_labels_with_a_comma_are_asked_for_one_by_one(tmp_path):
     have = run_on(lambda c: c["method"] != "ERM")
     found = load_experiment(write(tmp_path, "mine", TABLE, cells, have, {"seeds": [0]}))
     assert "--only 'TRM, a' --only TRM " in found.command("there")
+
+
+def test_the_command_with_hard_labels_asks_for_the_same_cells(tmp_path):
+    """Labels with commas, quotes and equal signs, in methods and problems."""
+    labels = ["ERM", "TRM, the paper's objective", "ridge=1e-3", 'a "b", $c']
+    problems = ["100 % / 90 %, first", "other"]
+    text = 'seeds = [0]\n[settings]\ndata = "gaussian"\ntraining = { epochs = 1 }\n[problems]\n'
+    text += "".join(f"{json.dumps(label)} = {{ size = {8 + n} }}\n" for n, label in enumerate(problems)) + "[methods]\n"
+    text += "".join(f'{json.dumps(label)} = {{ algorithm = "erm", training = {{ lr = 0.{n + 1} }} }}\n'
+                    for n, label in enumerate(labels))  # fmt: skip
+    (tmp_path / "mine.toml").write_text(text)
+    cells = cells_of({"problem": problems}, labels, 1)
+    have = run_on(lambda c: c["method"] != "ERM" and c["problem"] == problems[0])
+    found = load_experiment(write(tmp_path, "mine", {}, cells, have, {"seeds": [0], "given": ["mine.toml"]}))
+    words = shlex.split(found.command("there"))
+    only = [words[i + 1] for i, word in enumerate(words) if word == "--only"]
+    cells = make_plan(load_recipe(tmp_path / "mine.toml"), only).cells
+    assert [(c.columns["problem"], c.columns["method"]) for c in cells] == [(problems[0], one) for one in labels[1:]]

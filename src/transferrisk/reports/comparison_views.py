@@ -22,8 +22,8 @@ from ..settings import Settings
 from .elements import Curves
 from .experiment import Experiment, mixed_words
 from .tables import (
+    AVERAGE,
     Grid,
-    Paired,
     Part,
     Published,
     Score,
@@ -34,7 +34,7 @@ from .tables import (
     find_published,
 )  # fmt: skip
 
-BASELINE, AVERAGE = "erm", "average"
+BASELINE = "erm"
 SELECTED = "selected."  # prefix of columns of values, since an axis may have the name of a value
 BAND = "In the figure, the band is one standard deviation over seeds to either side."
 Scale = Literal["linear", "log"]
@@ -139,19 +139,26 @@ class LinesView(View):
         grids, drawn = [], []
         for panel, value in itertools.product(_panels(experiment, self), self.value):
             grids.append(results.grid(panel, value, self.x, False, several))
-            drawn.append(self._curves(grids[-1], experiment.axes[self.x], value))
+            if len(grids[-1].shown) > 1:
+                drawn.append(self._curves(grids[-1], experiment.axes[self.x], value))
         notes = [] if several else [f"{_words(self.value[0])} against {self.x_label or column_label(self.x)}."]
         return results.part(self, grids, drawn, notes)
 
     def _curves(self, grid: Grid, at: Sequence[Any], value: str) -> Curves:
-        """Return a drawing of the grid, in which words of the axis stand at 1, 2, ..."""
+        """Return a drawing of the grid, in which words of the axis stand at 1, 2, ...
+
+        It ranges from the first to the last column with a finished run.
+        """
         ticks: dict[float, str] = {}
-        for place, x in enumerate(at, 1):
+        drawn = slice(grid.shown[0], grid.shown[-1] + 1)
+        for place, x in [*enumerate(at, 1)][drawn]:
             ticks[float(x if isinstance(x, int | float) else place)] = axis_value(self.x, x)
         series, deviations = {}, {}
         for method, scores in grid.lines.items():
-            series[method] = list(ticks), [score.summary.mean for score in scores]
-            deviations[method] = [score.summary.std if len(score.values) > 1 else math.nan for score in scores]
+            if any(score.values for score in scores):
+                series[method] = list(ticks), [score.summary.mean for score in scores[drawn]]
+                spreads = [score.summary.std if len(score.values) > 1 else math.nan for score in scores]
+                deviations[method] = spreads[drawn]
         around = bands(series, deviations, VALUES[value].most)
         return Curves(
             grid.title, series, self.x_label or column_label(self.x), VALUES[value].label, bands=around,
@@ -176,7 +183,10 @@ class CurvesView(View):
         for panel in _panels(experiment, self):
             grids.append(results.grid_of_values(panel, self.values))
             for value in self.values:
-                lines = {method: results.mean_line(panel, method, by_run[value]) for method in experiment.methods}
+                lines: dict[str, tuple[list[float], list[float]]] = {}
+                for method in experiment.methods:
+                    line = results.mean_line(panel, method, by_run[value])
+                    lines |= {method: line} if line[0] else {}
                 title = ", ".join(filter(None, [axis_words(panel), VALUES[value].label]))
                 drawn.append(
                     Curves(
@@ -301,8 +311,8 @@ class MethodResults:
         baseline = self.baseline
         for method, scores in lines.items():
             for column, (key, score) in enumerate(zip(keys, scores, strict=True)):
-                theirs = lines[baseline][column].values if baseline is not None and method != baseline else {}
-                against = Paired.of(score.values, theirs)
+                theirs = None if baseline is None or method == baseline else lines[baseline][column]
+                against = None if theirs is None else score.minus(theirs)
                 scores[column] = replace(
                     score, against=against, published=self._published(method, key, keys, panel, value)
                 )
@@ -327,7 +337,9 @@ class MethodResults:
         found = self.at(at, method)
         if found is None:
             return Score({}, 0, 0, VALUES[value].digits)
-        return Score(found.by_seed(value), found.planned, len(found.done), VALUES[value].digits, point=found.point)
+        runs = found.done.set_index("seed")[RUN_COLUMN].to_dict()
+        values, digits = found.by_seed(value), VALUES[value].digits
+        return Score(values, found.planned, len(found.done), digits, point=found.point, runs=runs)
 
     def _published(
         self, method: str, key: str, keys: Sequence[str], panel: Mapping[str, Any], value: str
@@ -407,7 +419,8 @@ def _average(scores: Sequence[Score]) -> Score:
     seeds = [seed for seed in scores[0].values if all(seed in score.values for score in scores)]
     values = {seed: math.fsum(score.values[seed] for score in scores) / len(scores) for seed in seeds}
     done = min(score.done for score in scores)
-    return Score(values, max(score.planned for score in scores), done, scores[0].digits)
+    runs = {seed: tuple(score.runs.get(seed) for score in scores) for seed in seeds}
+    return Score(values, max(score.planned for score in scores), done, scores[0].digits, runs=runs)
 
 
 def _validated_elsewhere(places: pd.DataFrame, held_out: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -164,7 +164,8 @@ class Experiment:
             there = list(map(axis_text, self.finished[column].dropna().unique()))
             if len(there) < self.places[column].nunique():
                 for values in there if "," in "".join(there) else [",".join(there)]:
-                    words += ["--only", values if column == "method" else f"{column}={values}"]
+                    is_plain = column == "method" and "=" not in values
+                    words += ["--only", values if is_plain else f"{column}={values}"]
         if count := self._seed_count():
             words += ["--seeds", str(count)]
         for name in ("precision", "threads"):

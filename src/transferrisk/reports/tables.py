@@ -1,7 +1,8 @@
 """Tables of experiments: mean and deviation over seeds, the paper's numbers, and paired differences between methods.
 
 Differences are taken seed by seed, to ERM and from the best method to the runner-up. A difference whose interval
-contains 0 is marked.
+contains 0 is marked, and the best method is then not the only bold one. Methods that have the same runs are not
+compared.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import math
 import numbers
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from ..results.selection import selection_words
 from .elements import NOTHING, Cell, Curves, Entry, Table, number
 
+AVERAGE = "average"  # key of a column with the mean of the others
 CONFIDENCE = 0.95
 UNSEPARATED = "?"  # printed after a difference whose interval contains 0
-MISSING, NO_VALUE = "missing", "no value"
+MISSING, NO_VALUE, SAME = "missing", "no value", "same runs"
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,16 @@ def find_published(table: Mapping[str, Any], rule: str, line: str, keys: Sequenc
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean difference over the seeds that both methods have, and its t interval (nan for a single seed)."""
+    """Mean difference over the seeds that both methods have, and its t interval (nan for a single seed).
+
+    same  whether both have the same runs, so that there is nothing to compare
+    """
 
     mean: float
     low: float
     high: float
     seeds: int
+    same: bool = False
 
     @classmethod
     def of(cls, ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Paired | None:
@@ -139,6 +145,8 @@ class Paired:
 
     def cell(self, digits: int) -> Cell:
         """Return the difference as a cell, with the interval below it."""
+        if self.same:
+            return Cell(SAME, self.mean)
         below = {}
         if not math.isnan(self.low):
             below[""] = f"{number(self.low, digits)} to {number(self.high, digits)}"
@@ -156,6 +164,7 @@ class Score:
     published  the paper's number
     against    difference to ERM
     point      point of the grid that was chosen, "" without a grid
+    runs       seed -> its run, or its runs if the value is an average over several
     """
 
     values: Mapping[Any, float]
@@ -165,6 +174,7 @@ class Score:
     published: Published | None = None
     against: Paired | None = None
     point: str = ""
+    runs: Mapping[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def summary(self) -> Summary:
@@ -175,6 +185,16 @@ class Score:
     def difference(self) -> float:
         """Our mean minus the paper's; nan if one of them is absent."""
         return self.summary.mean - self.published.mean if self.published and self.values else math.nan
+
+    def minus(self, other: Score) -> Paired | None:
+        """Return the paired difference to another score, None if they share no seed."""
+        paired = Paired.of(self.values, other.values)
+        return replace(paired, low=math.nan, high=math.nan, same=True) if paired and self.is_same(other) else paired
+
+    def is_same(self, other: Score) -> bool:
+        """Return True if both have the same runs on all seeds that both have."""
+        shared = self.runs.keys() & other.runs.keys()
+        return bool(shared) and all(self.runs[seed] == other.runs[seed] for seed in shared)
 
     def cell(self, lacking: str = "", bold: bool = False) -> Cell:
         """Return our number as a cell; below it stand a remark on seeds, the paper's number and the difference."""
@@ -239,19 +259,38 @@ class Grid:
 
     @cached_property
     def best(self) -> set[tuple[str, int]]:
-        """Line and column of each column's best mean, with ties as printed; a column of one competitor has no best."""
-        found: set[tuple[str, int]] = set()
-        for column, less in enumerate(self.less):
-            means = {name: round(m, self.lines[name][column].digits) for name, m in self.competitors(column).items()}
-            if len(means) > 1:
-                top = (min if less else max)(means.values())
-                found.update((name, column) for name, mean in means.items() if mean == top)
-        return found
+        """Line and column of each column's best mean, with ties as printed; a column of one competitor has no best.
+
+        Lines that are not separated from the best one are among them.
+        """
+        return {place for column in range(len(self.less)) for place in self._best(column)}
+
+    def _best(self, column: int) -> Iterator[tuple[str, int]]:
+        means = self.competitors(column)
+        if len(means) < 2:
+            return
+        top = (min if self.less[column] else max)(means, key=means.__getitem__)
+        best = self.lines[top][column]
+        for name, mean in means.items():
+            paired = best.minus(self.lines[name][column])
+            if round(mean, best.digits) == round(means[top], best.digits) or (paired and paired.is_unseparated):
+                yield name, column
+
+    @cached_property
+    def shown(self) -> list[int]:
+        """Columns with a finished run; all of them if none has one."""
+        columns = range(len(self.columns))
+        found = [n for n in columns if any(own[n].values or own[n].done for own in self.lines.values())]
+        return found or list(columns)
 
     @cached_property
     def absent(self) -> list[str]:
-        """Names of lines that have neither a number, ours or the paper's, nor a finished run."""
-        return [name for name, own in self.lines.items() if not any(s.values or s.published or s.done for s in own)]
+        """Names of lines that have neither a number, ours or the paper's, nor a finished run in what is shown."""
+        found = []
+        for name, own in self.lines.items():
+            if not any(own[n].values or own[n].published or own[n].done for n in self.shown):
+                found.append(name)
+        return found
 
     @property
     def is_empty(self) -> bool:
@@ -271,34 +310,40 @@ class Grid:
         for name, scores in self.lines.items():
             if name not in self.absent:
                 row: list[Entry] = [name]
-                for column, score in enumerate(scores):
+                for column, score in ((n, scores[n]) for n in self.shown):
                     few = 0 < len(score.values) < self.seeds[-1] if self.seeds else False
                     lacking = f"{len(score.values)} of {score.planned} seeds" if few else ""
                     row.append(score.cell(lacking, (name, column) in self.best))
                 rows.append(row)
-        return Table(self.title, [self.corner, *self.columns], rows, note=self.caption())
+        return Table(self.title, self._heads, rows, note=self.caption())
+
+    @property
+    def _heads(self) -> list[str]:
+        return [self.corner, *map(self.columns.__getitem__, self.shown)]
 
     def against_table(self) -> Table | None:
         """Return the differences to ERM as a table, None if there are none."""
         rows: list[list[Entry]] = []
         for name, scores in self.lines.items():
             cells = [score.against.cell(score.digits) if score.against else None for score in scores]
+            cells = [cells[n] for n in self.shown]
             if any(cells):
                 rows.append([name, *cells])
         if not rows:
             return None
         title = f"{self.title}, against ERM" if self.title else "Against ERM"
         note = _difference_caption("Difference to ERM", [score.against for score in self.scores if score.against])
-        return Table(title, [self.corner, *self.columns], rows, note=note)
+        return Table(title, self._heads, rows, note=note)
 
     def rival(self, line: str, column: int) -> tuple[str, Paired] | None:
-        """Return the best of the other lines in a column and the paired difference to it, None if there is no other."""
-        others = self.competitors(column)
-        others.pop(line, None)
+        """Return the best line with other runs in a column and the paired difference to it, None if there is none."""
+        own = self.lines[line][column]
+        there = self.competitors(column).items()
+        others = {name: m for name, m in there if name != line and not own.is_same(self.lines[name][column])}
         if line in self.apart or not others:
             return None
         name = (min if self.less[column] else max)(others, key=others.__getitem__)
-        paired = Paired.of(self.lines[line][column].values, self.lines[name][column].values)
+        paired = own.minus(self.lines[name][column])
         return None if paired is None else (name, paired)
 
     def runner_up_table(self) -> Table | None:
@@ -307,7 +352,8 @@ class Grid:
         found = []
         for column, label in enumerate(self.columns):
             means = self.competitors(column)
-            if len(means) < 3:  # two are compared with each other anyway
+            different = {frozenset(self.lines[name][column].runs.items()) or name for name in means}
+            if len(different) < 3:  # two are compared with each other anyway
                 continue
             best = (min if self.less[column] else max)(means, key=means.__getitem__)
             if rival := self.rival(best, column):
@@ -335,11 +381,15 @@ class Grid:
         else:
             fewest = f"{self.seeds[0]} to " if self.seeds[0] < most else ""
             first = f"Mean ± standard deviation over {fewest}{most}{some} seeds."
-        apart = "".join([f", {name} apart" for name in self.lines if name in self.apart])
-        bold = f"Bold: the best mean of each column{apart}." if self.best else ""
+        apart = "".join([f", {name} apart" for name in self.lines if name in self.apart and name not in self.absent])
+        several = len(self.best) > len({column for _, column in self.best})
+        others = " and those that tie with it or are not separated from it" if several else ""
+        bold = f"Bold: the best mean of each column{others}{apart}." if self.best else ""
         under = "Below each number: the paper's, and the difference, ours minus the paper's." if paper else ""
-        missing = f"Missing: {', '.join(self.absent)}." if self.absent and not self.is_empty else ""
-        return " ".join(filter(None, [first, bold, under, missing]))
+        missing = f"Missing: {_listed(self.absent)}." if self.absent and not self.is_empty else ""
+        places = [self.columns[n] for n in range(len(self.columns)) if n not in self.shown and self.keys[n] != AVERAGE]
+        hidden = f"Not shown, since no run is finished: {_listed(places)}." if places else ""
+        return " ".join(filter(None, [first, bold, under, missing, hidden]))
 
     def numbers(self) -> list[dict[str, Any]]:
         """Return a line for each score, for CSV and JSON."""
@@ -366,16 +416,26 @@ class Grid:
         return found
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return the names with a separator that none of them contains."""
+    return ("; " if any("," in name for name in names) else ", ").join(names)
+
+
 def _difference_caption(what: str, differences: Sequence[Paired]) -> str:
-    seeds = {paired.seeds for paired in differences}
+    same = f"{SAME.capitalize()}: the settings are the same, so there is nothing to compare."
+    seeds = {paired.seeds for paired in differences if not paired.same}
+    if not seeds:
+        return same
+    more = same if any(paired.same for paired in differences) else ""
     if seeds == {1}:
-        return f"{what} on the same seed. One seed gives no interval."
+        return " ".join(filter(None, [f"{what} on the same seed. One seed gives no interval.", more]))
     first = f"{what} on the same seeds, with the {100 * CONFIDENCE:g} % interval of Student's t."
     unseparated = any(paired.is_unseparated for paired in differences)
     few = [
         f"{UNSEPARATED} marks an interval that contains 0: the two are not separated." if unseparated else "",
         "A difference on one shared seed has no interval." if 1 in seeds else "",
         "An interval of two seeds is very wide and says little." if 2 in seeds else "",
+        more,
     ]
     return " ".join([first, *filter(None, few)])
 
