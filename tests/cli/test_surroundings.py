@@ -68,16 +68,42 @@ def test_formulas_are_told_and_on_request_neutralised(trm, model, tmp_path):
     pd.testing.assert_frame_equal(raw.iloc[:, 2:], safe.iloc[:, 2:])
 
 
-@pytest.mark.parametrize("closed", [">&-", "| true"])
-def test_predictions_that_nobody_takes_end_loudly(model, closed):
-    line = f"{' '.join(COMMAND)} predict {model / 'model'} {model / 'rows.csv'} --output - {closed}"
-    result = subprocess.run(
-        ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
-    )
-    errors = [line for line in result.stderr.splitlines() if not line.startswith("trm: warning: ")]
-    assert result.returncode == 2
+def piped(words: str) -> tuple[int, list[str]]:
+    """Exit code of trm before a | or another redirection, and the lines on stderr that are not warnings."""
+    line = f"{' '.join(COMMAND)} {words}; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    return result.returncode, [line for line in result.stderr.splitlines() if not line.startswith("trm: warning: ")]
+
+
+def test_predictions_without_standard_output_end_loudly(model):
+    code, errors = piped(f"predict {model / 'model'} {model / 'rows.csv'} --output - >&-")
+    assert code == 2
     assert "standard output" in errors[-1]
     assert not any("Traceback" in line or "Exception" in line for line in errors)
+
+
+@pytest.mark.parametrize("words", ["predict {model} {rows} --output -", "data list", "data list --json", "--help"])
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(model, words, buffered, monkeypatch):
+    """As cat does: by the exit code of SIGPIPE, and without a word."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", buffered)
+    words = words.format(model=model / "model", rows=model / "rows.csv")
+    code, errors = piped(f"{words} | true")
+    assert code == 141
+    assert not [line for line in errors if "standard output" in line or "Traceback" in line or "Error" in line]
+
+
+def test_a_pipe_that_breaks_inside_is_not_taken_for_the_output():
+    """Output is read here: the error of another pipe stays one."""
+    program = (
+        "import sys, transferrisk.cli as cli\n"
+        "def broken():\n"
+        "    raise BrokenPipeError(32, 'Broken pipe')\n"
+        "cli._command_ended = broken\n"
+        "cli.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
 
 
 def test_settings_are_refused_before_anything_is_printed(trm, model):

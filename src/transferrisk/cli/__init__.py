@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import select
 import signal
 import sys
 import warnings
 from contextlib import suppress
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 SMALLER = {
@@ -21,6 +23,8 @@ SMALLER = {
 KEPT = dict.fromkeys(("experiment", "fit"), "what is done is kept, and the same command goes on")
 """Command -> the addition to "interrupted"."""
 
+CLOSED_PIPE = 128 + 13
+"""Exit code where the reader of the output has ended: that of a program which SIGPIPE, signal 13, ends."""
 LISTS = ("--categorical", "--numeric", "--drop")
 """Options with a list, of which typer would forget all but the last."""
 _ASCII = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{PLUS-MINUS SIGN}": "+-", "\N{HORIZONTAL ELLIPSIS}": "..."}
@@ -79,14 +83,38 @@ def _run() -> int:
         if full is None:
             raise
         code = _tell(f"{full}: {SMALLER.get(_command(), 'end other programs, or use a machine with more of it')}")
+    except SystemExit as stop:  # with 1, of typer and rich, where nobody reads what is printed
+        *_, (last, _) = walk_tb(stop.__traceback__)
+        by_rich = last.f_globals.get("__name__", "").startswith("rich.")  # which has closed the pipe
+        if not (isinstance(stop.__context__, BrokenPipeError) and (by_rich or _reader_ended())):
+            raise
+        _discard_output()
+        return CLOSED_PIPE
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        with suppress(OSError):  # else Python tries once more at its end, and complains
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+        if isinstance(error, BrokenPipeError):
+            return code or CLOSED_PIPE
         return code or _tell(f"standard output cannot be written ({error.strerror}): name a file, or read all of it")
     return code
+
+
+def _reader_ended() -> bool:
+    """Return whether standard output or stderr is a pipe that nobody reads any more, as in trm data list | head."""
+    if not hasattr(select, "poll"):
+        return True
+    streams = select.poll()
+    streams.register(1, 0)
+    streams.register(2, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in streams.poll(0))
+
+
+def _discard_output() -> None:
+    """Send what is still printed to the null device; else Python tries once more at its end, and complains."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command_ended() -> int:

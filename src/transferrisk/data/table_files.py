@@ -321,7 +321,8 @@ def frame_writer(output: Path | None, neutralise: bool = False) -> Iterator[Call
         try:
             yield write
         except OSError as error:
-            if output is not None or error.filename is not None:  # the file of another part of the work
+            # The file of another part of the work, or a reader that has seen enough.
+            if output is not None or error.filename is not None or isinstance(error, BrokenPipeError):
                 raise
             raise InputError(f"standard output cannot be written ({cause_of(error)}): name a file") from None
     if formulas and not neutralise:
