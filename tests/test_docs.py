@@ -8,10 +8,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from transferrisk.data import Options
 from transferrisk.experiments.tasks import TASKS
+from transferrisk.fitting import Plan, fit
+from transferrisk.fitting.export import export_onnx
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -47,6 +53,31 @@ def test_the_guide_to_plugins_shows_the_example_package(tmp_path):
         for block in blocks(PLUGINS, "python"):
             if not any(block.strip() in source for source in package):
                 exec(compile(block, str(PLUGINS), "exec"), {"__name__": "__main__"})
+
+
+def test_the_example_of_onnx_gives_the_probabilities_of_the_model(tmp_path, monkeypatch):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    (block,) = (code for code in blocks(ROOT / "docs" / "commands.md", "py") if "onnxruntime" in code)
+    monkeypatch.chdir(tmp_path)
+    i = np.arange(90)
+    table = pd.DataFrame(
+        {
+            "wage": np.where(np.sin(i) > 0, "high", "low"), "region": np.take(["a", "b", "c"], i % 3),
+            "education": np.where(i % 9, 8 + i % 7 + np.sin(i), np.nan), "experience": 1.5 * i,
+            "ethnicity": np.take(["cauc", "afam", None], i % 8 % 3), "smsa": np.take(["yes", "no"], i % 5 % 2),
+            "parttime": np.take(["yes", "no"], i % 7 % 2),
+        }
+    )  # fmt: skip
+    table.to_csv("table.csv", index=False)
+    options = Options(label="wage", environment="region", missing_indicators="always")
+    model = fit("table.csv", options, Plan(algorithm="linear", compared=False, workers=1)).model
+    export_onnx(model, Path("model.onnx"))
+    found: dict[str, Any] = {}
+    exec(compile(block, "commands.md", "exec"), found)
+    rows = pd.DataFrame({name: [value or None for value in values] for name, values in found["rows"].items()})
+    np.testing.assert_allclose(found["probabilities"], model.predict_proba(rows), atol=1e-6)
+    assert tuple(found["classes"]) == model.classes
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

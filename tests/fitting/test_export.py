@@ -98,6 +98,19 @@ def test_vectors(runtime, backbone, dtype):
     assert np.abs(found - model.predict_proba(x[30:])).max() < 1e-5
 
 
+def test_nothing_that_the_exporter_prints_is_passed_on(runtime, monkeypatch, capsys):
+    """--json has standard output to itself."""
+    export = torch.onnx.export
+
+    def loud(*given, **settings):
+        print("Applied 1 of general pattern rewrite rules.")
+        return export(*given, **settings)
+
+    monkeypatch.setattr(torch.onnx, "export", loud)
+    runtime(model_of((3,), "linear", "vectors"))
+    assert capsys.readouterr().out == ""
+
+
 def test_images(runtime):
     images = np.random.default_rng(0).integers(0, 256, (5, 3, 12, 12)).astype(np.uint8)
     model = model_of((3, 12, 12), "cnn:4", "images")

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import redirect_stdout
+from io import StringIO
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -106,8 +108,9 @@ def _with_table(schema: Schema, form: Form, network: Any) -> Any:
 
 def _exported(module: nn.Module, example: Tensor, name: str) -> Any:
     """Return the onnx.ModelProto of a module, for any number of samples."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+    # The exporter warns and, in some versions, prints about itself.
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")
         program = torch.onnx.export(
             module,
             (example,),
