@@ -72,7 +72,8 @@ def test_a_public_name_is_documented(name):
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_or_warning_has_a_summary_and_an_example(name):
-    summary, _, example = inspect.cleandoc(ERRORS[name].__doc__).partition("\n\nExamples\n--------\n")
+    text, _, example = inspect.cleandoc(ERRORS[name].__doc__).partition("\n\nExamples\n--------\n")
+    summary = text.partition("\n\n")[0]
     assert "\n" not in summary
     assert summary.endswith(".")
     assert name in example

@@ -47,6 +47,50 @@ class InputError(TransferRiskError, ValueError):
     """
 
 
+class UnfitError(InputError):
+    """A setting has a value that its annotation does not allow. The arguments are those of `settings.convert`.
+
+    Examples
+    --------
+    >>> from transferrisk.data import Options
+    >>> from transferrisk.errors import UnfitError
+    >>> try:
+    ...     Options(seed=-1)
+    ... except UnfitError as error:
+    ...     print(error)
+    seed must be an integer >= 0 and < 9.22337e+18, got -1
+    """
+
+    def __str__(self) -> str:  # composed where it is read: a union tries one type after the other
+        from .settings import describe
+
+        name, value, kind = self.args
+        shown = repr(value)
+        return f"{name} must be {describe(kind)}, got {shown if len(shown) <= 100 else f'{shown[:97]}...'}"
+
+
+class BadImageError(InputError):
+    """The bytes of a file are not an image that can be read.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import mkdtemp
+    >>> from transferrisk.data import Options, load_data
+    >>> from transferrisk.errors import BadImageError
+    >>> folder = Path(mkdtemp())
+    >>> for name in ("a/cat/0.png", "a/dog/0.png", "b/cat/0.png", "b/dog/0.png"):
+    ...     (folder / name).parent.mkdir(parents=True)
+    ...     written = (folder / name).write_bytes(b"")
+    >>> data = load_data(f"folder:{folder}", Options(lazy=True, size=8))
+    >>> try:
+    ...     images = data.batch()
+    ... except BadImageError as error:
+    ...     print(str(error).rpartition(": ")[2])
+    it is empty
+    """
+
+
 class OtherRunError(InputError):
     """A folder holds a run that was started with other settings or data.
 
@@ -102,6 +146,55 @@ class DivergedError(TransferRiskError, ArithmeticError):
     ...         print(f"lr={lr:g} is too large")
     lr=1e+30 is too large
     """
+
+
+class ProcessLost(TransferRiskError):
+    """Another process of a training has ended.
+
+    Parameters
+    ----------
+    lost
+        The process and how it ended. None: not known.
+    again
+        The way out.
+
+    Examples
+    --------
+    >>> from transferrisk.errors import ProcessLost
+    >>> print(ProcessLost("process 1 has ended", "train again"))
+    process 1 has ended: train again
+    """
+
+    exit_code = 1
+
+    def __init__(self, lost: str | None, again: str) -> None:
+        super().__init__(f"{lost or 'another process of this training has ended or cannot be reached'}: {again}")
+        self.lost = lost
+
+
+class Stopped(TransferRiskError):
+    """A training was stopped by a signal and has been saved.
+
+    Parameters
+    ----------
+    signum
+        Number of the signal.
+    step, total
+        Number of steps taken and of all steps.
+    again
+        Command that goes on with the training.
+
+    Examples
+    --------
+    >>> from transferrisk.errors import Stopped
+    >>> print(Stopped(2, 30, 100))
+    interrupted at step 30 of 100; go on with: train with resume=True
+    """
+
+    def __init__(self, signum: int, step: int, total: int, again: str = "train with resume=True") -> None:
+        super().__init__(f"interrupted at step {step} of {total}; go on with: {again}")
+        self.signum, self.step, self.total = signum, step, total
+        self.exit_code = 128 + signum
 
 
 class DataWarning(UserWarning):
@@ -266,6 +359,14 @@ def cause_of(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has none; without the number of a system's error."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def describe_values(given: object) -> str:
+    """Return how a message calls something that was given in place of an array: its text, or its type and shape."""
+    if isinstance(given, str):
+        return f"the text {given!r}"
+    shape = tuple(getattr(given, "shape", ()))
+    return f"{type(given).__name__}{f' of shape {shape}' if shape else ''}"
 
 
 def one_line(text: str, most: int | None = None) -> str:

@@ -25,7 +25,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .errors import InputError, choices
+from .errors import InputError, UnfitError, choices
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,6 @@ def field_kinds(cls: type[Any]) -> dict[str, Any]:
             kinds[field.name] = hints[field.name]
         _KINDS[cls] = kinds
     return _KINDS[cls]
-
-
-class UnfitError(InputError):
-    """A value that its annotation does not allow. Its arguments are those of `convert`."""
-
-    def __str__(self) -> str:  # composed where it is read: a union tries one type after the other
-        name, value, kind = self.args
-        shown = repr(value)
-        return f"{name} must be {describe(kind)}, got {shown if len(shown) <= 100 else f'{shown[:97]}...'}"
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:

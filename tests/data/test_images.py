@@ -14,8 +14,8 @@ import pytest
 from drawn import BLUE, GREEN, RED, WHITE, picture
 from PIL import Image, features
 
-from transferrisk.data.images import BadImageError, decode, decode_all
-from transferrisk.errors import InputError
+from transferrisk.data.images import decode, decode_all
+from transferrisk.errors import BadImageError, InputError
 
 
 def saved(image, kind="PNG", **options):

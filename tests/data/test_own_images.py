@@ -12,9 +12,9 @@ from drawn import picture, sites, write_folder, write_tar, write_zip
 
 from transferrisk.data import Options, load_data, load_splits
 from transferrisk.data.image_set import LazyImages
-from transferrisk.data.images import BadImageError, decode
+from transferrisk.data.images import decode
 from transferrisk.data.sets.published import OFFICE_HOME, PACS
-from transferrisk.errors import DataWarning, InputError
+from transferrisk.errors import BadImageError, DataWarning, InputError
 
 SMALL = Options(size=6)
 FILES = sites()

@@ -284,3 +284,12 @@ def test_a_recipe_that_is_not_there(tmp_path):
         load_recipe(tmp_path / "no.toml")
     with pytest.raises(InputError, match="--fast must be left out"):
         load_recipe(write(tmp_path, "slow", SMALL), fast=True)
+
+
+def test_a_file_without_its_ending_is_proposed(tmp_path, monkeypatch):
+    write(tmp_path, "mine", 'extends = "cmnist"')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"'mine'.*mine\.toml"):
+        load_recipe("mine")
+    with pytest.raises(InputError, match="'mime'"):
+        load_recipe("mime")

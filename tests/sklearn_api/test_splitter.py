@@ -77,6 +77,8 @@ def test_two_environments_are_always_left_to_train_on(count, most, sizes):
         ({}, ["here"] * len(X), r"environments must hold two or more .*\['here'\]"),
         ({}, [*SITE[:-1], None], f"environments .* row {len(X) - 1}"),
         ({}, SITE[1:], "inconsistent numbers of samples"),
+        ({}, "site", "environments .*'site'"),
+        ({}, pd.DataFrame({"site": SITE, "year": SITE}), rf"environments .* DataFrame of shape \({len(X)}, 2\)"),
         ({"max_splits": 0}, SITE, "max_splits must be an integer >= 1 or None, got 0"),
         ({"max_splits": 1.5}, SITE, "max_splits must be an integer >= 1 or None, got 1.5"),
     ],

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import ConvergenceWarning, InputError, warn
+from ..errors import ConvergenceWarning, InputError, describe_values, warn
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..settings import Bound, convert
@@ -320,15 +320,18 @@ def _codes(values: Any, expected: int, noun: str) -> tuple[Codes, tuple[Any, ...
     from ..data.values import in_order
 
     given = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    wanted = f"{noun} must be one for each of {expected} rows of features"
+    if isinstance(given, str) or getattr(given, "ndim", 1) != 1:
+        raise InputError(f"{wanted}, got {describe_values(given)}: give the values, such as table['site']")
     if not isinstance(getattr(given, "dtype", None), np.dtype | pd.api.extensions.ExtensionDtype):
         try:  # a list, or a column of another library such as polars
             values = list(given)
         except TypeError:
-            raise InputError(f"{noun} must be one for each row, got one {type(given).__name__} in all") from None
+            raise InputError(f"{wanted}, got {describe_values(given)}") from None
         given = np.empty(len(values), dtype=object)
         given[:] = values
-    if getattr(given, "ndim", 1) != 1 or len(given) != expected:
-        raise InputError(f"{noun} must be one for each of {expected} rows of features, got shape {np.shape(given)}")
+    if len(given) != expected:
+        raise InputError(f"{wanted}, got {len(given)}")
     try:
         found, distinct = pd.factorize(given)
     except TypeError as error:

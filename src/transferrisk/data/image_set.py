@@ -31,12 +31,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, cause_of, refuse_or_skip
+from ..errors import BadImageError, InputError, cause_of, refuse_or_skip
 from ..files import NO_ROOM, remove_abandoned, whole_file, write_atomically
 from .catalogue import Options, Progress
 from .containers import Entry, compressed_as_a_whole, contents
 from .environments import EnvironmentSet, Inputs, review
-from .images import VERSION, BadImageError, decode_all
+from .images import VERSION, decode_all
 from .roots import CACHE_VARIABLE, cache_root
 
 SIZE = 224  # pixels, where neither the set nor the user says otherwise

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, cause_of
+from ..errors import BadImageError, InputError, cause_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,10 +47,6 @@ LARGE = 10_000_000  # pixels from which on images are decoded one at a time
 _ONE_LARGE = Lock()
 
 Pixels = NDArray[np.uint8]
-
-
-class BadImageError(InputError):
-    """The bytes are not an image that can be read."""
 
 
 def is_image(name: str) -> bool:

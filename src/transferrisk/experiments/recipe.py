@@ -182,6 +182,8 @@ def _find(name: str, hidden: bool = False) -> Traversable:
         return Path(name).parent
     found = [source for source in _sources() if name in source.names and (hidden or name[0] != "_")]
     if not found:
+        if Path(name + SUFFIX).is_file():
+            raise InputError(f"NAME must be an experiment or a file, got {name!r}: write {name}{SUFFIX} for this file")
         raise InputError(
             f"unknown experiment {name!r}{choices(name, recipe_names())}, or name a file that ends in {SUFFIX}"
         )

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from ..data.containers import Entry, contents, entries, is_archive
-from ..data.images import BadImageError, decode_all, is_image
+from ..data.images import decode_all, is_image
 from ..data.table_files import read_frames, read_header
 from ..data.values import as_name, is_blank
-from ..errors import SKIP_BAD, DataWarning, InputError, require_name, warn
+from ..errors import SKIP_BAD, BadImageError, DataWarning, InputError, require_name, warn
 from ..files import readable
 from .model import Model
 from .predict import ROWS, Names, Part, Required

@@ -11,7 +11,7 @@ from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
 from ..data.values import in_time
-from ..errors import EnvironmentWarning, InputError, warn
+from ..errors import EnvironmentWarning, InputError, describe_values, warn
 from ..settings import Count, convert
 
 Integers = NDArray[np.integer[Any]]
@@ -149,6 +149,12 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
         raise InputError(
             "environments must be given: pass them by metadata routing "
             "(sklearn.set_config(enable_metadata_routing=True)), or as groups without it"
+        )
+    shape = environments.shape if hasattr(environments, "shape") else np.shape(environments)
+    if len(shape) != 1 and shape[1:] != (1,):
+        raise InputError(
+            f"environments must be an array with one value for each row, got {describe_values(environments)}: give the "
+            "values, such as table['site']"
         )
     try:
         index, names = pd.factorize(column_or_1d(environments), sort=True)

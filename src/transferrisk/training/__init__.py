@@ -1,10 +1,10 @@
 """Training: one loop for all algorithms, watches that follow it, and `TrainSpec`, a training as plain values."""
 
+from ..errors import Stopped
 from .defaults import Precision, TrainConfig
 from .engine import Engine
 from .evaluate import evaluate, held_out_transfer_matrix, irm_penalties
 from .loop import Run, Trained, train
-from .processes import Stopped
 from .run_folder import Checkpoint, RunFolder, load_checkpoint
 from .spec import TrainSpec, run_spec
 from .state import setting_of

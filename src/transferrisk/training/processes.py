@@ -24,7 +24,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from ..errors import DivergedError, TransferRiskError
+from ..errors import DivergedError, ProcessLost, Stopped, TransferRiskError
 
 PATIENCE = 10.0  # seconds that a process has to end by itself after another one has ended
 CLOSING = 2.0  # longest time between the end of a connection and that of its process, seconds
@@ -37,41 +37,6 @@ _started: list[subprocess.Popen[bytes]] = []  # by the first process: ranks 1, 2
 
 class Followed(TransferRiskError):
     """Raised where the first process has failed, which reports the error itself."""
-
-
-class ProcessLost(TransferRiskError):
-    """Raised where another process of the training has ended; `lost` tells which, if it is known."""
-
-    exit_code = 1
-
-    def __init__(self, lost: str | None, again: str) -> None:
-        super().__init__(f"{lost or 'another process of this training has ended or cannot be reached'}: {again}")
-        self.lost = lost
-
-
-class Stopped(TransferRiskError):
-    """Raised after a training was stopped by a signal and has been saved.
-
-    Parameters
-    ----------
-    signum
-        Number of the signal.
-    step, total
-        Number of steps taken and of all steps.
-    again
-        Command that goes on with the training.
-
-    Examples
-    --------
-    >>> from transferrisk.training import Stopped
-    >>> print(Stopped(2, 30, 100))
-    interrupted at step 30 of 100; go on with: train with resume=True
-    """
-
-    def __init__(self, signum: int, step: int, total: int, again: str = "train with resume=True") -> None:
-        super().__init__(f"interrupted at step {step} of {total}; go on with: {again}")
-        self.signum, self.step, self.total = signum, step, total
-        self.exit_code = 128 + signum
 
 
 def started_by_torchrun() -> bool:

@@ -23,14 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ..errors import DamagedRunError, InputError, OtherRunError, TransferRiskError, cause_of
+from ..errors import DamagedRunError, InputError, OtherRunError, Stopped, TransferRiskError, cause_of
 from ..files import check_target, locked, new_folders, write_atomically
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, encode_tensors, read_tensors, save_model, versions
 from ..results import Record, append_records, keep_records, select
 from ..results.records import RECORDS
 from ..settings import Bound, NonNegative, as_json, convert, dumps
 from .engine import LOOK_EVERY
-from .processes import Stopped
 from .state import Snapshot
 from .watches import Watch
 

@@ -10,12 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, TransferRiskError
+from ..errors import InputError, Stopped, TransferRiskError
 from ..extras import require
 from ..files import write_atomically
 from ..results import Record, mean_score
 from ..results.records import BATCH
-from .processes import Stopped
 from .run_folder import flattened
 from .watches import Watch
 
