@@ -14,8 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from transferrisk.data import Options
-from transferrisk.fitting import Plan, fit
-from transferrisk.fitting.unstable import DropUnstable
+from transferrisk.fitting import DropUnstable, Plan, fit
 from transferrisk.fitting.verdict import verdict
 
 

@@ -5,5 +5,6 @@ from .fitted import Fitted, fit
 from .folder import save_fit
 from .model import Model, load_model
 from .plan import Plan
+from .unstable import DropUnstable
 
-__all__ = ["Comparison", "Fitted", "Model", "Plan", "fit", "load_model", "save_fit"]
+__all__ = ["Comparison", "DropUnstable", "Fitted", "Model", "Plan", "fit", "load_model", "save_fit"]

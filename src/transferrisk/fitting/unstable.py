@@ -37,7 +37,7 @@ class DropUnstable(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     Examples
     --------
     >>> import numpy as np
-    >>> from transferrisk.fitting.unstable import DropUnstable
+    >>> from transferrisk.fitting import DropUnstable
     >>> rng = np.random.default_rng(0)
     >>> y, site = rng.integers(2, size=600), np.repeat(["A", "B", "C"], 200)
     >>> turned = np.where(site == "C", -1, 1)
