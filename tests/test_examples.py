@@ -100,7 +100,7 @@ def test_other_libraries_work_with_ours(example, capsys):
         known[["age", "device"]], known["ill"], environments=known["hospital"]
     )
     np.testing.assert_array_equal(predicted["chance"], model.predict_proba(new[["age", "device"]])[:, 1])
-    assert "all other environments" in capsys.readouterr().out
+    assert "all others" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

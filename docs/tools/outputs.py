@@ -5,7 +5,7 @@ A comment between the commands and their output marks the output. It may hold a 
     ```bash
     trm audit known.csv --label wage --environment region --output audit.html
     ```
-    <!-- output: sed -n '/^Trained on/,/^guessing/p' -->
+    <!-- output: sed -n '/^Trained on/,/^most frequent/p' -->
     ```text
     what the filter lets through
     ```

@@ -13,7 +13,7 @@ import transferrisk
 from transferrisk import audit
 from transferrisk.auditing import Estimate, WorstPair
 from transferrisk.auditing.page import accuracy_table, page_of
-from transferrisk.auditing.report import pool
+from transferrisk.auditing.report import answer, expectation, pool
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,22 @@ def test_the_frame_is_tidy_and_the_text_short(case):
     assert transferrisk.audit is audit
 
 
-def test_accuracies_stand_beside_that_of_a_guess():
+def test_accuracies_stand_beside_that_of_the_most_frequent_class():
     rng = np.random.default_rng(0)
     e = np.arange(600) % 2
     y = (rng.random(600) < np.where(e == 0, 0.05, 0.5)).astype(int)
     X = rng.normal(size=(600, 3)) + np.where(e == 1, 3 * y, 0)[:, None]  # of no use at A
     found = audit(X, y, np.array(["A", "B"])[e], ridge=RIDGE, bootstrap=20)
     shares = [max(y[e == site].mean(), 1 - y[e == site].mean()) for site in (0, 1)]
-    np.testing.assert_allclose(found.majority, shares)
-    assert found.to_dict()["majority"] == pytest.approx(shares)
+    np.testing.assert_allclose(found.most_frequent, shares)
+    assert found.to_dict()["most_frequent"] == pytest.approx(shares)
     frame = found.to_frame()
-    assert set(frame[frame.tested_on == "A"].majority) == {found.majority[0]}
-    (line,) = (line for line in found.sentences if "guessing the most frequent class" in line)
+    assert set(frame[frame.tested_on == "A"].most_frequent) == {found.most_frequent[0]}
+    (line,) = (line for line in found.sentences if "no better than always predicting" in line)
     assert f"A ({100 * found.accuracy.value[0, 0]:.1f} % trained there, " in line
-    assert f"guessing {100 * shares[0]:.1f} %" in line
+    assert f"most frequent class {100 * shares[0]:.1f} %" in line
     assert "trained there" not in line.partition("B (")[2]
-    assert str(found).splitlines()[-2].split() == ["guessing", *(f"{100 * share:.1f}" for share in shares)]
+    assert str(found).splitlines()[-2].split()[3:] == [*(f"{100 * share:.1f}" for share in shares)]
     (table,) = (section for section in page_of(found).sections if section.title == "Environments")
     assert [row[table.columns.index("Most frequent class, %")].text for row in table.rows] == [
         f"{100 * share:.1f}" for share in shares
@@ -104,12 +104,12 @@ def test_the_verdict_expects_the_pooled_accuracy_in_a_new_environment(case):
     expected = pool(left.value, ((left.high - left.low) / width) ** 2)
     assert found.expected["accuracy"].mean == pytest.approx(expected.mean)
     answer, expectation, worry, following = found.verdict
-    assert answer.startswith("Will a model transfer?")
-    assert f"expect {100 * expected.mean:.1f} % right" in expectation
-    assert f"guessing gets {100 * found.majority.mean():.1f} %" in expectation
-    least = int((left.value - found.majority).argmin())
-    assert f"about {least}:" in worry
-    assert f"{100 * left.value[least]:.1f} % right" in worry
+    assert "new environment?" in answer
+    assert f" {100 * expected.mean:.1f} %" in expectation
+    assert f"most frequent class has an accuracy of {100 * found.most_frequent.mean():.1f} %" in expectation
+    least = int((left.value - found.most_frequent).argmin())
+    assert f" {least} ({found.counts[least].sum()} samples)" in worry
+    assert f"{100 * left.value[least]:.1f} % there" in worry
     assert "trm fit" in following
     assert found.to_dict()["verdict"] == list(found.verdict)
     assert page_of(found).lead == found.verdict
@@ -119,8 +119,30 @@ def test_a_model_of_noise_does_not_transfer():
     rng = np.random.default_rng(0)
     e, y = np.arange(400) % 4, (rng.random(400) < 0.2).astype(int)
     found = audit(rng.normal(size=(400, 3)), y, e, ridge=RIDGE, bootstrap=20)
-    assert found.verdict[0].startswith("Will a model transfer? No.")
-    assert "no better than" in found.verdict[2]
+    assert "new environment? No." in found.verdict[0]
+    assert " In 0 of 4" in found.verdict[0]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "found", "interval"),
+    [
+        ([0.8, 0.81, 0.8, 0.79], "Yes", True),
+        ([0.75, 0.65, 0.6, 0.62, 0.7], "With care", True),
+        ([0.9, 0.8, 0.3], "Unclear", False),
+        ([0.8, 0.8], "Unclear", False),
+        ([0.5, 0.48, 0.49], "No", True),
+    ],
+)
+def test_an_interval_is_told_only_where_it_says_something(accuracies, found, interval):
+    accuracy, loss = pool(accuracies, np.full(len(accuracies), 4e-4)), pool(accuracies, np.full(len(accuracies), 4e-4))
+    below = np.mean(np.array(accuracies) <= 0.5)
+    assert answer(accuracy, 0.5, below, caution=False) == found
+    assert answer(accuracy, 0.5, below, caution=True) == found.replace("Yes", "With care")
+    said = expectation(accuracy, loss, accuracies, accuracies, 0.9)
+    assert ("90 % interval" in said) == accuracy.tells == interval
+    assert f"{100 * accuracy.mean:.1f} %" in said
+    if not interval:  # what was seen
+        assert f"{100 * min(accuracies):.1f} to {100 * max(accuracies):.1f} %" in said
 
 
 @pytest.mark.parametrize(("names", "heads"), [("ABC", ["A", "B", "C"]), (["x" * 30, "y" * 30, "z"], ["1", "2", "3"])])
@@ -138,7 +160,7 @@ def test_many_environments_are_folded_with_the_neediest_first():
     X, y, e = problem(n=900, E=30)
     found = audit(X, y, e, ridge=RIDGE, folds=2, bootstrap=5)
     table = accuracy_table(found)
-    above = found.left_out_accuracy.value - found.majority
+    above = found.left_out_accuracy.value - found.most_frequent
     assert [row[0] for row in table.rows] == [str(name) for name in np.argsort(above, kind="stable")]
     assert len(table.rows) - len(table.folded) == 20
     maps = page_of(found).sections[1].sections[0]

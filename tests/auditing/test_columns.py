@@ -63,12 +63,15 @@ def test_the_spurious_column_is_named():
     assert unstable(found) == ("scanner",)
     assert "scanner" in found.sentences[0]
     assert not found["scanner"].reverses
-    assert "negative" not in found.warning
+    assert "sign" not in found.warning
+    assert "--drop-unstable" in found.advice
+    assert "better without" not in found.advice  # held-out losses do not support it
     assert found["scanner"].loss.mean > found["age"].loss.mean > 0  # it helps where it agrees, as here
     turned = column_effects(*_ordered(sites([0.95, 0.85, 0.1])))
     assert turned["scanner"].effects.value[2] < 0
     assert turned["scanner"].reverses
-    assert "negative" in turned.warning
+    assert "sign" in turned.warning
+    assert "better without" in turned.advice
     assert turned["scanner"].loss.mean < 0
     assert turned["scanner"].risk < 0
 
@@ -144,9 +147,9 @@ def test_the_environment_is_guessed_from_a_column():
     X, y, e = sites([0.8, 0.8])
     places = np.c_[X, e == "site 0", np.where(e == "site 0", 0.0, np.random.default_rng(0).normal(size=len(X)))]
     found = column_effects(places, {"age": [0], "site": [6], "lot": [7]}, y, e, refit=False)
-    assert found["site"].guess == 1
-    assert found["lot"].guess > 0.85
-    assert abs(found["age"].guess - 0.5) < 0.06
+    assert found["site"].recognised == 1
+    assert found["lot"].recognised > 0.85
+    assert abs(found["age"].recognised - 0.5) < 0.06
 
 
 def test_the_source_of_a_revealed_environment_is_named():
@@ -171,7 +174,7 @@ def test_the_source_of_a_revealed_environment_is_named():
     told = {one.name: one.told_by for one in found.columns}
     assert told == {"absent": "missing values", "kinds": "categories", "size": "values", "same": ""}
     expected = (0.95 + 0.8) / 2
-    assert found["absent"].guess == pytest.approx(expected, abs=0.04)
+    assert found["absent"].recognised == pytest.approx(expected, abs=0.04)
     assert found.to_dict()["columns"][0]["told_by"] == found.columns[0].told_by
 
 
@@ -272,5 +275,5 @@ def test_a_number_that_names_one_of_forty_environments_is_found():
     site = np.repeat(np.arange(40), 30)
     features = np.stack([1000.0 + site, random.normal(size=1200)], 1)
     report = column_effects(features, {"code": [0], "x": [1]}, random.integers(2, size=1200), site, refit=False)
-    assert report["code"].guess > 0.9
-    assert report["x"].guess < 0.1
+    assert report["code"].recognised > 0.9
+    assert report["x"].recognised < 0.1

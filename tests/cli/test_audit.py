@@ -44,8 +44,8 @@ def test_a_file_of_embeddings(trm, embeddings, tmp_path):
     assert (code, err) == (0, "")
     found = audit(*data(), ridge=0.01, folds=3, bootstrap=20)
     assert f"{100 * found.accuracy.value[0, 2]:.1f}" in out
-    (row,) = (line.split() for line in out.splitlines() if line.strip().startswith("guessing"))
-    assert row[1:] == [f"{100 * share:.1f}" for share in found.majority]
+    (row,) = (line.split() for line in out.splitlines() if line.strip().startswith("most frequent"))
+    assert row[3:] == [f"{100 * share:.1f}" for share in found.most_frequent]
     assert " ".join(found.sentences[0].split()) in " ".join(out.split())
     assert "Report: audit.html" in out
     page = (tmp_path / "audit.html").read_text()

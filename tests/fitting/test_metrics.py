@@ -55,7 +55,7 @@ def test_figures_are_those_of_scikit_learn(classes):
     assert found.log_loss == pytest.approx(truth.log_loss(y, p)) == pytest.approx(row_losses(y, p).mean())
     assert found.brier == pytest.approx(truth.brier_score_loss(y, score))
     assert found.auroc == pytest.approx(truth.roc_auc_score(y, score, **more))
-    assert found.majority == np.bincount(y).max() / 300
+    assert found.most_frequent == np.bincount(y).max() / 300
     assert found.entropy == pytest.approx(truth.log_loss(y, np.tile(np.bincount(y) / 300, (300, 1))))
     assert OF_CONFUSION["balanced_accuracy"](confusion(y, guess, classes)) == pytest.approx(
         truth.balanced_accuracy_score(y, guess)

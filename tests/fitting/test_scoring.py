@@ -16,7 +16,7 @@ from transferrisk.fitting import load_model
 from transferrisk.fitting.decisions import Decision, learn_decision
 from transferrisk.fitting.metrics import figures
 from transferrisk.fitting.predict import predict_file
-from transferrisk.fitting.scoring import Scores, class_tables, guesses, reliability_section
+from transferrisk.fitting.scoring import Scores, class_tables, no_better, reliability_section
 from transferrisk.reports import Page, render_page
 
 
@@ -104,20 +104,20 @@ def test_many_rows_are_sampled_and_counts_stay_exact():
         part = slice(start, start + 500)
         scores.add([*map(str, y[part])], [None] * 500, chances[part], chances[part].argmax(1))
     (found,), whole = scores.result(8000, Decision()).figures.values(), figures(y, chances)
-    assert (found.rows, found.accuracy, found.majority) == (8000, whole.accuracy, whole.majority)
+    assert (found.rows, found.accuracy, found.most_frequent) == (8000, whole.accuracy, whole.most_frequent)
     assert found.log_loss == pytest.approx(whole.log_loss, abs=0.05)
     assert sum(len(part) for part, _, _ in scores.kept) <= 2000
     assert "drawn at random" in scores.remarks()
 
 
-def test_guessing_is_called_so():
+def test_what_is_no_better_than_a_constant_is_named():
     y = np.array([0] * 6 + [1] * 4)
     useless = figures(y, np.tile([0.9, 0.1], (10, 1)))
     telling = figures(y, np.stack([0.95 - 0.4 * y, 0.05 + 0.4 * y], 1))
     good, single = figures(y, np.eye(2)[y]), figures(y[:6], np.eye(2)[y[:6]])
-    lines = guesses({"A": good, "B": useless, "C": telling, "D": single})
+    lines = no_better({"A": good, "B": useless, "C": telling, "D": single})
     assert len(lines) == 2
-    assert lines[0].startswith("No better than guessing at B ")
+    assert lines[0].startswith("No better than always predicting the most frequent class at B ")
     assert "at C " in lines[1]
 
 

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from rows import ASKED
 
+from transferrisk import audit
+from transferrisk.auditing.report import pool
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting.report import comparison_table, held_out_table
 from transferrisk.fitting.verdict import verdict
@@ -26,17 +28,17 @@ def fitted(path, strengths, rows=60, plan=CANDIDATES):
 
 def test_three_environments_that_differ_cannot_tell(tmp_path):
     lines = verdict(fitted(tmp_path, (1, 3, 9)))
-    assert "cannot tell" in lines[0]
+    assert "Unclear." in lines[0]
     assert "3 environments" in lines[0]
+    assert "interval" not in lines[1]
 
 
 def test_many_alike_can_tell_and_a_narrow_terminal_folds_them(tmp_path):
     found = fitted(tmp_path, (3,) * 8)
     lines = verdict(found)
     assert "Yes." in lines[0]
-    seen = found.decision.seen.values()
-    assert f"{np.mean([one.log_loss for one in seen]):.3f}" in lines[0]
-    assert f"{100 * np.mean([one.accuracy for one in seen]):.1f} %" in lines[0]
+    expected = pool([one.log_loss for one in found.decision.seen.values()], found.loss_variances)
+    assert f"{expected.mean:.3f} ({expected.low:.3f} to {expected.high:.3f})" in lines[1]
     wide, narrow = comparison_table(found, 200), comparison_table(found, 80)
     assert [*found.comparison.accuracy.index] == list(wide.columns[1:9])
     assert [len(table.columns) for table in (wide, narrow)] == [13, 6]
@@ -55,3 +57,14 @@ def test_a_constant_is_not_calibrated(tmp_path):
     found = fit(tmp_path / "t.csv", ASKED, Plan(("majority",), device="cpu", workers=1))
     assert {found.decision.temperature, *found.decision.temperatures.values()} == {1.0}
     assert held_out_table(found).note == ""
+
+
+@pytest.mark.parametrize("strengths", [(3,) * 8, (1, 3, 9), (0, 0, 0, 0), (3, 3, -3)])
+def test_audit_and_fit_give_the_same_answer_for_a_table(tmp_path, strengths):
+    fit_verdict = verdict(fitted(tmp_path, strengths, rows=150))
+    table = pd.read_csv(tmp_path / "t.csv")
+    audit_verdict = audit(table[["x"]].to_numpy(), table["outcome"], table["site"], bootstrap=50).verdict
+    answers = [lines[0].partition("? ")[2].partition(".")[0] for lines in (fit_verdict, audit_verdict)]
+    assert answers[0] == answers[1]
+    assert answers[0] in ("Yes", "With care", "Unclear", "No")
+    assert ("interval" in fit_verdict[1]) == ("interval" in audit_verdict[1])

@@ -38,7 +38,7 @@ from ..reports import Cell, Chapter, Forest, Section, Spread, Table
 from ..reports.elements import Entry, number
 from ..settings import Bound, Count, Seed, as_json, convert
 from ..solvers import threads_set
-from .report import Estimate, Floats, Pooled, pool, t_quantile
+from .report import NEAR, Estimate, Floats, Pooled, pool, t_quantile
 from .samples import (
     CHUNK,
     GRID,
@@ -58,9 +58,9 @@ from .samples import (
 
 SPREAD = 2.5  # deviation of the prior of an effect
 _RIDGE = 1e-3  # of the predictor that is the score of a column
-_BINS = 10  # least number of bins of a numeric column, to guess the environment from; else two per environment
+_BINS = 10  # least number of bins of a numeric column, to tell the environment by; else two per environment
 _STEPS = 50  # most steps of Newton's method
-_TELLING = 0.25  # share of the way from blind to sure guessing above which a column reveals the environment
+_TELLING = 0.25  # share of the way from chance to certainty above which a column reveals the environment
 _ROWS = 3_000  # samples that predictors without a column are fitted to and tested on
 _REFIT_WAY_OUT = "regard the findings about columns as rough, or leave out those that nearly repeat others"
 _WAY_OUT = "regard the effect of this column as rough, or merge its rare categories"
@@ -75,22 +75,22 @@ At tau = MATERIAL, a predictor with the mean effect loses about tau^2 / 8 = 0.01
 class ColumnEffect:
     """Effects of a column in E environments, and the change of loss without it.
 
-    effects  (E,) log-odds per standard deviation, with intervals; nan if an environment has a single class or value
-    pooled   mean and heterogeneity of the effects, and the prediction interval of a new environment's effect
-    chance   p-value of Q: how often environments with equal effects would differ as much
-    guess    share of samples whose environment is guessed right from the column, including its missing values, each
-             environment counted the same; `ColumnReport.chance` is the share of blind guessing
-    told_by  source of the guess: "values", "categories" or "missing values"; "" if `guess` is near chance
-    loss     held-out loss of a predictor without the column, less that of one with it, pooled evenly over environments
-             left out of fitting; positive: the column helps in new environments. None: not fitted
-    risk     transfer risk without the column, less that with it; nan: not fitted
+    effects     (E,) log-odds per standard deviation, with intervals; nan if an environment has one class or value
+    pooled      mean and heterogeneity of the effects, and the prediction interval of a new environment's effect
+    chance      p-value of Q: how often environments with equal effects would differ as much
+    recognised  share of samples whose environment is recognised from the column, including its missing values, each
+                environment counted the same; `ColumnReport.chance` is the share that would be right by chance
+    told_by     by what: "values", "categories" or "missing values"; "" if `recognised` is near chance
+    loss        held-out loss of a predictor without the column, less that of one with it, pooled evenly over
+                environments left out of fitting; positive: the column helps in new environments. None: not fitted
+    risk        transfer risk without the column, less that with it; nan: not fitted
     """
 
     name: str
     effects: Estimate
     pooled: Pooled
     chance: float
-    guess: float
+    recognised: float
     told_by: str
     loss: Pooled | None
     risk: float
@@ -105,7 +105,7 @@ class ColumnEffect:
 class ColumnReport:
     """The columns of a table, least stable first: sorted by tau, then by the size of their mean effect.
 
-    chance         share of environments that blind guessing gets right
+    chance         share of samples whose environment would be recognised by chance
     held_out       mean loss of linear predictors in environments that they were not fitted on; nan: not fitted
     transfer_risk  mean over Q of the largest loss of Q's predictor in an environment P != Q
     """
@@ -151,41 +151,59 @@ class ColumnReport:
                 lines[0] += f" Without it, a linear model's loss in held-out environments {verb} by "
                 lines[0] += f"{abs(first.loss.mean):.3f}."
             lines[0] += f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""
-        telling = sorted(filter(attrgetter("told_by"), self.columns), key=attrgetter("guess"), reverse=True)
+        telling = sorted(filter(attrgetter("told_by"), self.columns), key=attrgetter("recognised"), reverse=True)
         if telling:
             most = telling[0]
             also = f" The same holds for {listed(map(attrgetter('name'), telling[1:]), 5)}." if telling[1:] else ""
             lines.append(
-                f"{most.name} reveals the environment: from its {most.told_by} alone it is guessed right in "
-                f"{100 * most.guess:.1f} % of samples (by chance: {100 * self.chance:.1f} %).{also}"
+                f"{most.name} reveals the environment: from its {most.told_by} alone it is recognised in "
+                f"{100 * most.recognised:.1f} % of samples (by chance: {100 * self.chance:.1f} %).{also}"
             )
         return tuple(lines)
 
     @property
     def warning(self) -> str:
-        """Advice about a model that uses unstable columns; "" if there are none."""
+        """Caution about a model that uses unstable columns; "" if there are none."""
         names = unstable(self)
         if not names:
             return ""
-        columns, differ = f"the column {names[0]!r}", "its effect on the label differs"
-        if names[1:]:
-            columns, differ = f"the columns {listed(map(repr, names), 5)}", "their effects on the label differ"
-        lines = [f"Take care with {columns}: {differ} between environments."]
+        differ = "their relations to the label differ" if names[1:] else "its relation to the label differs"
+        lines = [f"Take care with {listed(map(repr, names), 5)}: {differ} between environments."]
         reversing = filter(attrgetter("reverses"), map(self.__getitem__, names))
         if turned := list(map(repr, map(attrgetter("name"), reversing))):
-            lines.append(
-                f"The effect of {listed(turned, 5)} is positive in some and negative in others, so a new "
-                "environment may reverse it."
-            )
+            lines.append(f"The relation of {listed(turned, 5)} changes sign, so a new environment may reverse it.")
         loss = self[names[0]].loss
         if loss is not None and np.isfinite(loss.mean):
             lines.append(
-                f"A linear predictor's loss in held-out environments is {self.held_out:.3f} with {names[0]!r} and "
-                f"{self.held_out + loss.mean:.3f} without; with it, the loss may be higher in an environment "
-                "unlike these."
+                f"In held-out environments, a linear model has a log loss of {self.held_out:.3f} with {names[0]!r} and "
+                f"{self.held_out + loss.mean:.3f} without it."
             )
-        lines.append(f"trm fit --drop-unstable leaves {'them' if names[1:] else 'it'} out.")
         return " ".join(lines)
+
+    @property
+    def advice(self) -> str:
+        """What to do about unstable columns; "" if there are none.
+
+        Dropping them is recommended only where held-out losses support it; otherwise it is offered.
+        """
+        names = unstable(self)
+        if not names:
+            return ""
+        changes = [loss.mean for name in names if (loss := self[name].loss) is not None and np.isfinite(loss.mean)]
+        dropped, them = listed(map(repr, names), 5), "them" if names[1:] else "it"
+        if len(changes) < len(names):
+            why = f"What a linear model loses without {them} is not known."
+        elif max(changes) <= -NEAR:
+            return (
+                f"Next: run trm fit with --drop-unstable, which leaves out {dropped}. In held-out environments, a "
+                f"linear model does better without {them}."
+            )
+        else:
+            why = f"Held-out environments do not call for it: a linear model does no better there without {them}."
+        return (
+            "Next: if a new environment may break this relation, run trm fit with --drop-unstable, which compares "
+            f"without {dropped}. {why}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as JSON types, with None for nan."""
@@ -195,7 +213,7 @@ class ColumnReport:
             columns.append(
                 {
                     "name": one.name, "effects": effects, "pooled": _json_pooled(one.pooled), "chance": one.chance,
-                    "guess": one.guess, "told_by": one.told_by, "loss": one.loss and _json_pooled(one.loss),
+                    "recognised": one.recognised, "told_by": one.told_by, "loss": one.loss and _json_pooled(one.loss),
                     "risk": one.risk,
                 }
             )  # fmt: skip
@@ -254,8 +272,10 @@ def column_effects(
         effects = Estimate(values[k], values[k] - half[k], values[k] + half[k])
         pooled = pool(values[k], errors[k] ** 2, confidence)
         chance = float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")  # chi-square above Q
-        guess, told_by = _reveal_environment(samples, places[name], missing.get(name))
-        found.append(ColumnEffect(name, effects, pooled, chance, guess, told_by, without.losses[k], without.risks[k]))
+        recognised, told_by = _reveal_environment(samples, places[name], missing.get(name))
+        found.append(
+            ColumnEffect(name, effects, pooled, chance, recognised, told_by, without.losses[k], without.risks[k])
+        )
     tau = np.nan_to_num(list(map(attrgetter("pooled.tau"), found)))
     mean = np.abs(np.nan_to_num(list(map(attrgetter("pooled.mean"), found))))
     ordered = tuple(map(found.__getitem__, np.lexsort((-mean, -tau))))
@@ -287,7 +307,7 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
     """
     worst, fitted = report.columns[:most], report.columns[0].loss is not None
     dropped = unstable(report)
-    columns = ["Column", "Mean effect", "In a new environment", "Tau", "I², %", "Environment guessed, %"]
+    columns = ["Column", "Mean effect", "In a new environment", "Tau", "I², %", "Environment recognised, %"]
     columns += ["Loss without", "Risk without"] if fitted else []
     rows: list[list[Entry]] = []
     marked: list[int] = []
@@ -299,7 +319,7 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         row: list[Entry] = [one.name, one.pooled.mean, interval if np.isfinite(one.pooled.low) else None]
         row += [one.pooled.tau, Cell(number(100 * one.pooled.i2, 0), one.pooled.i2, below=spread)]
         told = {"": f"by its {one.told_by}"} if one.told_by else {}
-        row.append(Cell(number(100 * one.guess, 1), one.guess, below=told))
+        row.append(Cell(number(100 * one.recognised, 1), one.recognised, below=told))
         for change in () if one.loss is None else (one.loss.mean, one.risk):
             row.append(Cell(f"{'+' if change >= 0.0005 else ''}{number(change, 3)}", change))
         rows.append(row)
@@ -307,8 +327,8 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         "Effects are log-odds per standard deviation of the column, of each column alone. In a new environment: "
         f"{100 * report.confidence:g} % prediction interval. Tau: standard deviation of the effects between "
         "environments beyond chance, with I², Cochran's Q and its p-value. In bold, columns whose effects differ by "
-        "more than chance and may change sign in a new environment. Environment guessed: share of samples whose "
-        f"environment is guessed right from the column alone; {100 * report.chance:.1f} % by chance."
+        "more than chance and may change sign in a new environment. Environment recognised: share of samples whose "
+        f"environment can be told from the column alone; {100 * report.chance:.1f} % by chance."
     )
     if fitted:
         note += (
@@ -409,9 +429,9 @@ def _newton(s: Tensor, targets: Tensor) -> tuple[Floats, Floats]:
 
 
 def _reveal_environment(samples: Samples, indices: Sequence[int], missing: int | None = None) -> tuple[float, str]:
-    """Return `ColumnEffect.guess` and `told_by`, from a column's 0/1 features and bins of its first other one.
+    """Return `ColumnEffect.recognised` and `told_by`, from a column's 0/1 features and bins of its first other one.
 
-    The likeliest environment of each bin is found on one half of the samples, and tested on the other. The guess is due
+    The likeliest environment of each bin is found on one half of the samples, and tested on the other. It is due
     to missing values if they alone reveal nearly as much as the whole column.
     """
     E, key, has_number = len(samples.environments), np.zeros(len(samples.labels), np.int64), False
@@ -438,17 +458,17 @@ def _reveal_environment(samples: Samples, indices: Sequence[int], missing: int |
     shares = counts / np.maximum(sizes, 1)[:, None]
     right = []
     for train, test in ((0, 1), (1, 0)):
-        guessed = (shares[train] + 1e-9 * shares[train].sum(1, keepdims=True)).argmax(1)  # (bins,)
-        hit = shares[test][np.arange(len(guessed)), guessed]
+        likeliest = (shares[train] + 1e-9 * shares[train].sum(1, keepdims=True)).argmax(1)  # (bins,)
+        hit = shares[test][np.arange(len(likeliest)), likeliest]
         right.append(hit.sum() / E)
-    guess, chance = float(np.mean(right)), 1 / E
-    if guess - chance <= _TELLING * (1 - chance):
-        return guess, ""
-    if missing is not None and _reveal_environment(samples, [missing])[0] - chance > 0.75 * (guess - chance):
-        return guess, "missing values"
+    share, chance = float(np.mean(right)), 1 / E
+    if share - chance <= _TELLING * (1 - chance):
+        return share, ""
+    if missing is not None and _reveal_environment(samples, [missing])[0] - chance > 0.75 * (share - chance):
+        return share, "missing values"
     others = [i for i in indices if i != missing]
     whole = all(len(samples.rows[:, i].unique()) <= 2 for i in others)
-    return guess, "categories" if whole and len(others) > 1 else "values"
+    return share, "categories" if whole and len(others) > 1 else "values"
 
 
 # ---- predictors without a column

@@ -6,11 +6,11 @@ from itertools import islice
 
 import numpy as np
 
-from ..errors import listed
+from ..errors import counted, listed
 from ..reports import Bar, Bars, Group, Heatmap, Page, Section, Table, Text, percent
 from ..reports.elements import NOTHING, Entry, in_unit, interval
 from .columns import column_sections
-from .report import MAJORITY, NOT_JUDGED, Audit, Estimate, WorstPair
+from .report import LEFT_OUT, MOST_FREQUENT, NOT_JUDGED, POOLED, Audit, Estimate, WorstPair, answer, expectation
 from .shift import shift_sections
 
 _PAIRS = 10  # worst pairs in the table
@@ -18,10 +18,9 @@ _ENDS = 10  # environments at either end, the worst and the best, that are shown
 _MOST_COLUMNS = 8  # environments side by side on a terminal
 _NARROW = 48  # letters of their names up to which they head the columns; longer names are numbered
 _LONG = 20  # letters of a name that a heat map may cut off; with longer names, they are numbered
-_SOME = 0.05  # tolerated share of environments without a gain over guessing: of many small ones, a few are chance
 _REMARKS = 5  # remarks in the sentences
 _CORNER = "trained on ↓ tested in →"
-_GUESSING = "Guessing always predicts the most frequent class of the environment tested in."
+_CONSTANT = "Most frequent class: the accuracy of always predicting the one of the environment tested in."
 
 
 def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
@@ -43,22 +42,22 @@ def page_of(audit: Audit, command: str = "", data: str = "") -> Page:
 def accuracy_table(audit: Audit) -> Table:
     """Return accuracies by where a predictor was fitted and where it was tested.
 
-    Many environments have a row each, with the worst single environment to train on. Guessing always predicts the most
-    frequent class of the environment tested in.
+    Many environments have a row each, with the worst single environment to train on.
     """
-    names, values, majority = audit.marked_names, audit.accuracy.value, audit.majority
+    names, values, frequent = audit.marked_names, audit.accuracy.value, audit.most_frequent
     title, unjudged = "Accuracy in each environment, %", "" if audit.judged.all() else f" {NOT_JUDGED}."
     rows: list[list[Entry]] = []
     if len(names) <= _MOST_COLUMNS:
         heads = names if len("".join(names)) <= _NARROW else [str(e + 1) for e in range(len(names))]
         labels = names if heads is names else list(map("{} {}".format, heads, names))
-        pairs = [*zip(labels, values, strict=True), ("all environments", audit.pooled_accuracy.value)]
-        pairs += [("all but this one", audit.left_out_accuracy.value), (MAJORITY, majority)]
+        pairs = [*zip(labels, values, strict=True), (POOLED, audit.pooled_accuracy.value)]
+        pairs += [(LEFT_OUT, audit.left_out_accuracy.value), (MOST_FREQUENT, frequent)]
         for name, row in pairs:
             rows.append([name, *map(percent, row)])
         note = (
             "Each row is a model, by the environment it was trained on. Each column is the environment it was tested "
-            f"in, on samples that it was not trained on. {_GUESSING}{unjudged}"
+            "in, on samples that it was not trained on. All others: all environments but the one tested in. "
+            f"{_CONSTANT}{unjudged}"
         )
         return Table(title, ["Trained on", *heads], rows, note=note)
     for p in by_need(audit):
@@ -68,22 +67,23 @@ def accuracy_table(audit: Audit) -> Table:
         q = int(others.argmin()) if np.isfinite(others).any() else p
         worst = values[q, p] if q != p else np.nan
         there = (values[p, p], audit.pooled_accuracy.value[p], audit.left_out_accuracy.value[p])
-        rows.append([name, *map(percent, there), percent(worst), names[q] if q != p else None, percent(majority[p])])
-    columns = ["Tested in", "Trained there", "On all", "On all others", "Worst single", "Worst trained on", "Guessing"]
+        rows.append([name, *map(percent, there), percent(worst), names[q] if q != p else None, percent(frequent[p])])
+    columns = ["Tested in", "Trained there", "On all", "On all others", "Worst single", "Worst trained on"]
+    columns.append("Most frequent class")
     note = (
         "Each column is a model, by the environments it was trained on. Worst single: the model of one other "
-        f"environment with the lowest accuracy. {_GUESSING} Environments where training on all others gains least over "
-        f"guessing come first.{unjudged}"
+        f"environment with the lowest accuracy. {_CONSTANT} Environments where training on all others gains "
+        f"least over the most frequent class come first.{unjudged}"
     )
     return Table(title, columns, rows, note=note, fold=_ENDS)
 
 
 def by_need(audit: Audit) -> list[int]:
-    """Return the environments, sorted by the left-out predictor's gain over guessing, the least first.
+    """Return the environments, sorted by the left-out predictor's gain over the most frequent class, least first.
 
     Environments that cannot be judged come last.
     """
-    above = audit.left_out_accuracy.value - audit.majority
+    above = audit.left_out_accuracy.value - audit.most_frequent
     order: list[int] = np.argsort(np.where(audit.judged, above, np.inf), kind="stable").tolist()
     return order
 
@@ -146,12 +146,12 @@ def _tables(audit: Audit) -> list[Section]:
     count, rows = len(audit.environments), []
     for e in by_need(audit) if count > 2 * _ENDS else range(count):
         name, counts, ridge = audit.environments[e], audit.counts[e], audit.ridges[e]
-        share, shown = percent(audit.majority[e]), f"{ridge:g}" if np.isfinite(ridge) else NOTHING
+        share, shown = percent(audit.most_frequent[e]), f"{ridge:g}" if np.isfinite(ridge) else NOTHING
         penalty, remark = float(audit.irm.value[e]), audit.remarks.get(name, "")
         row: list[Entry] = [str(name), int(counts.sum()), int((counts > 0).sum()), share, penalty, shown, remark]
         rows.append(row)
     note = (
-        "Most frequent class: its share of the environment's samples, which is the accuracy of guessing. The IRMv1 "
+        "Most frequent class: its share of the samples, which is the accuracy of always predicting it. The IRMv1 "
         "penalty is that of the model trained on all environments, on samples that it was not trained on. The ridge of "
         f"models trained on several environments is {audit.pooled_ridge:.2g}."
     )
@@ -165,56 +165,38 @@ def _tables(audit: Audit) -> list[Section]:
 def verdict_of(audit: Audit) -> tuple[str, ...]:
     """Return the lines of `Audit.verdict`."""
     judged, expected = np.flatnonzero(audit.judged), audit.expected
+    question = "Will a model work in a new environment?"
     if len(judged) < 2:
-        return ("Will a model transfer? This is unknown: fewer than two environments can be judged.",)
-    left, most, lost = audit.left_out_accuracy.value[judged], audit.majority[judged], audit.unseen[judged]
-    guessed, behind, by_need = left <= most, lost.low > 0, np.argsort(left - most, kind="stable")
-    warning = audit.columns.warning if audit.columns else ""
-    if guessed.mean() <= _SOME and not behind.any() and not warning:
-        answer = "Yes"
-        advice = "train a model on all environments with trm fit, which tests it in the same way."
-    elif guessed.mean() <= _SOME and not behind.any():
-        answer = "Among these environments, yes"
-        advice = "run trm fit with --drop-unstable, which also tells how good the model is with all columns."
-    else:
-        answer = "No" if guessed.mean() > 0.5 else "Only in part"
-        needy = judged[by_need[(behind | guessed)[by_need]]]
-        advice = (
-            "before a model is used in a new environment, label samples there and test it. Look first at "
-            f"{listed(map(audit.environments.__getitem__, needy), 5)}. This audit's models are linear: trm fit tells "
-            "whether another kind does better."
-        )
-    worst = by_need[0]  # where the left-out predictor is least above guessing
-    name, share, guess = audit.environments[judged[worst]], 100 * left[worst], 100 * most[worst]
-    own = 100 * audit.accuracy.value[judged[worst], judged[worst]]
-    beside = "no better than guessing" if left[worst] <= most[worst] else "guessing"
-    right, loss = expected["accuracy"], expected["loss"]
-    if right.k < 3:
-        expectation = (
-            f"The accuracy in a new environment cannot be estimated from {right.k} environments. Guessing gets "
-            f"{100 * most.mean():.1f} % right on average. Add labelled samples from a third environment."
-        )
-    else:
-        low, high = 100 * max(0, right.low), 100 * min(1, right.high)
-        losses = audit.left_out_loss.value[judged]
-        highest, where = float(np.nanmax(losses)), audit.environments[judged[int(np.nanargmax(losses))]]
-        expectation = (
-            f"In a new environment, expect {100 * right.mean:.1f} % right ({100 * audit.settings['confidence']:g} % "
-            f"interval: {low:.1f} to {high:.1f} %); guessing gets {100 * most.mean():.1f} % on average. Expect a log "
-            f"loss of {loss.mean:.3f} ({max(0, loss.low):.3f} to {loss.high:.3f}); the highest was {highest:.3f}, in "
-            f"{where}. These figures come from {right.k} environments, each left out of training once and counted by "
-            "its own uncertainty"
-        )
-        expectation += "." if high - low < 100 else ", which are too few for a useful interval."
+        return (f"{question} Unclear: fewer than two environments can be judged.",)
+    left, most = audit.left_out_accuracy.value[judged], audit.most_frequent[judged]
+    losses = audit.left_out_loss.value[judged]
+    useless, behind = left <= most, audit.unseen.low[judged] > 0
+    columns, accuracy = audit.columns, expected["accuracy"]
+    warning, following = (columns.warning, columns.advice) if columns else ("", "")
+    found = answer(accuracy, float(most.mean()), float(useless.mean()), bool(warning) or bool(behind.any()))
+    k, names = len(judged), np.array(audit.environments, dtype=object)[judged]
+    not_in = f" (not in {listed(names[useless], 5)})" if useless.any() else ""
+    those = f" ({listed(names[behind], 5)})" if behind.any() else ""
+    highest, worst = int(np.nanargmax(losses)), int((left - most).argmin())
+    own = audit.accuracy.value[judged[worst], judged[worst]]
+    if not following and found == "Yes":
+        following = "Next: train a model on all environments with trm fit, which tests it in the same way."
+    elif not following and not accuracy.tells:
+        following = "Next: add labelled samples from more environments, and audit again."
     lines = (
-        f"Will a model transfer? {answer}. In {(~guessed).sum()} of {len(judged)} environments, a model trained on all "
-        "others is better than guessing, which always predicts the environment's own most frequent class. In "
-        f"{behind.sum()} of {len(judged)}, it is clearly worse than a model trained there.",
-        expectation,
-        f"Worry most about {name}: a model trained on all others gets {share:.1f} % right there ({beside}: "
-        f"{guess:.1f} %), and one trained there {own:.1f} %.",
+        f"{question} {found}. Each of {k} environments was left out of training once. In {(~useless).sum()} of {k}, a "
+        f"model trained on all others is more accurate than always predicting the most frequent class{not_in}. In "
+        f"{behind.sum()} of {k}, it is clearly less accurate than a model trained there{those}.",
+        f"{expectation(accuracy, expected['loss'], left, losses, audit.settings['confidence'])} The most frequent "
+        f"class has an accuracy of {100 * most.mean():.1f} % on average. The log loss is highest in {names[highest]}: "
+        f"{losses[highest]:.3f}.",
+        f"Look first at {names[worst]} ({counted(int(audit.counts[judged[worst]].sum()), 'sample')}): a model trained "
+        f"on all others has an accuracy of {100 * left[worst]:.1f} % there, one trained there {100 * own:.1f} %, and "
+        f"the most frequent class {100 * most[worst]:.1f} %.",
         warning,
-        f"Next: {advice}",
+        following
+        or "Next: before a model is used in a new environment, label samples there and test it. This audit's models "
+        "are linear: trm fit tells whether another kind does better.",
     )
     return tuple(filter(None, lines))
 
@@ -246,7 +228,7 @@ def findings_of(audit: Audit) -> tuple[str, ...]:
             points = _percent(lost)
             unseen = f"The environment that loses most by being left out of training is {name}, {points} points"
         lines.append(f"{unseen}: a model trained on all others gets {left} right, one trained there {own}.")
-    lines.append(_guessed(audit))
+    lines.append(_useless(audit))
     for name, remark in islice(audit.remarks.items(), _REMARKS):
         lines.append(f"Environment {name} {remark}.")
     if len(audit.remarks) > _REMARKS:
@@ -297,8 +279,8 @@ def _worst_pairs(audit: Audit, by_accuracy: WorstPair, by_loss: WorstPair) -> li
     return [first, second]
 
 
-def _guessed(audit: Audit) -> str:
-    """List the judged environments where the accuracy of a model is not above that of guessing."""
+def _useless(audit: Audit) -> str:
+    """List the judged environments where the accuracy of a model is not above that of the most frequent class."""
     kinds = (
         ("trained there", np.diag(audit.accuracy.value)),
         ("trained on all", audit.pooled_accuracy.value),
@@ -306,18 +288,15 @@ def _guessed(audit: Audit) -> str:
     )
     places = []
     for e in np.flatnonzero(audit.judged):
-        most, low = audit.majority[e], []
+        most, low = audit.most_frequent[e], []
         for kind, right in kinds:
             if right[e] <= most:
                 low.append(f"{100 * right[e]:.1f} % {kind}")
         if low:
-            places.append(f"{audit.environments[e]} ({', '.join(low)}; guessing {100 * most:.1f} %)")
+            places.append(f"{audit.environments[e]} ({', '.join(low)}; most frequent class {100 * most:.1f} %)")
     if not places:
         return ""
-    return (
-        "Some models are no better than guessing the most frequent class of the environment they are tested in: "
-        f"{listed(places, 5)}."
-    )
+    return f"Some models are no better than always predicting the most frequent class there: {listed(places, 5)}."
 
 
 def _percent(share: Estimate, sign: bool = False) -> str:

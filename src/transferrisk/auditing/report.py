@@ -43,10 +43,15 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 POOLED = "all environments"
-LEFT_OUT = "all other environments"
-MAJORITY = "guessing"  # the most frequent class of the environment tested in
+LEFT_OUT = "all others"
+MOST_FREQUENT = "most frequent class"  # of the environment tested in, always predicted
 _LEAST = 1e-9  # smallest error variance, as a share of the largest one or of the spread of the values
 NOT_JUDGED = "* cannot be judged, so its numbers mean nothing"
+WIDEST = 0.5  # width of an accuracy's prediction interval from which it says nothing
+SOME = (
+    0.05  # tolerated share of environments no better than the most frequent class: of many small ones, some by chance
+)
+NEAR = 0.001  # of a loss: a smaller difference does not count, however certain it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +112,11 @@ class Pooled:
         """Standard deviation between environments."""
         return float(np.sqrt(self.tau2))
 
+    @property
+    def tells(self) -> bool:
+        """Whether this is an accuracy with a prediction interval that is narrow enough to be of use."""
+        return bool(min(self.high, 1.0) - max(self.low, 0.0) < WIDEST)  # False: there is no interval
+
 
 def pool(values: Any, variances: Any, confidence: float = 0.95, *, evenly: bool = False) -> Pooled:
     """Pool the values of environments (E,) with their error variances (E,), see the module.
@@ -138,6 +148,41 @@ def pool(values: Any, variances: Any, confidence: float = 0.95, *, evenly: bool 
         error = float(np.sqrt(max(1.0, (u * (y - mean) ** 2).sum() / (k - 1)) / u.sum()))
     half = float(t_quantile(confidence, k - 2) * np.sqrt(tau2 + error**2)) if k > 2 else nan
     return Pooled(mean, error, tau2, q, max(0.0, 1 - (k - 1) / q) if q else 0.0, mean - half, mean + half, k)
+
+
+def answer(accuracy: Pooled, frequent: float, below: float, caution: bool) -> str:
+    """Answer whether a model will work in a new environment, in an audit and a fit alike.
+
+    accuracy  pooled over environments, each left out of training once
+    frequent  mean accuracy of always predicting the most frequent class there
+    below     share of the environments where the model is not above that
+    caution   whether anything else speaks against the model, such as a column that does not transfer
+    """
+    if accuracy.mean <= frequent or below > 0.5:
+        return "No"
+    if not accuracy.tells:
+        return "Unclear"
+    return "With care" if below > SOME or caution or accuracy.low <= frequent else "Yes"
+
+
+def expectation(accuracy: Pooled, loss: Pooled, accuracies: Any, losses: Any, confidence: float = 0.95) -> str:
+    """Say what accuracy and log loss to expect in a new environment.
+
+    Without an interval that is of use, say what they were in the environments left out of training, (E,) each.
+    """
+    right, lost = f"{100 * accuracy.mean:.1f} %", f"{loss.mean:.3f}"
+    least, most = 100 * np.nanmin(accuracies), 100 * np.nanmax(accuracies)
+    if accuracy.tells:
+        low, high = 100 * max(0.0, accuracy.low), 100 * min(1.0, accuracy.high)
+        return (
+            f"In a new environment, expect an accuracy of {right} ({100 * confidence:g} % interval: {low:.1f} to "
+            f"{high:.1f} %) and a log loss of {lost} ({max(0.0, loss.low):.3f} to {loss.high:.3f})."
+        )
+    return (
+        f"The accuracy there is {right} on average ({least:.1f} to {most:.1f} %) and the log loss {lost} "
+        f"({np.nanmin(losses):.3f} to {np.nanmax(losses):.3f}). These environments are too few, or differ too much, to "
+        "say what to expect in a new one."
+    )
 
 
 def t_quantile(confidence: float, degrees: Any) -> Any:
@@ -294,7 +339,7 @@ class Audit:
         return findings_of(self)
 
     @property
-    def majority(self) -> Floats:
+    def most_frequent(self) -> Floats:
         """(E,) share of each environment's most frequent class, which is the accuracy of always predicting it."""
         found: Floats = self.counts.max(1) / self.counts.sum(1)
         return found
@@ -310,7 +355,7 @@ class Audit:
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
-        samples, majority = self.counts.sum(1), self.majority
+        samples, frequent = self.counts.sum(1), self.most_frequent
         for p, place in enumerate(self.environments):
             own = bool(self.judged[p])
             tests = [
@@ -324,8 +369,8 @@ class Audit:
                     "fitted_on": name, "tested_on": place,
                     "loss": loss.value, "loss_low": loss.low, "loss_high": loss.high,
                     "accuracy": right.value, "accuracy_low": right.low, "accuracy_high": right.high,
-                    "samples": int(samples[p]), "majority": float(majority[p]), "ridge": float(ridge), "judged": judged,
-                    "remark": self.remarks.get(place, ""),
+                    "samples": int(samples[p]), "most_frequent": float(frequent[p]), "ridge": float(ridge),
+                    "judged": judged, "remark": self.remarks.get(place, ""),
                 }
                 for name, loss, right, ridge, judged in tests
             ]  # fmt: skip
@@ -345,7 +390,7 @@ class Audit:
                 "worst_pair": self._json_pair(self.worst),
                 "worst_pair_by_accuracy": self._json_pair(self.worst_by_accuracy),
                 "counts": self.counts.tolist(),
-                "majority": self.majority.tolist(),
+                "most_frequent": self.most_frequent.tolist(),
                 "ridges": self.ridges.tolist(),
                 "pooled_ridge": self.pooled_ridge,
                 "judged": self.judged.tolist(),
@@ -392,10 +437,10 @@ class Audit:
         pairs = zip(map(str, self.environments), self.judged, strict=True)
         names = [name[:14] if judged else f"{name[:12]} *" for name, judged in pairs]
         head = "accuracy, %"
-        width = max(len(head), *(len(name) for name in names), len(MAJORITY))
+        width = max(len(head), *(len(name) for name in names), len(MOST_FREQUENT))
         lines = [f"{head:<{width}}  " + " ".join(f"{name:>14}" for name in names)]
         rows = [*zip(names, self.accuracy.value, strict=True), ("all", self.pooled_accuracy.value)]
-        rows += [("all others", self.left_out_accuracy.value), (MAJORITY, self.majority)]
+        rows += [(LEFT_OUT, self.left_out_accuracy.value), (MOST_FREQUENT, self.most_frequent)]
         for name, values in rows:
             lines.append(f"{name:<{width}}  " + " ".join(f"{100 * v:>14.1f}" for v in values))
         lines += [] if self.judged.all() else [NOT_JUDGED]

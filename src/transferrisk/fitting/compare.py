@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..auditing.report import pool
+from ..auditing.report import NEAR, pool
 from ..data import EnvironmentSet
 from ..data.splits import VALIDATION, hold_out
 from ..data.values import in_time
@@ -33,7 +33,6 @@ from .decisions import Held, decide_held_out
 from .metrics import METRICS, Metric, row_losses, row_scores
 from .trainings import Curve, Kept, Stopped, train_all
 
-NEAR = 0.001  # of the metric: a smaller difference to the best does not count, however certain it is
 CLOSE = 0.02  # of the lowest loss: a candidate that is clearly more accurate may have so much more
 WORTH = 0.005  # of accuracy: a candidate is not taken if it costs more than this
 SURELY = 2.0  # standard errors that the average must be behind, so that one of trees or networks is taken in its place

@@ -42,8 +42,8 @@ class Figures:
     brier              mean squared error of the probabilities, summed over classes, halved for two, as scikit-learn's
     auroc              mean over classes of each against the others; nan if there is one class
     calibration_error  mean over rows of the distance between probability and frequency in their bin of `reliability`
-    majority           share of these rows' most frequent class: the accuracy of always guessing it
-    entropy            log loss of always guessing the shares of the classes in these rows
+    most_frequent      share of these rows' most frequent class: the accuracy of always predicting it
+    entropy            log loss of always predicting the shares of the classes in these rows
     """
 
     rows: int
@@ -52,7 +52,7 @@ class Figures:
     brier: Measured
     auroc: Measured
     calibration_error: Measured
-    majority: Measured
+    most_frequent: Measured
     entropy: Measured
 
 

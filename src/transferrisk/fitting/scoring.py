@@ -69,7 +69,7 @@ class Predicted:
             },
             "held_out": {"kind": self.decision.held, "figures": dict(self.decision.seen)},
             "threshold": self.decision.threshold,
-            "remarks": guesses(self.figures),
+            "remarks": no_better(self.figures),
         }
         if self.coverage is not None:
             content["sets"] = {"coverage": self.coverage, "expected": self._expected(), "found": dict(self.covered)}
@@ -107,7 +107,7 @@ class Predicted:
             ]
             columns = ["Environment", "When it was held out, %", "In this file, %"]
             found.append(Table(f"Rows whose set of {100 * self.coverage:g} % holds the label", columns, rows))
-        return [*found, *guesses(self.figures)]
+        return [*found, *no_better(self.figures)]
 
     def _expected(self) -> dict[str, float]:
         conformal = self.decision.conformal
@@ -194,8 +194,10 @@ class Scores:
         for name, matrix in counts.items():
             hits, of = int(matrix.trace()), int(matrix.sum())
             own = codes == self.places[name]
-            majority = float(matrix[:-1].sum(1).max() / of)
-            found[name] = replace(figures(labels[own], chances[own]), rows=of, accuracy=hits / of, majority=majority)
+            frequent = float(matrix[:-1].sum(1).max() / of)
+            found[name] = replace(
+                figures(labels[own], chances[own]), rows=of, accuracy=hits / of, most_frequent=frequent
+            )
             right[name], covered[name] = (hits, of), self.covered[name] / of
         whole = np.sum(list(counts.values()), 0)[:-1]
         return Predicted(
@@ -221,19 +223,19 @@ class Scores:
         return "; ".join(lines)
 
 
-def guesses(found: Mapping[str, Figures]) -> list[str]:
+def no_better(found: Mapping[str, Figures]) -> list[str]:
     """Return lines on environments in which predictions are no better than their own most frequent class."""
     worse, rest = list[str](), list[str]()
     for name, one in found.items():
-        if one.accuracy <= one.majority and one.entropy > 0:
+        if one.accuracy <= one.most_frequent and one.entropy > 0:
             (rest if one.log_loss < one.entropy else worse).append(
-                f"{name} (accuracy {100 * one.accuracy:.1f} %, most frequent class there {100 * one.majority:.1f} %)"
+                f"{name} (accuracy {100 * one.accuracy:.1f} %, most frequent class {100 * one.most_frequent:.1f} %)"
             )
-    lines = [f"No better than guessing at {listed(worse)}."] if worse else []
+    lines = [f"No better than always predicting the most frequent class at {listed(worse)}."] if worse else []
     if rest:
         lines.append(
-            f"No more accurate than always predicting the environment's own most frequent class at {listed(rest)}, "
-            "though its probabilities say more than a guess."
+            f"No more accurate than always predicting the most frequent class at {listed(rest)}, though the log loss "
+            "is lower than that of the class shares."
         )
     return lines
 
@@ -246,7 +248,7 @@ def figures_table(found: Mapping[str, Figures], title: str = "By environment", f
     columns += ["Log loss", "Brier score", "AUROC", "Calibration error"]
     rows: list[list[Entry]] = []
     for name, f in found.items():
-        shares = percent(f.accuracy), percent(f.majority)
+        shares = percent(f.accuracy), percent(f.most_frequent)
         rows.append([name, f.rows, *shares, f.log_loss, f.brier, f.auroc, f.calibration_error])
     return Table(title, columns, rows, digits=3, fold=ENDS)
 

@@ -5,64 +5,44 @@ Intervals are prediction intervals for the true value of a new environment, so t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pandas as pd
 
-from ..auditing.columns import ColumnReport, unstable
-from ..auditing.report import pool
+from ..auditing.report import answer, expectation, pool
 from ..errors import counted, listed
 from ..models.blend import BLEND
 from .blending import told_members
 from .candidates import named
-from .compare import NEAR, Comparison
+from .compare import Comparison
 from .fitted import Fitted
 from .metrics import METRICS
-
-WIDEST = 0.5  # interval of an accuracy beyond which it says nothing about a new environment
 
 
 def verdict(fitted: Fitted) -> list[str]:
     """Return sentences on whether the model can be used in a new environment, and what to expect there."""
     comparison, seen = fitted.comparison, fitted.decision.seen
     columns = None if fitted.plan.drop_unstable else fitted.columns
-    warning, advice = ("", "") if columns is None else (columns.warning, _advice_to_drop(columns))
-    if comparison is None or comparison.held == "rows":
-        unknown = f"{named(fitted.choice.algorithm)} was fitted. How it works in a new environment is not known, since "
-        unknown += (
-            "nothing was compared."
-            if comparison is None
-            else f"no environment could be held out of {len(fitted.source.sizes)}. Get labelled rows from a third one."
-        )
-        return list(filter(None, [unknown, warning, advice]))
-    # Means over held-out environments, each counted the same, with intervals for the true value of a new one.
-    figures = pd.DataFrame(map(vars, seen.values()))
+    warning, following = ("", "") if columns is None else (columns.warning, columns.advice)
+    question = "Will this model work in a new environment?"
+    if comparison is None:
+        return list(filter(None, [f"{question} Unclear: nothing was compared.", warning, following]))
+    if comparison.held == "rows":
+        following = following or "Next: get labelled rows from a third environment, and fit again."
+        unknown = f"Unclear: none of {counted(len(fitted.source.sizes), 'environment')} could be held out"
+        return list(filter(None, [f"{question} {unknown}.", warning, following]))
+    # As in an audit: an environment counts by the precision of its figure, and the interval is for a new one.
+    figures = pd.DataFrame(map(vars, seen.values()), seen)
     smoothed = (figures["accuracy"] * figures["rows"] + 1) / (figures["rows"] + 2)
-    accuracy = pool(figures["accuracy"], smoothed * (1 - smoothed) / figures["rows"], evenly=True)
-    accuracy = replace(accuracy, low=max(accuracy.low, 0.0), high=min(accuracy.high, 1.0))
-    loss = pool(figures["log_loss"], fitted.loss_variances, evenly=True)
-    loss = replace(loss, low=max(loss.low, 0.0))
-    guess = float(np.mean(list(comparison.frequent.values())))
-    below = [name for name, one in seen.items() if one.accuracy <= one.majority and one.entropy > 0]
-    useless = accuracy.mean <= guess or len(below) > len(seen) / 2
-    unclear = not accuracy.high - accuracy.low <= WIDEST  # nan: there is no interval
-    held_out = counted(len(seen), "environment")
-    usable = "Yes"
-    if useless:
-        usable = "No"
-    elif unclear:
-        usable = f"The data cannot tell: {counted(len(seen), 'held-out environment')} are too few"
-    elif below or warning or not accuracy.low > guess:
-        usable = "With care"
-    accuracies, losses = f"{100 * accuracy.mean:.1f} %", f"{loss.mean:.3f}"
-    if np.isfinite([accuracy.low, loss.low]).all():
-        accuracies += f" (95 % interval for a new environment: {100 * accuracy.low:.1f} to {100 * accuracy.high:.1f} %)"
-        losses += f" ({loss.low:.3f} to {loss.high:.3f})"
+    accuracy = pool(figures["accuracy"], smoothed * (1 - smoothed) / figures["rows"])
+    loss = pool(figures["log_loss"], fitted.loss_variances)
+    frequent = figures["most_frequent"].mean()
+    below = figures.index[(figures["accuracy"] <= figures["most_frequent"]) & (figures["entropy"] > 0)]
+    answered = answer(accuracy, frequent, len(below) / len(seen), bool(warning))
+    k, not_in = len(seen), f" (not in {listed(below, 5)})" if len(below) else ""
     lines = [
-        f"Can the model be used in a new environment? {usable}. In {held_out}, each held out once, the model has a "
-        f"mean accuracy of {accuracies} and a mean log loss of {losses}; always predicting the most frequent class "
-        f"of the training environments gives {100 * guess:.1f} %."
+        f"{question} {answered}. Each of {counted(k, 'environment')} was held out of training once. In "
+        f"{k - len(below)} of {k}, it is more accurate than always predicting the most frequent class there{not_in}.",
+        f"{expectation(accuracy, loss, figures['accuracy'], figures['log_loss'])} The most frequent class has an "
+        f"accuracy of {100 * frequent:.1f} % on average.",
     ]
     if comparison.metric != "log_loss":
         found = comparison.summary.loc[fitted.choice.algorithm]
@@ -70,40 +50,21 @@ def verdict(fitted: Fitted) -> list[str]:
             f"The metric of the choice is {comparison.metric}: the mean {METRICS[comparison.metric]} in held-out "
             f"environments is {found['mean_loss']:.3f}, and the worst is {found['worst_loss']:.3f}."
         )
-    if below:
-        lines.append(
-            f"In {listed(map(repr, below), 5)} it is no more accurate than always predicting the most frequent "
-            "class there."
-        )
     if fitted.with_all is not None:
         lines.append(_effect_of_dropping(fitted, fitted.with_all))
     worst = max(seen, key=lambda place: seen[place].log_loss)
     lines.append(
-        f"The log loss is highest in {worst!r}: {seen[worst].log_loss:.3f}, with an accuracy of "
+        f"The log loss is highest in {worst}: {seen[worst].log_loss:.3f}, with an accuracy of "
         f"{100 * seen[worst].accuracy:.1f} %."
     )
-    lines.append(warning)
-    if useless:
-        advice = advice or "Next: run trm audit, which tells whether any environment's model works in another."
-    elif unclear:
-        advice = advice or "Next: get labelled rows from more environments, and fit again."
-    lines.append(advice or "Next: label some rows of the new environment, and compare them with what trm predict says.")
-    return list(filter(None, lines))
-
-
-def _advice_to_drop(columns: ColumnReport) -> str:
-    """Advice to fit again without the unstable columns; "" where held-out losses speak against it."""
-    names = unstable(columns)
-    changes = [loss.mean for name in names if (loss := columns[name].loss) is not None and np.isfinite(loss.mean)]
-    quoted = listed(map(repr, names), 5)
-    if len(changes) < len(names):
-        return f"Next: fit again with --drop-unstable and compare. What a model loses without {quoted} is not known."
-    if names and max(changes) <= -NEAR:
-        return (
-            "Next: fit again with --drop-unstable. In held-out environments a linear model has a lower log loss "
-            f"without {quoted}."
-        )
-    return ""
+    if not following and answered == "No":
+        following = "Next: run trm audit, which tells whether any environment's model works in another."
+    elif not following and not accuracy.tells:
+        following = "Next: get labelled rows from more environments, and fit again."
+    following = (
+        following or "Next: label some rows of the new environment, and compare them with what trm predict says."
+    )
+    return list(filter(None, [*lines, warning, following]))
 
 
 def _effect_of_dropping(fitted: Fitted, with_all: Comparison) -> str:
@@ -142,8 +103,8 @@ def how_compared(comparison: Comparison) -> str:
             f"weights {weights}."
         )
     pooled = (
-        f" Means count each environment the same; the choice goes by the pooled {METRICS[comparison.metric]}, in which "
-        "environments with few rows count less."
+        f" Means count each environment the same; the choice, by the pooled {METRICS[comparison.metric]}, and the "
+        "verdict count environments with few rows less."
     )
     if comparison.order:
         return (
