@@ -69,6 +69,9 @@ def test_fit_drops_inside_the_folds_and_tells_what_it_gained(tmp_path):
     assert "scanner" in careful.model.schema.dropped
     assert careful.with_all.summary["mean"]["linear"] > careful.comparison.summary["mean"]["linear"] + 0.05
     assert "'scanner'" in " ".join(verdict(careful))
+    stayed = [name for name, gone in careful.comparison.dropped.items() if not gone]
+    assert ("every candidate tested there used" in " ".join(verdict(careful))) == bool(stayed)
+    assert trusting.comparison.dropped == {}
     assert "scanner" in " ".join(trusting.columns.sentences)
     (following,) = (line for line in verdict(trusting) if line.startswith("Next:"))
     assert "'scanner'" in following
@@ -82,3 +85,21 @@ def test_fit_drops_inside_the_folds_and_tells_what_it_gained(tmp_path):
     new, labels = frame[e == 3].drop(columns=["y", "site"]), y[e == 3].astype(str)
     assert (trusting.model.predict(new) == labels).mean() < 0.5
     assert (careful.model.predict(new) == labels).mean() > 0.68
+
+
+def test_it_is_said_in_which_folds_a_dropped_column_stayed(tmp_path):
+    """Only the last site shows that the scanner is unstable: the models tested there had to use it."""
+    X, y, e = sites((0.9, 0.9, 0.9, 0.1), rows=300)
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(6)] + ["scanner"]).assign(y=y, site=[f"s{i}" for i in e])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    plan = Plan(("linear",), device="cpu", drop_unstable=True, workers=1)
+    fitted = fit(tmp_path / "t.csv", Options(label="y", environment="site"), plan)
+    assert "scanner" in fitted.model.schema.dropped
+    assert fitted.comparison.dropped == {"s0": ("scanner",), "s1": ("scanner",), "s2": ("scanner",), "s3": ()}
+    (said,) = (line for line in verdict(fitted) if line.startswith("The model does without 'scanner'"))
+    assert "When s3 was held out" in said
+    assert "not those of a model without 'scanner'" in said
+    rest = [fitted.decision.seen[name].accuracy for name in ("s0", "s1", "s2")]
+    assert f"{100 * np.mean(rest):.1f} %" in said
+    assert "--drop scanner " in verdict(fitted)[-1]  # compares without it everywhere
+    assert fitted.decision.seen["s3"].accuracy < 0.5 < min(rest)

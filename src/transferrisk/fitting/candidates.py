@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 Integers = NDArray[np.integer[Any]]
+UNSTABLE = "its relation to the label differs between environments"  # why a schema leaves a column out
 RECENT = (
     7  # results in memory: the table, and schemas and encoded rows of a fold, to train and to test on, in two forms
 )
@@ -265,9 +266,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
 
 def stable_schema(schema: Schema, features: Any, labels: Any, environments: Any) -> Schema:
-    """Return the schema without the columns whose effect on the label differs between environments."""
+    """Return the schema without the columns whose relation to the label differs between environments."""
     report = column_effects(features, column_groups(schema)[0], labels, environments, refit=False)
-    gone = dict.fromkeys(unstable(report), "its effect on the label differs between environments")
+    gone = dict.fromkeys(unstable(report), UNSTABLE)
     kept = tuple(column for column in schema.columns if column.name not in gone)
     return replace(schema, columns=kept, dropped={**schema.dropped, **gone})
 

@@ -78,6 +78,8 @@ class Comparison:
         Candidate -> weight in the weighted average; {}: there is no average.
     stopped
         Candidates that were not trained to the end. They are in no other attribute.
+    dropped
+        Environment -> columns that were left out as unstable when it was held out; {}: no column was to be left out.
 
     Examples
     --------
@@ -104,6 +106,7 @@ class Comparison:
     order: tuple[str, ...] = ()
     members: Mapping[str, float] = field(default_factory=dict)
     stopped: Mapping[str, Stopped] = field(default_factory=dict)
+    dropped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison in the types of JSON."""
@@ -139,6 +142,7 @@ class Comparison:
             "accuracy_of_most_frequent_training_class": dict(self.frequent),
             "algorithms": algorithms,
             "stopped": as_json(self.stopped),
+            "unstable_columns_left_out": as_json(self.dropped),
         }
 
 
@@ -171,7 +175,7 @@ def compare(
                 held out
     """
     y = samples.labels.numpy()
-    held, splits = _split(samples, folds, seeds, ordered)
+    held, splits = split_rows(samples, folds, seeds, ordered)
     order = tuple(in_time(samples.environment_names)) if ordered and held == "environments" else ()
     names, environments = np.array(order or samples.environment_names, dtype=object), numbered_in_time(samples, order)
     racing = race and metric == "log_loss" and held == "environments" and not ordered
@@ -246,12 +250,12 @@ def numbered_in_time(samples: EnvironmentSet, order: Sequence[str]) -> NDArray[n
 
 def can_blend(samples: EnvironmentSet, folds: int | None, seed: int, ordered: bool) -> bool:
     """Return whether a comparison holds out enough environments to learn the weights of an average."""
-    held, splits = _split(samples, folds, (seed,), ordered)
+    held, splits = split_rows(samples, folds, (seed,), ordered)
     environments = samples.environments.numpy()
     return held == "environments" and sum(len(np.unique(environments[test])) for _, test in splits[seed]) >= FEWEST
 
 
-def _split(
+def split_rows(
     samples: EnvironmentSet, most: int | None, seeds: Sequence[int], ordered: bool
 ) -> tuple[Held, dict[int, list[Any]]]:
     """Return what is held out, and by seed the (rows to train on, rows to test on) of each training.

@@ -31,8 +31,18 @@ from ..settings import as_json
 from ..training import Engine, Steps, TrainConfig
 from ..training.engine import device_of
 from ..training.feed import inputs_digest
-from .candidates import BASELINES, RESULTS, ImageClassifier, TableEncoder, form_of, make_candidates, named, rows_of
-from .compare import Choice, Comparison, can_blend, choose, compare, numbered_in_time
+from .candidates import (
+    BASELINES,
+    RESULTS,
+    UNSTABLE,
+    ImageClassifier,
+    TableEncoder,
+    form_of,
+    make_candidates,
+    named,
+    rows_of,
+)
+from .compare import Choice, Comparison, can_blend, choose, compare, numbered_in_time, split_rows
 from .decisions import Calibration, Decision, learn_decision
 from .metrics import row_losses
 from .model import Model, Origin
@@ -397,11 +407,21 @@ def _compare(
         seeds = range(plan.seed, plan.seed + plan.repeats)
         tell = partial(on_progress, f"comparing {len(candidates)} candidates")
         try:
-            return compare(
+            found = compare(
                 candidates, X, samples, seeds, plan.folds, workers, tell, plan.metric, ordered=plan.ordered, kept=kept,
                 blend=plan.averages and can_blend(samples, plan.folds, plan.seed, plan.ordered),
                 race=plan.algorithm is None,
             )  # fmt: skip
+            if not plan.drop_unstable or found.held == "rows":
+                return found
+            dropped: dict[str, tuple[str, ...]] = {}
+            y, environments = samples.labels.numpy(), samples.environments.numpy()
+            encoder = TableEncoder(*names, "features", True, source.declared)
+            for train, test in split_rows(samples, plan.folds, seeds, plan.ordered)[1][plan.seed]:
+                why = encoder.fit(train[:, None], y[train], environments[train]).schema_.dropped
+                gone = tuple(column for column in why if why[column] == UNSTABLE)
+                dropped |= {samples.environment_names[e]: gone for e in np.unique(environments[test])}
+            return replace(found, dropped=dropped)
         except InputError as error:
             raise InputError(f"{source.name}, without the rows held out: {error}") from None
         finally:

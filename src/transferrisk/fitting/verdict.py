@@ -5,14 +5,17 @@ Intervals are prediction intervals for the true value of a new environment, so t
 
 from __future__ import annotations
 
+import shlex
+
+import numpy as np
 import pandas as pd
 
 from ..auditing.report import answer, expectation, pool
 from ..errors import counted, listed
 from ..models.blend import BLEND
 from .blending import told_members
-from .candidates import named
-from .compare import Comparison
+from .candidates import UNSTABLE, named
+from .compare import Comparison, choose
 from .fitted import Fitted
 from .metrics import METRICS
 
@@ -25,10 +28,13 @@ def verdict(fitted: Fitted) -> list[str]:
     question = "Will this model work in a new environment?"
     if comparison is None:
         return list(filter(None, [f"{question} Unclear: nothing was compared.", warning, following]))
+    dropped = ""
+    if fitted.with_all is not None:
+        dropped, following = _dropped(fitted, fitted.with_all)
     if comparison.held == "rows":
         following = following or "Next: get labelled rows from a third environment, and fit again."
         unknown = f"Unclear: none of {counted(len(fitted.source.sizes), 'environment')} could be held out"
-        return list(filter(None, [f"{question} {unknown}.", warning, following]))
+        return list(filter(None, [f"{question} {unknown}.", dropped, warning, following]))
     # As in an audit: an environment counts by the precision of its figure, and the interval is for a new one.
     figures = pd.DataFrame(map(vars, seen.values()), seen)
     smoothed = (figures["accuracy"] * figures["rows"] + 1) / (figures["rows"] + 2)
@@ -50,8 +56,7 @@ def verdict(fitted: Fitted) -> list[str]:
             f"The metric of the choice is {comparison.metric}: the mean {METRICS[comparison.metric]} in held-out "
             f"environments is {found['mean_loss']:.3f}, and the worst is {found['worst_loss']:.3f}."
         )
-    if fitted.with_all is not None:
-        lines.append(_effect_of_dropping(fitted, fitted.with_all))
+    lines.append(dropped)
     worst = max(seen, key=lambda place: seen[place].log_loss)
     lines.append(
         f"The log loss is highest in {worst}: {seen[worst].log_loss:.3f}, with an accuracy of "
@@ -67,24 +72,59 @@ def verdict(fitted: Fitted) -> list[str]:
     return list(filter(None, [*lines, warning, following]))
 
 
-def _effect_of_dropping(fitted: Fitted, with_all: Comparison) -> str:
-    """Sentence on the figures in held-out environments with and without unstable columns."""
-    assert fitted.comparison is not None
-    assert fitted.source.schema is not None
-    name, what = fitted.choice.algorithm, METRICS[with_all.metric]
-    gone = [column for column, why in fitted.source.schema.dropped.items() if "differs between environments" in why]
+def _dropped(fitted: Fitted, with_all: Comparison) -> tuple[str, str]:
+    """Return sentences on the unstable columns that the model does without, and what to do next, or "".
+
+    Each training drops the columns that are unstable in its own rows, so that a comparison without them knows nothing
+    of what was held out. A training may thus use a column that the model, trained on all rows, does without.
+    """
+    comparison, schema, seen = fitted.comparison, fitted.source.schema, fitted.decision.seen
+    assert comparison is not None
+    assert schema is not None
+    gone = [column for column, why in schema.dropped.items() if why == UNSTABLE]
+    dropped, them = listed(map(repr, gone)), "them" if gone[1:] else "it"
+    lines, following = [f"The model does without {dropped}, left out by --drop-unstable."], ""
     if not gone:
-        return "No column has an effect that differs between environments, so none was dropped."
-    whole = with_all.summary
-    other = name if name in whole.index else whole["loss"].idxmin()  # where its training with all columns was stopped
-    now, before = fitted.comparison.summary.loc[name], whole.loc[other]
-    return (
-        f"Dropped, since their effect differs between environments: {listed(map(repr, gone))}. Each held-out "
-        "environment was tested without the columns that are unstable in the others alone, which may be fewer: the "
-        f"mean {what} is {now['mean_loss']:.3f} and the accuracy {100 * now['mean']:.1f} %; with all columns, "
-        f"{named(other)} has {before['mean_loss']:.3f} and {100 * before['mean']:.1f} %. Held-out environments that "
-        "agree with the others cannot show what such a column costs where its effect is reversed."
-    )
+        lines = ["No column's relation to the label differs between environments: --drop-unstable left out none."]
+    others = {place: [name for name in names if name not in gone] for place, names in comparison.dropped.items()}
+    stayed = {place: [name for name in gone if name not in names] for place, names in comparison.dropped.items()}
+    if places := [place for place in stayed if stayed[place]]:
+        used = listed([repr(name) for name in gone if any(name in names for names in stayed.values())])
+        lines.append(
+            f"When {listed(places, 5)} {'were' if places[1:] else 'was'} held out, the other environments did not show "
+            f"that the relation of {used} differs, so every candidate tested there used {used}: its figures for "
+            f"{listed(places, 5)}, and its averages, are not those of a model without {used}."
+        )
+        rest = [one for place, one in seen.items() if place not in places]
+        if rest:
+            lines.append(
+                f"In the other {counted(len(rest), 'environment')}, the accuracy is "
+                f"{100 * np.mean([one.accuracy for one in rest]):.1f} % and the log loss "
+                f"{np.mean([one.log_loss for one in rest]):.3f} on average."
+            )
+        following = (
+            f"Next: run trm fit with --drop {shlex.quote(','.join(gone))} in place of --drop-unstable, which compares "
+            f"without {dropped} everywhere."
+        )
+    elif comparison.held == "environments" and gone:
+        lines.append(f"Every training of the comparison left {them} out too.")
+    for place in filter(others.__getitem__, others):
+        lines.append(
+            f"When {place} was held out, {listed(map(repr, others[place]))} was left out, which the model uses."
+        )
+    if gone and comparison.held == "environments":
+        best, what = choose(with_all).algorithm, METRICS[with_all.metric]
+        now, before = comparison.summary.loc[fitted.choice.algorithm], with_all.summary.loc[best]
+        lines.append(
+            f"With all columns, {named(best)} would be chosen, with a mean accuracy of {100 * before['mean']:.1f} % "
+            f"and a mean {what} of {before['mean_loss']:.3f}; here they are {100 * now['mean']:.1f} % and "
+            f"{now['mean_loss']:.3f}."
+        )
+        if before["mean_loss"] < now["mean_loss"]:
+            lines.append(
+                f"That {dropped} helped in these environments says nothing about one that breaks the relation."
+            )
+    return " ".join(lines), following
 
 
 def how_compared(comparison: Comparison) -> str:
