@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -243,6 +243,7 @@ class SoftmaxLoss:
         hessian = Hessian(self.rows, probabilities_of(logits), self.weights, self.ridge)
         residual = self.weights.unsqueeze(-1) * softmax_residual(hessian.probabilities, self.targets)
 
+        @cache
         def value() -> Tensor:
             """Return l(x): with k the likeliest class, the loss of a row is L_k - L_y - log S_k."""
             likeliest, own = logits.amax(-1), logits.gather(-1, self.labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)

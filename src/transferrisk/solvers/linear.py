@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import DivergedError
 from ..waiting import holds
-from .protocols import Product, Solution, System, accurate, euclidean, norms, per_problem
+from .protocols import Product, Solution, System, accurate, norms, per_problem
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,11 @@ class CG:
             default = 1e-12 if rhs.dtype == torch.float64 else 1e-6
             own = default if self.tolerance is None else self.tolerance
             tolerance = rhs.new_full(rhs.shape[:1], own)
+        axes = tuple(range(1, rhs.dim()))  # scalars of a system keep these, of length 1, so that they multiply vectors
         x = torch.zeros_like(rhs)
         residual, direction = rhs.clone(), rhs
-        square = euclidean(rhs, rhs)
-        target = square * tolerance.square()
+        square = (rhs * rhs).sum(axes, keepdim=True)
+        target = square * per_problem(tolerance.square(), rhs)
         tiny = torch.finfo(rhs.dtype).tiny
         iterations = 0
         while iterations < self.max_iterations:
@@ -109,12 +110,13 @@ class CG:
                 break
             image = product(direction)
             # A system that is solved takes steps of length zero, which leave its residual as it is.
-            step = per_problem(square / torch.where(active, euclidean(direction, image), torch.inf), rhs)
+            step = square / torch.where(active, (direction * image).sum(axes, keepdim=True), torch.inf)
             x.addcmul_(step, direction)
             residual.addcmul_(step, image, value=-1)
-            previous, square = square, euclidean(residual, residual)
-            direction = torch.addcmul(residual, per_problem(square / previous.clamp(min=tiny), rhs), direction)
+            previous, square = square, (residual * residual).sum(axes, keepdim=True)
+            direction = torch.addcmul(residual, square / previous.clamp(min=tiny), direction)
             iterations += 1
+        square, target = square.flatten(), target.flatten()
         return Solution(x, square <= target, iterations, square.sqrt())
 
 
