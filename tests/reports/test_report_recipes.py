@@ -90,6 +90,8 @@ def test_every_recipe_has_a_report_in_every_format(tmp_path, name, capsys, monke
             assert len(grid.shown) == len(grid.columns)
             for line in grid.lines:
                 assert all(line.replace("_", r"\_") in text or line in text for text in [*texts, page, printed]), line
+            if grid.has_edges:
+                assert "grids, some at the edge" in page, "said where the points themselves are folded"
             edges = sum("edge of its grid" in note for note in grid.notes)
             assert all(" ".join(text.split()).count("edge of its grid") >= edges for text in [*texts, page, printed])
         if any(isinstance(view, LinesView | CurvesView | XyView) for view in views):

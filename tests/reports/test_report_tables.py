@@ -151,6 +151,19 @@ def test_names_with_commas_are_told_apart_in_lists(tmp_path):
     assert "Missing: TRM, a; TRM." in part_of(folder).grids[0].caption()
 
 
+def test_bold_ends_where_a_method_is_separated_from_the_best(tmp_path):
+    """IRM is not separated from TRM, as it varies much; but GroupDRO, which is better than IRM, is."""
+    values = {
+        "TRM": (0.80, 0.81, 0.82),
+        "V-REx": (0.79, 0.82, 0.81),
+        "GroupDRO": (0.70, 0.71, 0.72),
+        "IRM": (0.9, 0.2, 0.9),
+    }
+    folder = write(tmp_path, "e", {}, cells_of({}, list(values), 3),
+                   lambda c: evaluation(1, values[c["method"]][c["seed"]]))  # fmt: skip
+    assert {name for name, _ in bold(part_of(folder).grids[0].table())} == {"TRM", "V-REx"}
+
+
 def test_two_methods_have_no_runner_up(tmp_path):
     assert table(tmp_path).runner_up_table() is None
 

@@ -33,11 +33,11 @@ FEW = 8  # largest number of different x that become the ticks
 LONG = 20  # letters from which names stand below a drawing, not beside it
 INK, SOFT, GRID, PAPER = "#000000", "#55606c", "#d0d7de", "#ffffff"
 EXTRA = {
-    "#d1662b": "#d36e36", "#2f8f5b": "#449a6b", "#b0952c": "#b0952c", "#0f766e": "#4b9892", "#be185d": "#d56996",
-    "#6d4c41": "#a08b84", "#5e8c00": "#6e981a", "#9333ea": "#ae66ef", "#b45309": "#c3753a", "#1e6fb8": "#5b97cf",
+    "#b0952c": "#b0952c", "#9333ea": "#ae66ef", "#5e8c00": "#6e981a", "#be185d": "#d56996", "#0f766e": "#4b9892",
+    "#d1662b": "#d36e36", "#6d4c41": "#a08b84", "#1e6fb8": "#5b97cf", "#2f8f5b": "#449a6b", "#b45309": "#c3753a",
     "#7a5195": "#a283b7",
 }  # fmt: skip
-"""Colours of names that are not methods: on a light page -> on a dark page."""
+"""Colours of names that are not methods: on a light page -> on a dark page. The first are the least like a method's."""
 DARK = (
     {INK: "#e6e9ed", SOFT: "#a3aeba", GRID: "#3d4650", PAPER: "#14171b"}
     | EXTRA
@@ -74,7 +74,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
         if name in KEYS:
             place, colour = ORDER.index(KEYS[name]), METHODS[KEYS[name]][1]
         else:
-            place, colour = others, list(EXTRA)[others % len(EXTRA)]
+            place, colour = others, list(EXTRA)[(others - len(ORDER)) % len(EXTRA)]
             others += 1
         found[name] = Look(colour, DASHES[place % len(DASHES)], MARKERS[place % len(MARKERS)])
     return found

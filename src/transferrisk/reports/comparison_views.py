@@ -23,6 +23,7 @@ from .elements import Curves
 from .experiment import Experiment, mixed_words
 from .tables import (
     AVERAGE,
+    EDGE,
     Grid,
     Part,
     Published,
@@ -380,7 +381,7 @@ class MethodResults:
             lacking += f", and {given_up} more whose training was given up" if given_up else ""
             chosen = [f"{point} at {', '.join(where)}" for point, where in here[method].items()]
             which = "; ".join(chosen) if len(chosen) > 1 else next(iter(here[method]))
-            edge = f" At the edge of its grid: {', '.join(edges[method])}." if edges[method] else ""
+            edge = f" {EDGE}: {', '.join(edges[method])}." if edges[method] else ""
             notes.append(f"{method}, best of {points[method]} points{lacking}: {which}.{edge}")
         return notes
 

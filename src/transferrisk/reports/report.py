@@ -212,7 +212,8 @@ def _part_chapter(part: Part) -> Chapter:
         differences = filter(None, [grid.against_table(), grid.runner_up_table()])
         sections += [replace(one, note=" ".join(filter(None, [one.note, part.mixed]))) for one in differences]
         if grid.notes:
-            sections.append(Text("Points chosen from the grids", grid.notes, folded=True))
+            edge = ", some at the edge of their grid" if grid.has_edges else ""
+            sections.append(Text(f"Points chosen from the grids{edge}", grid.notes, folded=True))
     for name, environments in part.pictures.items():
         sections.append(Pictures(name, environments))
     return Chapter(title[:1].upper() + title[1:], sections, part.words)

@@ -23,6 +23,7 @@ from .elements import NOTHING, Cell, Curves, Entry, Table, number
 
 AVERAGE = "average"  # key of a column with the mean of the others
 CONFIDENCE = 0.95
+EDGE = "At the edge of its grid"  # begins a remark in a note on the points that were chosen
 UNSEPARATED = "?"  # printed after a difference whose interval contains 0
 MISSING, NO_VALUE, SAME = "missing", "no value", "same runs"
 
@@ -261,7 +262,7 @@ class Grid:
     def best(self) -> set[tuple[str, int]]:
         """Line and column of each column's best mean, with ties as printed; a column of one competitor has no best.
 
-        Lines that are not separated from the best one are among them.
+        The next best follow, down to the first that is separated from the best.
         """
         return {place for column in range(len(self.less)) for place in self._best(column)}
 
@@ -269,12 +270,14 @@ class Grid:
         means = self.competitors(column)
         if len(means) < 2:
             return
-        top = (min if self.less[column] else max)(means, key=means.__getitem__)
-        best = self.lines[top][column]
-        for name, mean in means.items():
+        ranked = sorted(means, key=means.__getitem__, reverse=not self.less[column])
+        best, digits = self.lines[ranked[0]][column], self.lines[ranked[0]][column].digits
+        for name in ranked:
             paired = best.minus(self.lines[name][column])
-            if round(mean, best.digits) == round(means[top], best.digits) or (paired and paired.is_unseparated):
-                yield name, column
+            ties = round(means[name], digits) == round(means[ranked[0]], digits)
+            if not ties and not (paired and (paired.same or paired.is_unseparated)):
+                return
+            yield name, column
 
     @cached_property
     def shown(self) -> list[int]:
@@ -282,6 +285,11 @@ class Grid:
         columns = range(len(self.columns))
         found = [n for n in columns if any(own[n].values or own[n].done for own in self.lines.values())]
         return found or list(columns)
+
+    @cached_property
+    def has_edges(self) -> bool:
+        """True if a chosen setting lies at the edge of its grid."""
+        return any(EDGE in note for note in self.notes)
 
     @cached_property
     def absent(self) -> list[str]:
@@ -383,7 +391,7 @@ class Grid:
             first = f"Mean ± standard deviation over {fewest}{most}{some} seeds."
         apart = "".join([f", {name} apart" for name in self.lines if name in self.apart and name not in self.absent])
         several = len(self.best) > len({column for _, column in self.best})
-        others = " and those that tie with it or are not separated from it" if several else ""
+        others = " and the next best, down to the first that is separated from it" if several else ""
         bold = f"Bold: the best mean of each column{others}{apart}." if self.best else ""
         under = "Below each number: the paper's, and the difference, ours minus the paper's." if paper else ""
         missing = f"Missing: {_listed(self.absent)}." if self.absent and not self.is_empty else ""
