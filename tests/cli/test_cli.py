@@ -29,8 +29,9 @@ from transferrisk.reports.terminal import run_progress
         (["report", " "], "an empty value after trm report: "),
         (
             ["fit", "a.csv", "--drop", "x", "--drop", "y"],
-            "--drop must be given once, with its columns separated by commas",
+            "--drop must be given once",
         ),
+        (["audit", "a.csv", "--missing", "-9", "--missing", "x"], "--missing must be given once"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(trm, arguments, message):

@@ -309,6 +309,7 @@ def test_columns_that_cannot_be_features():
         typo=[*map(str, np.random.default_rng(0).random(n - 1)), "oops"],
     )
     assert [column.name for column in schema.columns] == ["x"]
+    assert "--missing oops" in schema.dropped["typo"]
     assert schema.dropped == {
         "same": "constant",
         "one": "constant",
@@ -322,8 +323,14 @@ def test_columns_that_cannot_be_features():
         "raw": "it holds bytes values",
         "vectors": "it holds list values",
         "at": "it holds time values",
-        "typo": "120 different texts in 120 rows, numbers but for 'oops' in row 120",
+        "typo": schema.dropped["typo"],
     }
+
+
+def test_a_few_texts_in_a_column_of_numbers_are_named_with_the_option_that_takes_them_as_missing():
+    years = [*map(str, range(1950, 1980)), *["unknown"] * 20, "n/a"]
+    assert "--missing n/a,unknown" in schema_of(year=years).remarks["year"]
+    assert "--missing" not in schema_of(grade=[*"1234"] * 10 + ["A", "B", "C", "D"]).remarks.get("grade", "")
 
 
 def test_constant_but_for_missing_values_says_where_they_are():
@@ -334,7 +341,7 @@ def test_constant_but_for_missing_values_says_where_they_are():
 def test_numbers_with_a_text_among_them():
     schema = schema_of(code=["1", "2", "3", "1", "2", "3", "1", "2", "3", "1", "V7"])
     assert schema.columns[0].categories == ("1", "2", "3", "V7")
-    assert schema.remarks == {"code": "numbers but for 'V7' in row 11, and is taken as categories"}
+    assert "'V7' in row 11" in schema.remarks["code"]
     assert schema.encode(pd.DataFrame({"code": [2.0, np.nan]})).features[0].tolist() == [0, 1, 0, 0]
 
 

@@ -561,6 +561,87 @@ def test_zeroes_of_some_sites_alone_are_asked_about(tmp_path):
     assert remarks_on(path) == []
 
 
+@pytest.mark.parametrize("others", ["near", "thousands"])
+def test_a_code_of_missing_values_is_asked_about_wherever_it_is(tmp_path, others):
+    random, path = np.random.default_rng(0), tmp_path / "t.csv"
+    x = random.normal(5, 1, 200).round(2) if others == "near" else random.uniform(0, 5000, 200).round(2)
+    x[:20] = -999
+    frame_of(200, x=x, z=random.normal(size=200)).to_csv(path, index=False)
+    (line,) = remarks_on(path)
+    assert "--missing x=-999" in line
+    assert "20 of 200 rows" in line
+
+
+CODED = {
+    "age": ["31.5", "unknown", "40", "-999", "52"] * 12,
+    "visits": ["1", "2", "-999", "4.5", "-1"] * 12,
+    "smokes": ["True", "False", "unknown"] * 20,
+    "ward": ["a", "unknown", "b", "c"] * 15,
+    "born": ["1990-01-31", "unknown", "1985-06-01", "1970-12-31"] * 15,
+}
+"""Columns in which unknown and -999 stand for a missing value."""
+
+
+def coded_tables(tmp_path, ending):
+    """Paths of a table with codes of missing values, and of the same with empty cells."""
+    paths = []
+    for name, replaced in (("coded", {}), ("empty", {"unknown": None, "-999": None})):
+        columns = {key: pd.Series(values, dtype=object).replace(replaced) for key, values in CODED.items()}
+        paths.append(tmp_path / f"{name}{ending}")
+        frame = frame_of(60, **columns)
+        if ending == ".csv":
+            frame.to_csv(paths[-1], index=False)
+        elif name == "coded":
+            frame.to_parquet(paths[-1])
+        else:  # as a program writes a table without codes
+            frame = frame.assign(age=frame["age"].astype(float), visits=frame["visits"].astype(float))
+            frame.assign(smokes=frame["smokes"].map({"True": True, "False": False})).to_parquet(paths[-1])
+    return paths
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_values_that_mean_missing_are_read_as_empty_cells_are(tmp_path, ending):
+    coded, empty = coded_tables(tmp_path, ending)
+    options = Options(label="y", environment="site")
+    found = read_table(coded, replace(options, missing=" unknown, -999.0"))
+    expected = read_table(empty, options)
+    assert found.schema.columns == expected.schema.columns
+    assert [column.kind for column in found.schema.columns[-5:]] == [
+        "numeric", "numeric", "boolean", "categorical", "date"
+    ]  # fmt: skip
+    assert torch.equal(found.data.inputs[:], expected.data.inputs[:])
+
+
+def test_a_value_may_mean_missing_in_one_column_alone(tmp_path):
+    path = tmp_path / "t.csv"
+    frame_of(60, age=[20.5, -1, 30, 40] * 15, change=[-1.5, -1, 0.5, 2] * 15, **{"a=b": [-1.5, 3, 4, 5] * 15}).to_csv(
+        path, index=False
+    )
+    options = Options(label="y", environment="site", missing=("age=-1", "a=b=3"))
+    frame = read_table(path, options).frame
+    assert frame.isna().sum()[["age", "change", "a=b"]].tolist() == [15, 0, 15]
+
+
+def test_a_value_that_no_column_has_is_told(tmp_path):
+    coded, _ = coded_tables(tmp_path, ".csv")
+    with pytest.warns(DataWarning, match="'unknwon'$"):
+        read_table(coded, Options(label="y", environment="site", missing="unknwon,-999"))
+    with pytest.raises(InputError, match=r"--missing must be .* got 'age='"):
+        read_table(coded, Options(label="y", environment="site", missing="age="))
+
+
+def test_values_that_mean_missing_may_be_declared_in_a_file(tmp_path):
+    coded, _ = coded_tables(tmp_path, ".csv")
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"age": {"missing": ["unknown", -999]}, "visits": {"missing": [-999]}}')
+    table = read_table(coded, Options(label="y", environment="site", schema=schema))
+    assert table.schema.missing == {"age": ("unknown", "-999"), "visits": ("-999",)}
+    assert table.frame[["age", "visits"]].isna().sum().tolist() == [24, 12]
+    schema.write_text('{"age": {"missing": "unknown"}}')
+    with pytest.raises(InputError, match=r"missing of column 'age' must be .*'unknown'"):
+        read_table(coded, Options(label="y", environment="site", schema=schema))
+
+
 def test_empty_bytes_are_empty_cells(tmp_path):
     frame_of(40, site=[b"a", b"b", b"a", b""] * 10).to_parquet(tmp_path / "t.parquet")
     assert "column 'site' is empty" in refused(tmp_path / "t.parquet")

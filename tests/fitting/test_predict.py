@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,49 @@ import torch
 from rows import ASKED, table
 
 from transferrisk.data import Options
-from transferrisk.errors import InputError
-from transferrisk.fitting import Plan, fit
+from transferrisk.errors import DataWarning, InputError
+from transferrisk.fitting import Plan, fit, load_model, save_fit
 from transferrisk.fitting.pictures import image_parts
 from transferrisk.fitting.predict import predict_file
 from transferrisk.fitting.source import read_source
 
 COLUMNS = ["probability_no", "probability_yes"]
 PLAN = Plan(compared=False, algorithm="erm", epochs=1, device="cpu")
+
+
+@pytest.mark.parametrize("algorithm", ["linear", "boosting"])
+def test_values_that_mean_missing_are_so_for_a_model_too(tmp_path, algorithm):
+    """In a file, in parts of it and in a DataFrame, predictions are those of rows with empty cells."""
+    known, new = table(300), table(60, seed=2)
+    known.loc[::7, "x0"], known.loc[::5, "colour"] = None, None
+    new.loc[::3, "x0"], new.loc[::4, "colour"], new.loc[::9, "x1"] = None, None, None
+    coded = {"x0": "unknown", "colour": "unknown", "x1": -999}
+    paths = [tmp_path / name for name in ("known.csv", "new.csv", "empty.csv")]
+    for frame, path in zip(
+        (known.astype(object).fillna(coded), new.astype(object).fillna(coded), new), paths, strict=True
+    ):
+        frame.to_csv(path, index=False)
+    options = replace(ASKED, missing="unknown,x1=-999")
+    with pytest.warns(DataWarning, match="'-999'"):  # which the known rows do not have
+        fitted = fit(paths[0], options, Plan(algorithm=algorithm, compared=False, device="cpu"))
+    save_fit(fitted, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    found = []
+    for path, size in ((paths[1], 1000), (paths[1], 17), (paths[2], 1000)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            predict_file(model, str(path), tmp_path / "p.csv", size=size)
+            found.append(pd.read_csv(tmp_path / "p.csv")[COLUMNS].to_numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.append(model.predict_proba(pd.read_csv(paths[1])))
+    for one in found[1:]:
+        np.testing.assert_allclose(one, found[0], atol=1e-6)
+    assert model.schema.columns[0].kind == "numeric"
+    again = fit(
+        paths[0], replace(ASKED, schema=tmp_path / "model" / "schema.json"), Plan(algorithm="linear", compared=False)
+    )
+    assert again.model.schema.missing == model.schema.missing
 
 
 @pytest.mark.parametrize(

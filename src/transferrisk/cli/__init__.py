@@ -25,7 +25,7 @@ KEPT = dict.fromkeys(("experiment", "fit"), "what is done is kept, and the same 
 
 CLOSED_PIPE = 128 + 13
 """Exit code where the reader of the output has ended: that of a program which SIGPIPE, signal 13, ends."""
-LISTS = ("--categorical", "--numeric", "--drop")
+LISTS = ("--categorical", "--numeric", "--drop", "--missing")
 """Options with a list, of which typer would forget all but the last."""
 _ASCII = {"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{PLUS-MINUS SIGN}": "+-", "\N{HORIZONTAL ELLIPSIS}": "..."}
 """Characters of ours -> what a terminal prints whose encoding lacks them; any other is a question mark."""
@@ -134,7 +134,7 @@ def _command_ended() -> int:
         if word == "--":
             break
         if word in LISTS and word in words[:place]:
-            return _tell(f"{word} must be given once, with its columns separated by commas, got it twice")
+            return _tell(f"{word} must be given once, with commas between its values, got it twice")
         if not word.strip() or (word.startswith("--") and word.partition("=")[1:] == ("=", "")):
             option = word.strip().rstrip("=") or " ".join(["trm", *words[:place]])
             return _tell(f"an empty value after {option}: leave it out, or write . for the current folder")

@@ -21,6 +21,7 @@ from .options import (
     Json,
     Label,
     Lazy,
+    Missing,
     MissingIndicators,
     Numeric,
     PathColumn,
@@ -101,6 +102,7 @@ def audit(
     categorical: Categorical = None,
     numeric: Numeric = None,
     drop: Drop = None,
+    missing: Missing = None,
     schema: Schema = None,
     missing_indicators: MissingIndicators = "auto",
     path: PathColumn = None,
@@ -137,7 +139,7 @@ def audit(
         options = Options(
             root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
             lazy=lazy or None, skip_bad=skip_bad, progress=advance, categorical=categorical, numeric=numeric, drop=drop,
-            schema=schema, missing_indicators=cast(Any, missing_indicators),
+            schema=schema, missing=missing, missing_indicators=cast(Any, missing_indicators),
         )  # fmt: skip
         if model is None:
 

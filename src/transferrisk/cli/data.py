@@ -20,6 +20,7 @@ from .options import (
     Json,
     Label,
     Lazy,
+    Missing,
     Oracle,
     PathColumn,
     Seed,
@@ -115,6 +116,7 @@ def check(
     label: Label = None,
     environment: Environment = None,
     features: Features = None,
+    missing: Missing = None,
     path: PathColumn = None,
     size: Size = None,
     lazy: Lazy = False,
@@ -133,7 +135,7 @@ def check(
 
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
-        path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
+        missing=missing, path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
     )  # fmt: skip
     with task_progress() as advance:
         files, data = check_data(name, replace(options, progress=advance))

@@ -24,6 +24,7 @@ from .options import (
     Json,
     Label,
     Lazy,
+    Missing,
     MissingIndicators,
     Numeric,
     PathColumn,
@@ -141,6 +142,7 @@ def fit(
     drop: Drop = None,
     categorical: Categorical = None,
     numeric: Numeric = None,
+    missing: Missing = None,
     schema: Schema = None,
     missing_indicators: MissingIndicators = "auto",
     algorithms: Algorithms = None,
@@ -177,7 +179,7 @@ def fit(
     options = Options(
         root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
         lazy=lazy or None, skip_bad=skip_bad, categorical=categorical, numeric=numeric, drop=drop, schema=schema,
-        missing_indicators=cast(Any, missing_indicators),
+        missing=missing, missing_indicators=cast(Any, missing_indicators),
     )  # fmt: skip
     names = None if algorithms is None else tuple(filter(None, map(str.strip, algorithms.split(","))))
     plan = Plan(

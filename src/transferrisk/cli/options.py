@@ -122,6 +122,15 @@ Numeric = Annotated[
 Drop = Annotated[
     str | None, column_option(metavar="COLUMNS", help="Columns of a table to leave out, separated by commas.")
 ]
+Missing = Annotated[
+    str | None,
+    column_option(
+        "--missing",
+        metavar="VALUES",
+        help="Values of a table's features that mean missing, besides empty cells, separated by commas, such as "
+        "unknown,-999; age=-999 is for the column age alone.",
+    ),
+]
 Schema = Annotated[
     Path | None,
     column_option(

@@ -22,6 +22,7 @@ from .options import (
     Json,
     Label,
     Lazy,
+    Missing,
     MissingIndicators,
     Numeric,
     Oracle,
@@ -217,6 +218,7 @@ def train(
     categorical: Categorical = None,
     numeric: Numeric = None,
     drop: Drop = None,
+    missing: Missing = None,
     schema: Schema = None,
     missing_indicators: MissingIndicators = "auto",
     path: PathColumn = None,
@@ -275,6 +277,7 @@ def train(
             categorical=categorical,
             numeric=numeric,
             drop=drop,
+            missing=missing,
             schema=None if schema is None else str(schema),
             missing_indicators=None if missing_indicators == "auto" else missing_indicators,  # type: ignore[arg-type]
             path=path,

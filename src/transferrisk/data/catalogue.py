@@ -67,8 +67,11 @@ class Options(Settings):
         Columns of a table to take as numbers, in the same form.
     drop
         Columns of a table to leave out, in the same form.
+    missing
+        Values that mean missing in a table, besides empty cells, such as "unknown,-999"; "age=-999" is for the column
+        age alone. A tuple of such texts, or one text in which commas separate them.
     schema
-        File of JSON that declares a table's columns, see `data.infer`; the three options above win over it.
+        File of JSON that declares a table's columns, see `data.infer`; the four options above win over it.
     missing_indicators
         Whether features say where a table's values are missing: "always", "never", or "auto", if that helps a linear
         model in held-out environments. Where nothing is fitted, "auto" keeps them.
@@ -99,6 +102,7 @@ class Options(Settings):
     categorical: str | tuple[str, ...] | None = None
     numeric: str | tuple[str, ...] | None = None
     drop: str | tuple[str, ...] | None = None
+    missing: str | tuple[str, ...] | None = None
     schema: Path | str | None = None
     missing_indicators: Literal["auto", "always", "never"] = "auto"
     device: torch.device | str = "cpu"

@@ -11,13 +11,13 @@ differs in nearly every row as names do. Statistics, such as means and categorie
 The owner of a table declares columns in a file of JSON such as `trm fit` writes, with an entry for each of them:
 
     {
-      "age":    {"kind": "numeric", "missing_indicator": false},
+      "age":    {"kind": "numeric", "missing_indicator": false, "missing": ["unknown", "-999"]},
       "ward":   {"kind": "categorical"},
       "number": {"kind": "drop", "remark": "it counts the rows"}
     }
 
-kind is numeric, categorical, boolean, date or drop; missing_indicator is true or false; remark is for people. Every key
-and every column may be left out: it is inferred then.
+kind is numeric, categorical, boolean, date or drop; missing_indicator is true or false; missing lists texts and numbers
+that stand for a missing value; remark is for people. Every key and every column may be left out: it is inferred then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, choices
+from ..errors import InputError, choices, listed
 from ..files import existing_file
 from ..settings import convert
 from .schema import FEW, Boolean, Categorical, Column, Date, Numeric, Schema, columns_by_name
@@ -47,6 +47,7 @@ from .values import (
     as_codes,
     as_days,
     as_numbers,
+    as_text,
     as_truth,
     is_blank,
     is_number,
@@ -60,6 +61,7 @@ Kind = Literal["numeric", "categorical", "boolean", "date", "drop"]
 Indicators = Literal["auto", "always", "never"]
 
 KEPT = MANY - 1  # categories of a column with more than MANY; all others count as one
+FEW_TEXTS, MANY_NUMBERS = 3, 10  # different ones, of a column of numbers in which texts may mean missing
 MOSTLY = 0.9  # share of numbers in a column from which the texts among them are worth a remark
 IDENTIFIER = re.compile(r"\s*(.*id|index|key|nr|number)\s*", re.IGNORECASE)  # names of columns that name rows
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
@@ -69,7 +71,9 @@ OTHER_FORMS = {  # of texts, all of which have one: what to write in its place
         r"\s*(\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)?"
     ),
 }
-ENTRY: dict[str, Any] = {"kind": Kind, "missing_indicator": bool, "remark": str}
+ENTRY: dict[str, Any] = {
+    "kind": Kind, "missing_indicator": bool, "missing": tuple[str | int | float, ...], "remark": str
+}  # fmt: skip
 """Key of a column's declaration -> what it may hold."""
 
 
@@ -81,11 +85,13 @@ class Declared:
     indicators  column -> whether it has a missing-value indicator
     others      whether other columns have one: "never", "always", or "auto" where `settle_indicators` of auditing
                 finds that they help in held-out environments; an inferred schema has them until then
+    missing     column -> texts that stand for a missing value in it, besides empty cells
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     indicators: Mapping[str, bool] = field(default_factory=dict)
     others: Indicators = "auto"
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_declared(file: Path | str) -> Declared:
@@ -104,9 +110,10 @@ def read_declared(file: Path | str) -> Declared:
         for key, value in entry.items():
             if key not in ENTRY:
                 raise InputError(f"{path}: unknown key {key!r} of column {name!r}{choices(key, ENTRY)}")
-            convert(f"{path}: {key} of column {name!r}", value, ENTRY[key])
+            entry[key] = convert(f"{path}: {key} of column {name!r}", value, ENTRY[key])
     by_key = {key: {name: entry[key] for name, entry in content.items() if key in entry} for key in ENTRY}
-    return Declared(by_key["kind"], by_key["missing_indicator"])
+    missing = {name: tuple(map(as_text, codes)) for name, codes in by_key["missing"].items()}
+    return Declared(by_key["kind"], by_key["missing_indicator"], missing=missing)
 
 
 def infer_schema(frame: pd.DataFrame, label: str, environment: str, declared: Declared | None = None) -> Schema:
@@ -128,7 +135,11 @@ def infer_schema(frame: pd.DataFrame, label: str, environment: str, declared: De
             remarks[name] = remark
         if declared.indicators.get(name, declared.others != "never"):
             with_indicator.append(name)
-    return Schema(tuple(columns), label, environment, dropped, remarks).without_indicators(with_indicator)
+    missing = dict(declared.missing)
+    for name in dropped:
+        missing.pop(name, None)
+    schema = Schema(tuple(columns), label, environment, dropped, remarks, missing)
+    return schema.without_indicators(with_indicator)
 
 
 def infer_column(series: pd.Series, name: str, declared: Kind | None = None) -> tuple[Column | None, str]:
@@ -216,7 +227,14 @@ def _remark_on_texts(texts: Sequence[str], codes: Codes, counts: Codes) -> str:
     numeric = np.fromiter(map(is_number, texts), bool)
     if numeric.all():
         return "numbers written as texts" if len(texts) > MANY else ""
-    if counts[numeric].sum() >= MOSTLY * counts.sum():
+    others = np.flatnonzero(~numeric).tolist()
+    few = len(others) <= FEW_TEXTS and numeric.sum() >= MANY_NUMBERS
+    if few or counts[numeric].sum() >= MOSTLY * counts.sum():
         row = int((~np.append(numeric, True)[codes]).argmax())
-        return f"numbers but for {texts[codes[row]]!r} in row {row + 1}"
+        found = f"numbers but for {texts[codes[row]]!r} in row {row + 1}"
+        if len(others) > FEW_TEXTS:
+            return found
+        if counts[others].sum() > 1:
+            found = f"numbers but for {listed(repr(texts[i]) for i in others)} in {counts[others].sum()} rows"
+        return f"{found}: where that means missing, add --missing {','.join(texts[i] for i in others)}"
     return ""

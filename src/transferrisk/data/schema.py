@@ -281,6 +281,7 @@ class Schema:
     environment  name of the column with the environments
     dropped      column -> why it gives no feature
     remarks      column -> remark for its owner about how it is used
+    missing      column -> texts that stand for a missing value in it, besides empty cells
     """
 
     columns: tuple[Column, ...]
@@ -288,6 +289,7 @@ class Schema:
     environment: str
     dropped: Mapping[str, str] = field(default_factory=dict)
     remarks: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def without_indicators(self, kept: Collection[str] = ()) -> Self:
         """Return the schema without missing-value indicators, except those of the columns `kept`.
@@ -356,12 +358,14 @@ class Schema:
         return Encoded(torch.from_numpy(features), tuple(names), tuple(notes), tuple(categorical), places)
 
     def declaration(self) -> dict[str, dict[str, Any]]:
-        """Return what `infer.read_declared` reads: kinds and indicators, without statistics."""
+        """Return what `infer.read_declared` reads, without statistics."""
         found: dict[str, dict[str, Any]] = {}
         for column in self.columns:
             found[column.name] = {"kind": column.kind}
             if column.missing:
                 found[column.name]["missing_indicator"] = column.indicator
+            if column.name in self.missing:
+                found[column.name]["missing"] = self.missing[column.name]
         return found | {name: {"kind": "drop", "remark": why} for name, why in self.dropped.items()}
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataWarning, InputError, cause_of, counted, listed, warn
 from ..files import existing_file, standard_output, whole_file
-from .values import is_number
+from .values import is_number, stands_for_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +34,8 @@ SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 LONGEST_FIELD = 2**31 - 1  # characters; the csv module's own limit stops at 2^17
 MARKS = ("?", ".", "-", "--", "*", "#")
 """Cells that mean missing in a column of numbers."""
+TRUTH = {text: text.lower() == "true" for text in ("True", "False", "TRUE", "FALSE", "true", "false")}
+"""Cells that pandas reads as truth values, where a column holds no others."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of cells that a spreadsheet runs."""
 INDEX = re.compile(r"__index_level_\d+__")
@@ -52,7 +56,13 @@ def read_header(file: Path | str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Collection[str] = ()) -> pd.DataFrame:
+def read_frame(
+    file: Path | str,
+    columns: Sequence[str] | None = None,
+    texts: Collection[str] = (),
+    missing: Mapping[str, Collection[str]] = MappingProxyType({}),
+    expected: Collection[str] = (),
+) -> pd.DataFrame:
     """Read all rows of a table, of which there must be at least one.
 
     Parameters
@@ -63,6 +73,10 @@ def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Co
         Names of the columns to read. Default: all.
     texts
         Columns whose cells are read as they are written, so that "01" stays so.
+    missing
+        Column -> texts that stand for a missing value in it, besides empty cells.
+    expected
+        Those of these texts that are worth a warning if no column has them.
     """
     path, chosen = existing_file(file), list(columns or read_header(file))
     separator = _separator(path)
@@ -75,16 +89,30 @@ def read_frame(file: Path | str, columns: Sequence[str] | None = None, texts: Co
         frame = frame[chosen]
     if not len(frame):
         raise InputError(f"{path} has columns and no rows: check how it was written")
-    unmarked = _unmarked(frame, texts)
-    if unmarked:
-        warn(f"{path}: {listed(map(repr, MARKS))} count as missing in {listed(map(repr, unmarked))}", DataWarning)
-    return frame.assign(**unmarked)
+    emptied = _emptied(frame, texts, missing)
+    marked = []
+    for name in emptied:
+        marked += [name] if frame[name].isin(MARKS).any() else []
+    if marked:
+        warn(f"{path}: {listed(map(repr, MARKS))} count as missing in {listed(map(repr, marked))}", DataWarning)
+    unused = dict.fromkeys(expected)
+    for name, code in itertools.product(emptied, [*unused]):
+        if code in missing.get(name, ()) and stands_for_missing(frame[name], [code]).any():
+            unused.pop(code, None)
+    if unused:
+        warn(f"{path}: no column has the missing value {listed(map(repr, unused))}", DataWarning)
+    return frame.assign(**emptied)
 
 
-def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Iterator[pd.DataFrame]:
+def read_frames(
+    file: Path | str,
+    size: int,
+    texts: Collection[str] = (),
+    missing: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> Iterator[pd.DataFrame]:
     """Read the rows of a table in parts of `size` rows, so that a file of any length can be read.
 
-    `texts` are as in `read_frame`. The types of the other columns of a CSV file may differ between parts.
+    `texts` and `missing` are as in `read_frame`. The types of the other columns of a CSV file may differ between parts.
     """
     path, names, rows = existing_file(file), list(read_header(file)), 0
     separator = _separator(path)
@@ -96,7 +124,7 @@ def read_frames(file: Path | str, size: int, texts: Collection[str] = ()) -> Ite
         frames = _csv_parts(path, separator, texts, size)
     for frame in frames:
         rows += len(frame)
-        yield frame[names].assign(**_unmarked(frame[names], texts))
+        yield frame[names].assign(**_emptied(frame[names], texts, missing))
     if not rows:
         raise InputError(f"{path} has columns and no rows: check how it was written")
 
@@ -112,19 +140,32 @@ def _separator(path: Path) -> str | None:
     return None
 
 
-def _unmarked(frame: pd.DataFrame, texts: Collection[str]) -> dict[str, pd.Series]:
-    """Return the columns of numbers in which some cells hold one of `MARKS`, with these cells missing."""
+def _emptied(
+    frame: pd.DataFrame, texts: Collection[str], missing: Mapping[str, Collection[str]]
+) -> dict[str, pd.Series]:
+    """Return the columns in which some cells stand for a missing value, with these cells missing.
+
+    These are the texts of a column in `missing` and, in columns of numbers, `MARKS`. A column that holds only numbers
+    otherwise becomes one of numbers, unless it is in `texts`, and true and false become truth values.
+    """
     import pandas as pd
 
     found = {}
     for name in frame.columns:
-        if name in texts or pd.api.types.is_numeric_dtype(frame[name].dtype):
+        series = frame[name]
+        if name in missing:
+            coded = stands_for_missing(series, missing[name])
+            if coded.any():
+                series = found[name] = series.mask(coded)
+        if name in texts or pd.api.types.is_numeric_dtype(series.dtype):
             continue
-        marked = frame[name].isin(MARKS)
-        if marked.any():
-            numbers = pd.to_numeric(frame[name].mask(marked), errors="coerce")
-            if (numbers.isna() == (frame[name].isna() | marked)).all():
+        marked = series.isin(MARKS)
+        if marked.any() or name in found:
+            numbers = pd.to_numeric(series.mask(marked), errors="coerce")
+            if (numbers.isna() == (series.isna() | marked)).all():
                 found[name] = numbers
+            elif series.dropna().isin(TRUTH).all():
+                found[name] = series.map(TRUTH)
     return found
 
 

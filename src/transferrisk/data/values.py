@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +150,17 @@ def as_codes(
         names = in_order(names)
     places = pd.Index(names, dtype=object).get_indexer(texts)
     return np.append(places, -1)[codes], tuple(names)
+
+
+def stands_for_missing(series: pd.Series, codes: Collection[str]) -> NDArray[np.bool_]:
+    """Return the mask (n,) of the cells that are one of these texts, such as unknown or -999; numbers by value."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series) and not pd.api.types.is_bool_dtype(series):
+        return np.asarray(series.isin(list(map(float, filter(is_number, codes)))), dtype=bool)
+    wanted = {as_text(code.strip()) for code in codes}
+    places, texts = as_codes(series, lambda value: as_text(as_text(value).strip()))
+    return np.array([*(text in wanted for text in texts), False])[places]
 
 
 def as_numbers(series: pd.Series, name: str) -> Floats:

@@ -93,7 +93,7 @@ def _unseen_by_fit(folder: Path, model: Model, given: str, options: Options, dro
 
 def _columns_of_model(folder: Path, schema: Schema, name: str, options: Options) -> Options:
     """Return the options with which the columns of a table are read as the model takes them."""
-    for option in ("categorical", "numeric", "drop", "schema"):
+    for option in ("categorical", "numeric", "drop", "missing", "schema"):
         if getattr(options, option) is not None:
             raise InputError(
                 f"{option} (--{option}) is for a table's own columns, and {folder} says what they are: leave it out"
@@ -103,7 +103,8 @@ def _columns_of_model(folder: Path, schema: Schema, name: str, options: Options)
         tuple(one.name for one in schema.columns if one.kind == kind and one.name in there)
         for kind in ("categorical", "numeric")
     )
-    return replace(options, categorical=texts, numeric=numbers, missing_indicators="always")
+    codes = tuple(f"{name}={code}" for name in schema.missing if name in there for code in schema.missing[name])
+    return replace(options, categorical=texts, numeric=numbers, missing=codes or None, missing_indicators="always")
 
 
 def _unseen_by_training(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.schema import Form, Schema, columns_by_name
+from ..data.values import stands_for_missing
 from ..errors import DataWarning, InputError, warn
 from ..models import Classifier, evaluation_mode, features_of, from_hub
 from ..models.saved import DESCRIPTION, WEIGHTS, SavedModel, load_model_folder
@@ -140,6 +141,8 @@ class Model(SavedModel):
                     f"samples must be a pandas.DataFrame with the columns of the table, got {type(samples).__name__}"
                 )
             rows = pd.DataFrame(columns_by_name(samples), samples.index, copy=False)  # type: ignore[union-attr]
+            for name in self.schema.missing.keys() & {*rows}:
+                rows[name] = rows[name].mask(stands_for_missing(rows[name], self.schema.missing[name]))
             encoded = self.schema.encode(rows, self.form)
             for note in encoded.notes:
                 warn(str(note), DataWarning)

@@ -184,7 +184,7 @@ def _table_parts(
         require_name(name, header, path, "column", option)
     aside = {*names, *required.values()}.difference(wanted).intersection(header)
     first = 1
-    for frame in read_frames(path, size, texts.intersection(header) | aside):
+    for frame in read_frames(path, size, texts.intersection(header) | aside, schema.missing):
         try:
             encoded = schema.encode(frame.drop(columns=[*aside]), model.form)
         except InputError as error:

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 FEW_CODES, ROWS_PER_CODE = range(3, 11), 10  # whole numbers that may be codes: so many different ones, in so many rows
 MISSING_CODES = (-1, -9, -99, -999, -9999, 9, 99, 999, 9999)  # numbers that mean missing where they lie far from others
 OFTEN, RARELY = 0.1, 0.01  # shares of rows with a code of missing values: in some environments, and in the others
+SURE = 99  # from this size on, a code that is far from all other numbers is worth a question wherever it is
 FEWEST_ROWS = 5  # of an environment, with such a code
 MOST_LINES = 3  # warnings about such codes; for more columns they share one
 
-TAKES = "label environment features categorical numeric drop schema missing_indicators"
+TAKES = "label environment features categorical numeric drop missing schema missing_indicators"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,16 @@ class Table:
         labels, environments = torch.from_numpy(self.labels), torch.from_numpy(self.environments)
         return EnvironmentSet(features, labels, environments, self.environment_names, self.class_names)
 
+    @cached_property
+    def suspects(self) -> dict[str, dict[float, str]]:
+        """Numeric column -> values that may mean missing -> where they are."""
+        found: dict[str, dict[float, str]] = {}
+        for column in self.schema.columns:
+            if isinstance(column, Numeric):
+                codes = _suspects(self, as_numbers(self.frame[column.name], column.name))
+                found |= {column.name: codes} if codes else {}
+        return found
+
     @property
     def sizes(self) -> dict[str, int]:
         """Number of rows of each environment."""
@@ -116,11 +127,13 @@ def read_table(file: Path | str, options: Options) -> Table:
     header = read_header(file)
     label, environment, features = _columns(file, header, options)
     declared = _declared(file, header, features, options)
-    texts = [label, environment]
+    texts, asked = [label, environment], set[str]()
+    if options.missing is not None:
+        asked = asked.union(*_missing_codes(features, options).values())
     for name, kind in declared.kinds.items():
         if kind in ("categorical", "date"):
             texts.append(name)
-    frame = read_frame(file, [*features, label, environment], texts)
+    frame = read_frame(file, [*features, label, environment], texts, declared.missing, asked)
     problems = {}
     for name in (label, environment):
         problems[f"column {name!r} is empty; NA, NaN, null and None count as empty too"] = is_blank(frame[name])
@@ -202,7 +215,7 @@ def _names_in(given: str | Sequence[str] | None, header: Sequence[str]) -> list[
 def _declared(file: Path | str, header: Sequence[str], features: Sequence[str], options: Options) -> Declared:
     """Return the declarations about the features, in the options and in a file; options win."""
     in_file = Declared() if options.schema is None else read_declared(options.schema)
-    for name in (*in_file.kinds, *in_file.indicators):
+    for name in (*in_file.kinds, *in_file.indicators, *in_file.missing):
         require_name(name, header, file, "column", "schema")
     kinds: dict[str, Kind] = {}
     asked: Mapping[Kind, Any] = {
@@ -221,7 +234,24 @@ def _declared(file: Path | str, header: Sequence[str], features: Sequence[str], 
     for name, kind in in_file.kinds.items():
         if name in features:  # a file may also name the label
             kinds.setdefault(name, kind)
-    return Declared(kinds, in_file.indicators, options.missing_indicators)
+    missing = dict(in_file.missing)
+    missing |= _missing_codes(features, options) if options.missing is not None else {}
+    return Declared(kinds, in_file.indicators, options.missing_indicators, missing)
+
+
+def _missing_codes(features: Sequence[str], options: Options) -> dict[str, tuple[str, ...]]:
+    """Return column -> texts that mean missing in it, as the option says: VALUE for all features, or COLUMN=VALUE."""
+    given = options.missing.split(",") if isinstance(options.missing, str) else options.missing or ()
+    found: dict[str, tuple[str, ...]] = {}
+    for text in map(str.strip, given):
+        named = [name for name in features if text.startswith(f"{name}=")]
+        columns = [max(named, key=len)] if named else features
+        code = text.removeprefix(f"{columns[0]}=") if named else text
+        if not code:
+            raise InputError(f"--missing must be values such as unknown,-999 or age=-999, got {options.missing!r}")
+        for name in columns:
+            found[name] = (*found.get(name, ()), code)
+    return found
 
 
 # ---- columns that may not be what they seem
@@ -248,8 +278,8 @@ def ask_about_columns(table: Table) -> None:
         whole = len(different) in FEW_CODES and bool((different % 1 == 0).all())
         if whole and given.sum() >= ROWS_PER_CODE * len(different) and column.name not in table.declared.kinds:
             codes[column.name] = f"{different[0]:g} to {different[-1]:g}"
-        for value, places in _missing_codes(table, values, different):
-            missing.append(f"{column.name!r} ({value:g})")
+        for value, places in table.suspects.get(column.name, {}).items():
+            missing.append(f"{column.name}={value:g}")
             lines.append(f"column {column.name!r} is {value:g} in {places}: does {value:g} mean missing?")
     if codes:
         names = listed(map(repr, codes))
@@ -262,12 +292,14 @@ def ask_about_columns(table: Table) -> None:
             DataWarning,
         )
     if len(lines) > MOST_LINES:
-        lines = [
-            "columns have one value in many rows of some environments and hardly in the others: "
-            f"{listed(missing)}; does it mean missing?"
-        ]
-    for line in lines:
-        warn(f"{table.file}: {line} Then leave such cells empty", DataWarning)
+        warn(
+            f"{table.file}: {len(lines)} columns have a value that may mean missing, since it is far from all others "
+            f"or only some environments have it: if it does, add --missing {','.join(missing)}",
+            DataWarning,
+        )
+        return
+    for line, code in zip(lines, missing, strict=True):
+        warn(f"{table.file}: {line} Then add --missing {code}", DataWarning)
 
 
 def _is_label(table: Table, name: str) -> bool:
@@ -280,29 +312,33 @@ def _is_label(table: Table, name: str) -> bool:
     return len(pairs) == len(np.unique(pairs % len(texts))) == len(texts)
 
 
-def _missing_codes(table: Table, values: Floats, different: Floats) -> list[tuple[float, str]]:
-    """Return the values that may mean missing, and in which environments they are, in ascending order of values.
+def _suspects(table: Table, values: Floats) -> dict[float, str]:
+    """Return the values of a column that may mean missing -> where they are, in ascending order of values.
 
-    Candidates among the different values are 0 below all others, and a code far away. Such a value is frequent in some
-    environments and rare in all others.
+    Candidates are 0 below all others, and a code far away or below numbers that are all positive. A candidate is
+    suspect if it is frequent in some environments and rare in all others, or if it has two digits or more.
     """
+    different = np.unique(values[~np.isnan(values)])
     if len(different) < 3:
-        return []
+        return {}
     candidates = [0.0] if different[0] == 0 else []
     for value, others in ((different[0], different[1:]), (different[-1], different[:-1])):
-        if value in MISSING_CODES and np.abs(others - value).min() > others[-1] - others[0]:
+        far = np.abs(others - value).min() > others[-1] - others[0]
+        if value in MISSING_CODES and (far or value < 0 <= others[0]):
             candidates.append(float(value))
-    found = []
+    found = {}
     rows = np.bincount(table.environments[~np.isnan(values)], minlength=len(table.environment_names))
     for value in candidates:
         counts = np.bincount(table.environments[values == value], minlength=len(rows))
         often = counts >= np.maximum(OFTEN * rows, FEWEST_ROWS)
         rare = ~often & (rows > 0)
-        if not often.any() or not rare.any() or (counts[rare] > RARELY * rows[rare]).any():
-            continue
-        places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
-        rest = f"{counts[rare].sum()} of {rows[rare].sum()} rows" if counts[rare].any() else "nowhere"
-        found.append((value, f"{listed(places, 3)} and {rest} else"))
+        differs = often.any() and rare.any() and (counts[rare] <= RARELY * rows[rare]).all()
+        if differs:
+            places = [f"{counts[e]} of {rows[e]} rows at {table.environment_names[e]!r}" for e in np.flatnonzero(often)]
+            rest = f"{counts[rare].sum()} of {rows[rare].sum()} rows" if counts[rare].any() else "nowhere"
+            found[value] = f"{listed(places, 3)} and {rest} else"
+        elif abs(value) >= SURE:
+            found[value] = f"{counts.sum()} of {rows.sum()} rows"
     return found
 
 
