@@ -277,3 +277,14 @@ def test_a_number_that_names_one_of_forty_environments_is_found():
     report = column_effects(features, {"code": [0], "x": [1]}, random.integers(2, size=1200), site, refit=False)
     assert report["code"].recognised > 0.9
     assert report["x"].recognised < 0.1
+
+
+def test_bold_columns_are_those_that_are_dropped():
+    report = column_effects(*_ordered(sites([0.95, 0.85, 0.75])))
+    table = column_sections(report)[0].sections[0]
+    bold = [row[0].text for row in table.cells()[0] if row[0].bold]
+    assert bold == list(unstable(report)) == ["scanner"]
+    assert "Bold: columns that --drop-unstable leaves out" in table.note
+    stable = column_sections(column_effects(*_ordered(sites([0.9, 0.9, 0.9]))))[0].sections[0]
+    assert not any(row[0].bold for row in stable.cells()[0])
+    assert "Bold" not in stable.note

@@ -25,7 +25,7 @@ from transferrisk.fitting.decisions import Calibration
 from transferrisk.fitting.export import export_onnx
 from transferrisk.fitting.fitted import fit_source
 from transferrisk.fitting.predict import predict_file
-from transferrisk.fitting.report import fit_page, fit_sections, model_card, summarise_fit
+from transferrisk.fitting.report import comparison_table, fit_page, fit_sections, model_card, summarise_fit
 from transferrisk.fitting.source import read_source
 from transferrisk.models.saved import WEIGHTS, encode_tensors, read_tensors
 from transferrisk.sklearn import LinearClassifier
@@ -195,12 +195,12 @@ def test_it_is_said_what_the_average_is_made_of(blended):
     fitted, folder = blended
     weights = fitted.comparison.members
     assert weights["boosting"] > weights["linear"]
-    line = f"Weighted average: {weights['boosting']:.2f} Gradient boosting, {weights['linear']:.2f} Linear model"
+    members = f"{weights['boosting']:.2f} Gradient boosting, {weights['linear']:.2f} Linear model"
     page = fit_page(fitted)
-    assert line in model_card(fitted)
-    assert any(line in text for text in page.lead)
-    assert line in page.settings["Model"]
-    assert any(line in str(section) for section in fit_sections(fitted))
+    assert members in model_card(fitted)
+    assert members in comparison_table(fitted).note
+    assert f"Weighted average: {members}" in page.settings["Model"]
+    assert any(members in str(section) for section in (*page.sections, *fit_sections(fitted)))
     assert summarise_fit(fitted, folder)["comparison"]["algorithms"]["blend"]["weights"] == dict(weights)
 
 
@@ -380,7 +380,9 @@ def test_trainings_are_kept_and_the_average_is_not(tmp_path):
     source, plan = read_source(str(tmp_path / "t.csv"), ASKED), Plan(("majority", "linear", "blend"), device="cpu")
     first = fit_source(source, plan, keep=tmp_path / "keep")
     assert len(list((tmp_path / "keep").glob("*.npz"))) == 6
-    again = fit_source(source, plan, keep=tmp_path / "keep")
+    told = set()
+    again = fit_source(source, plan, on_progress=lambda what, *_: told.add(what), keep=tmp_path / "keep")
+    assert "comparing 2 candidates and their average" in told  # as many as the rows of the table
     assert again.comparison.to_dict() == first.comparison.to_dict()
     assert again.comparison.members == first.comparison.members
 

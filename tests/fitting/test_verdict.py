@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,9 @@ from transferrisk import audit
 from transferrisk.auditing.report import pool
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting.report import comparison_table, held_out_table
+from transferrisk.fitting.trainings import Stopped
 from transferrisk.fitting.verdict import verdict
+from transferrisk.reports.elements import NOTHING
 
 CANDIDATES = Plan(("majority", "linear"), device="cpu", workers=1)
 
@@ -43,6 +47,8 @@ def test_many_alike_can_tell_and_a_narrow_terminal_folds_them(tmp_path):
     assert [*found.comparison.accuracy.index] == list(wide.columns[1:9])
     assert [len(table.columns) for table in (wide, narrow)] == [13, 6]
     (place,) = narrow.emphasised
+    assert narrow.cells()[0][place][0].bold  # also where rows cannot be bold
+    assert narrow.note.startswith("Bold: ")
     own = found.comparison.accuracy[found.choice.algorithm]
     assert narrow.rows[place][3] == own.idxmin()
     assert narrow.rows[place][4].value == pytest.approx(found.comparison.loss[found.choice.algorithm].mean())
@@ -68,3 +74,17 @@ def test_audit_and_fit_give_the_same_answer_for_a_table(tmp_path, strengths):
     assert answers[0] == answers[1]
     assert answers[0] in ("Yes", "With care", "Unclear", "No")
     assert ("interval" in fit_verdict[1]) == ("interval" in audit_verdict[1])
+
+
+def test_candidates_that_were_stopped_are_marked_in_the_table(tmp_path):
+    found = fitted(tmp_path, (3,) * 4)
+    comparison = replace(found.comparison, stopped={"trm": Stopped({"hospital-0": 0.7, "hospital-1": 0.6}, 0.1, 0.02)})
+    for width in (200, 60):
+        table = comparison_table(replace(found, comparison=comparison), width)
+        cells = [cell.text for cell in table.cells()[0][-1]]
+        assert cells[0] == "TRM network†"
+        assert "" not in cells
+        assert ("70.0" in cells) == (width == 200)
+        assert cells.count(NOTHING) == (6 if width == 200 else 5)
+        assert "†" in table.note
+        assert "after 2: TRM network" in table.note

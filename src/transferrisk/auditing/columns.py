@@ -35,7 +35,7 @@ from ..errors import InputError, listed
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..reports import Cell, Chapter, Forest, Section, Spread, Table
-from ..reports.elements import Entry, number
+from ..reports.elements import Entry, number, short_number
 from ..settings import Bound, Count, Seed, as_json, convert
 from ..solvers import threads_set
 from .report import NEAR, Estimate, Floats, Pooled, pool, t_quantile
@@ -290,7 +290,8 @@ def unstable(report: ColumnReport, level: float = LEVEL, material: float = MATER
 
     A column is unstable if its effects differ by more than chance (Q's p-value is below level / number of columns), if
     their deviation tau is above `material`, and if the sign of its effect in a new environment is uncertain: the
-    prediction interval includes zero, or there are too few environments for one.
+    prediction interval includes zero, or there are too few environments for one. The legend of `column_sections` says
+    so to readers.
     """
     names = []
     for one in report.columns:
@@ -323,12 +324,16 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         for change in () if one.loss is None else (one.loss.mean, one.risk):
             row.append(Cell(f"{'+' if change >= 0.0005 else ''}{number(change, 3)}", change))
         rows.append(row)
-    note = (
+    level = short_number(LEVEL / len(report.columns))
+    legend = (
+        f"Bold: columns that --drop-unstable leaves out, where p is below {level}, tau is above {MATERIAL}, and the "
+        "sign in a new environment is uncertain. "
+    )
+    note = (legend if marked else "") + (
         "Effects are log-odds per standard deviation of the column, of each column alone. In a new environment: "
         f"{100 * report.confidence:g} % prediction interval. Tau: standard deviation of the effects between "
-        "environments beyond chance, with I², Cochran's Q and its p-value. In bold, columns whose effects differ by "
-        "more than chance and may change sign in a new environment. Environment recognised: share of samples whose "
-        f"environment can be told from the column alone; {100 * report.chance:.1f} % by chance."
+        "environments beyond chance, with I², Cochran's Q and its p-value. Environment recognised: share of samples "
+        f"whose environment can be told from the column alone; {100 * report.chance:.1f} % by chance."
     )
     if fitted:
         note += (

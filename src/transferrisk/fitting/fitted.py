@@ -405,12 +405,12 @@ def _compare(
                 encoder = TableEncoder(*names, form_of(name), plan.drop_unstable, source.declared)
                 candidates[name] = make_pipeline(encoder, one)
         seeds = range(plan.seed, plan.seed + plan.repeats)
-        tell = partial(on_progress, f"comparing {len(candidates)} candidates")
+        blend = plan.averages and can_blend(samples, plan.folds, plan.seed, plan.ordered)
+        tell = partial(on_progress, f"comparing {len(candidates)} candidates" + " and their average" * blend)
         try:
             found = compare(
                 candidates, X, samples, seeds, plan.folds, workers, tell, plan.metric, ordered=plan.ordered, kept=kept,
-                blend=plan.averages and can_blend(samples, plan.folds, plan.seed, plan.ordered),
-                race=plan.algorithm is None,
+                blend=blend, race=plan.algorithm is None,
             )  # fmt: skip
             if not plan.drop_unstable or found.held == "rows":
                 return found

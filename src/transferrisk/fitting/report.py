@@ -122,12 +122,20 @@ def comparison_table(fitted: Fitted, width: int | None = None) -> Table:
         row += [percent(found["mean"]), percent(found["worst"]), *([str(own.idxmin())] if folded else [])]
         row += [Cell(f"{found[key]:.3f}", float(found[key])) for key in ("mean_loss", "worst_loss")]
         rows.append(row)
+    ended: dict[int, list[str]] = {}
     for name, one in comparison.stopped.items():  # their means are not known
-        shown = [percent(one.accuracy.get(place)) for place in places] * (not folded)
-        rows.append([named(name), *shown, *(percent(None),) * (4 + folded)])
+        shown = [percent(one.accuracy.get(place, np.nan)) for place in places] * (not folded)
+        rows.append([f"{named(name)}†", *shown, *(None,) * (4 + folded)])
+        ended.setdefault(len(one.accuracy), []).append(named(name))
     columns = ["Candidate", *places * (not folded), "Mean", "Worst", *["Worst in"] * folded, *last]
+    note = "Bold: the chosen candidate."
+    if ended:
+        after = "; ".join(f"after {count}: {listed(names)}" for count, names in sorted(ended.items()))
+        note += f" † Stopped early, being far behind in log loss in the environments tested until then ({after})."
+    if BLEND in summary.index:
+        note += f" {named(BLEND)}, computed from the others: {told_members(comparison.members)}."
     chosen = summary.index.get_loc(fitted.choice.algorithm)
-    return Table(f"Accuracy, %, and {what}, {where}", columns, rows, emphasised=[chosen])
+    return Table(f"Accuracy, %, and {what}, {where}", columns, rows, emphasised=[chosen], note=note)
 
 
 def held_out_table(fitted: Fitted) -> Table:

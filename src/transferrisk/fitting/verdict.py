@@ -13,7 +13,6 @@ import pandas as pd
 from ..auditing.report import answer, expectation, pool
 from ..errors import counted, listed
 from ..models.blend import BLEND
-from .blending import told_members
 from .candidates import UNSTABLE, named
 from .compare import Comparison, choose
 from .fitted import Fitted
@@ -138,10 +137,7 @@ def how_compared(comparison: Comparison) -> str:
     held_out, blended = len(comparison.accuracy), ""
     if BLEND in comparison.summary.index:
         weights = "learned from earlier ones, equal in the first" if comparison.order else "learned without it"
-        blended = (
-            f" {named(BLEND)}: {told_members(comparison.members)}; in each held-out environment it was tested with "
-            f"weights {weights}."
-        )
+        blended = f" The {named(BLEND).lower()} was tested in each held-out environment with weights {weights}."
     pooled = (
         f" Means count each environment the same; the choice, by the pooled {METRICS[comparison.metric]}, and the "
         "verdict count environments with few rows less."
@@ -157,15 +153,9 @@ def how_compared(comparison: Comparison) -> str:
         which = f"{held_out} of {held_out + comparison.left_out} environments were held out, each once"
     if comparison.together > 1:
         which += f", up to {comparison.together} of them together, drawn by seed"
-    stopped = [
-        f"{named(name)} after {len(one.accuracy)} of {held_out} environments, behind the best there by "
-        f"{one.behind:.3f} with a standard error of {one.error:.3f}"
-        for name, one in comparison.stopped.items()
-    ]
-    given_up = f" Stopped, since far behind in log loss: {'; '.join(stopped)}." if stopped else ""
     return (
         f"{which}: trained on the others, tested on all its rows, which neither the model nor the encoding had seen"
-        f"{seeds}.{pooled}{given_up}{blended}"
+        f"{seeds}.{pooled}{blended}"
     )
 
 

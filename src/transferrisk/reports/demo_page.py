@@ -90,8 +90,9 @@ def comparison_table(rows: Sequence[Row], rule: str = "training_domain") -> Tabl
     for row in rows:
         train = [row.train[name].cell(100, 1) for name in rows[0].train]
         lines.append([row.name, row.test.cell(100, 1), *train, row.transfer_risk.cell(1, 3), row.seconds.mean])
+    legend = "Bold: TRM. " if any(row.algorithm == "trm" for row in rows) else ""
     ours = [place for place, row in enumerate(rows) if row.algorithm == "trm"]
-    return Table("Results", columns, lines, emphasised=ours, note=f"{caption(rows)}. {selection_words(rule)}")
+    return Table("Results", columns, lines, emphasised=ours, note=f"{legend}{caption(rows)}. {selection_words(rule)}")
 
 
 def caption(rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
 from operator import gt
 from typing import Literal
@@ -64,7 +64,8 @@ class Table:
     """A table; a page can sort it by each column.
 
     digits      number of decimals of floats
-    emphasised  rows that are bold
+    emphasised  rows that are bold; the note says which these are, as "Bold: ...". Where there is no bold, the first
+                cell has a star, and the note says "Starred: ..."
     note        sentences below the table
     fold        number of rows shown at the top and at the bottom of a long table, on a terminal, and on a page until a
                 reader asks for all. Other formats show all rows, as does None
@@ -96,7 +97,7 @@ class Table:
         """Return the entries as cells, and for each column whether it holds only numbers, which are aligned right."""
         rows: list[list[Cell]] = []
         numbers, texts = [False] * len(self.columns), [False] * len(self.columns)
-        for row in self.rows:
+        for place, row in enumerate(self.rows):
             rows.append([])
             for column, entry in enumerate(row):
                 match entry:
@@ -112,6 +113,8 @@ class Table:
                         cell = Cell(number(entry, self.digits), float(entry))
                 numbers[column] |= cell.value is not None
                 texts[column] |= cell.value is None and cell.text != ""
+                if column == 0 and place in self.emphasised:
+                    cell = replace(cell, bold=True)
                 rows[-1].append(cell)
         return rows, [*map(gt, numbers, texts)]
 
