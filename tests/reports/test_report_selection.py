@@ -78,6 +78,16 @@ def test_sample_accuracy_weighs_environments_by_their_samples(tmp_path):
     assert math.isnan(selected(tmp_path, [empty], "training_domain", "sample_accuracy"))
 
 
+def test_the_adjusted_average_is_a_sum_over_environments(tmp_path):
+    rows = evaluation(1, (0.2, 0.6), environments=("x", "y"))
+    shares = {"x": 0.25, "y": 0.75}
+    counted = [{**row, "adjusted": shares.get(row["environment"], 0) * row["accuracy"]} for row in rows]
+    assert selected(tmp_path, [counted], "training_domain", "adjusted_accuracy") == pytest.approx(50)
+    counted[-1]["adjusted"] = None
+    assert math.isnan(selected(tmp_path, [counted], "training_domain", "adjusted_accuracy"))
+    assert math.isnan(selected(tmp_path, [rows], "training_domain", "adjusted_accuracy"))
+
+
 def test_validation_is_the_mean_over_environments(tmp_path):
     """The first evaluation is better in one environment, the second on average."""
     first, second = evaluation(1, 0.1, training=0.9), evaluation(2, 0.2, training=0.6)

@@ -310,6 +310,29 @@ def test_evaluation_is_by_environment_and_leaves_the_model_training():
         assert penalties[name] == pytest.approx(float(slope) ** 2, rel=1e-3)
 
 
+def test_the_adjusted_average_weighs_groups_as_in_the_training_data():
+    """Groups are environments with classes; the training data has other shares and another order of environments."""
+    data = sets()["train"]
+    names = data.environment_names
+    training = data.select(torch.arange(len(data)) % 3 != data.labels % 2)
+    training = replace(training, environments=len(names) - 1 - training.environments, environment_names=names[::-1])
+    classifier = Classifier(nn.Linear(4, 6), 6, 3).eval()
+    with torch.no_grad():
+        right = (classifier(data.inputs[:]).argmax(1) == data.labels).float()
+    average = 0.0
+    for e, name in enumerate(names):
+        for c in range(3):
+            trained = (training.environments == training.environment_names.index(name)) & (training.labels == c)
+            group = (data.environments == e) & (data.labels == c)
+            average += float(trained.float().mean() * right[group].mean())
+    scores = evaluate(classifier, data, trained_on=training)
+    assert sum(record["adjusted"] for record in scores.values()) == pytest.approx(average, rel=1e-5)
+    new = replace(data, environment_names=tuple(f"new {name}" for name in names))
+    assert all("adjusted" not in record for record in evaluate(classifier, new, trained_on=training).values())
+    lost = data.select(~((data.environments == 0) & (data.labels == 1)))
+    assert math.isnan(evaluate(classifier, lost, trained_on=training)[names[0]]["adjusted"])
+
+
 def test_only_what_is_asked_for_is_measured():
     plain, full = small_run(record=()).train().history, small_run().train().history
     assert not any({"irm", "transfer", "transfer_risk"} & set(record) for record in plain)

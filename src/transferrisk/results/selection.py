@@ -42,7 +42,8 @@ class Value:
 
     label           name on axes and in tables
     part            part of the data whose records are used
-    over            how environments are combined; "samples" is the mean weighted by their numbers of samples
+    over            how environments are combined; "samples" is the mean weighted by their numbers of samples, "sum" the
+                    sum
     factor          factor from the records to what is printed, such as 100 for percent
     digits          number of decimals
     span            smallest range that an axis covers
@@ -53,7 +54,7 @@ class Value:
 
     label: str
     part: str
-    over: Literal["mean", "min", "samples"] = "mean"
+    over: Literal["mean", "min", "samples", "sum"] = "mean"
     factor: float = 1.0
     digits: int = 3
     span: float = 0.0
@@ -66,6 +67,7 @@ _PERCENT: dict[str, Any] = {"factor": 100.0, "digits": 1, "span": 10.0, "most": 
 VALUES = {
     "accuracy": Value("accuracy, %", "test", **_PERCENT),
     "sample_accuracy": Value("accuracy over all samples, %", "test", "samples", columns=("accuracy",), **_PERCENT),
+    "adjusted_accuracy": Value("adjusted average accuracy, %", "test", "sum", columns=("adjusted",), **_PERCENT),
     "worst_group": Value("worst-group accuracy, %", "test", "min", **_PERCENT),
     "loss": Value("loss", "test", less_is_better=True),
     "irm": Value("IRMv1 penalty", "training_domain", digits=4, less_is_better=True),
@@ -254,7 +256,7 @@ def _by_evaluation(table: pd.DataFrame, columns: Sequence[str], part: str, over:
     total = numbers[list(columns)].sum(axis=1, skipna=False)
     weights = numbers["samples"] if over == "samples" else pd.Series(1.0, there.index)
     keys = [there[RUN_COLUMN], there["step"]]
-    found = total.groupby(keys).agg("min") if over == "min" else (
+    found = total.groupby(keys).agg(over) if over in ("min", "sum") else (
         (total * weights).groupby(keys).sum() / weights.where(total.notna()).groupby(keys).sum()
     )  # fmt: skip
     return found.where((total * weights).isna().groupby(keys).sum() == 0)

@@ -5,6 +5,8 @@ Evaluation data is never augmented.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,8 +18,15 @@ from ..results import Record
 from ..waiting import wait_for
 
 
-def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, Record]:
+def evaluate(
+    model: Classifier, data: EnvironmentSet, features: Tensor | None = None, trained_on: EnvironmentSet | None = None
+) -> dict[str, Record]:
     """Return the number of samples, accuracy, loss and worst_group (lowest accuracy of a class) by environment.
+
+    With `trained_on`, a group is an environment and a class together, and `adjusted` is the sum over the groups of an
+    environment of their accuracy times their share of the training samples. Its sum over environments is the adjusted
+    average accuracy, the one on samples with the groups of the training data. It is left out unless all environments
+    are among those of the training data.
 
     Parameters
     ----------
@@ -27,6 +36,8 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
         Samples to evaluate it on.
     features
         Features of the samples under the model, (n, d). None: they are computed.
+    trained_on
+        Training data, for `adjusted`.
 
     Returns
     -------
@@ -62,7 +73,22 @@ def evaluate(model: Classifier, data: EnvironmentSet, features: Tensor | None = 
     for name, there, *values in zip(data.environment_names, present.tolist(), *columns, strict=True):
         if there:
             scores[name] = dict(zip(names, values, strict=True))
+    if trained_on is not None and set(data.environment_names) <= set(trained_on.environment_names):
+        shares = _group_shares(trained_on, data.environment_names).to(by_group)  # (E, C)
+        accuracies = torch.where(occurs, by_group, torch.nan).reshape(E, C)
+        adjusted = torch.where(shares > 0, shares * accuracies, 0).sum(1)  # nan where a group has no samples
+        for name, value in zip(data.environment_names, adjusted.tolist(), strict=True):
+            if name in scores:
+                scores[name]["adjusted"] = value
     return scores
+
+
+def _group_shares(data: EnvironmentSet, environments: Sequence[str]) -> Tensor:
+    """Return the share of each class in each of these environments among all samples of the environments, (E, C)."""
+    E, C = len(data.environment_names), len(data.class_names)
+    counts = torch.bincount(data.environments.long() * C + data.labels.long(), minlength=E * C).reshape(E, C)
+    counts = counts[list(map(list(data.environment_names).index, environments))].float()
+    return counts / counts.sum()
 
 
 def irm_penalties(model: Classifier, data: EnvironmentSet, features: Tensor | None = None) -> dict[str, float]:

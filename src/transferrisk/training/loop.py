@@ -275,7 +275,7 @@ def _steps(run: Run, watches: Sequence[Watch], seed: int) -> None:
                     state.averaging.after_segment(_mean_loss(state.model, evaluated))
                 state.refresh(whole)
                 refreshed = True
-                records = measure(state, evaluated, config, logs)
+                records = measure(state, evaluated, config, logs, whole)
                 run.history += records
                 for one in watches:
                     one.after_evaluation(records)
@@ -294,7 +294,9 @@ def _mean_loss(model: Classifier, sets: Mapping[str, EnvironmentSet]) -> float:
     return sum(losses) / len(losses)
 
 
-def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs) -> list[Record]:
+def measure(
+    state: TrainState, sets: Mapping[str, EnvironmentSet], config: TrainConfig, logs: Logs, trained_on: EnvironmentSet
+) -> list[Record]:
     """Return the records of one evaluation: one for each part and environment, and one for the batch of the step.
 
     The extras in `config.record` are measured on training-domain validation data, if that is among the parts. See
@@ -304,7 +306,7 @@ def measure(state: TrainState, sets: Mapping[str, EnvironmentSet], config: Train
     records: list[Record] = []
     for part, data in sets.items():
         features = features_of(model, data.batch, len(data))
-        scores = scores_of(model, data, features)
+        scores = scores_of(model, data, features, trained_on if part == "test" else None)
         extras = config.record if part == "training_domain" else ()
         if "irm" in extras:
             penalties = irm_penalties(model, data, features)
