@@ -281,3 +281,44 @@ def test_a_fitted_models_features_of_new_rows(trm, tmp_path):
         code, out, err = trm("audit", name, "--model", "model", *FAST)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
+
+
+def test_a_code_of_missing_values_does_not_clear_a_column(trm, tmp_path):
+    """The column turns at site B, where a third of its values is -999: its effects are those of the other values."""
+    random, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 150)
+    y = random.integers(2, size=450)
+    mark = np.where(site == "B", -1, 1) * (2 * y - 1) + random.normal(size=450)
+    mark[(site == "B") & (random.random(450) < 1 / 3)] = -999
+    x = y + random.normal(size=450)
+    pd.DataFrame({"y": y, "site": site, "x": x, "mark": mark}).to_csv("t.csv", index=False)
+    asked = ["audit", "t.csv", "--label", "y", "--environment", "site", "--bootstrap", "2", "--json", "found.json"]
+    code, out, err = trm(*asked)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "--missing mark=-999" in err
+    assert "--missing mark=-999" in out
+    found = json.loads((tmp_path / "found.json").read_text())["columns"]
+    assert found["unstable"] == ["mark"]
+    (column,) = (column for column in found["columns"] if column["name"] == "mark")
+    assert "'B'" in column["suspect"]["-999"]
+    assert "-999 in" in (tmp_path / "audit.html").read_text()
+    assert trm(*asked, "--missing", "mark=-999")[::2] == (0, "")
+    declared = json.loads((tmp_path / "found.json").read_text())["columns"]
+    assert declared["columns"][0].pop("suspect") == {}
+    assert column.pop("suspect")
+    assert declared["columns"][0] == column
+
+
+def test_values_that_mean_missing_are_named_in_the_same_way_everywhere(trm, tmp_path):
+    i = np.arange(60)
+    mostly = np.where(i % 5, (i % 13).astype(str), "unknown")
+    pd.DataFrame({"y": i % 3 % 2, "site": np.take([*"AB"], i % 4 // 2), "x": i % 7 + 0.5, "z": mostly}).to_csv("t.csv")
+    for command in (
+        ["audit", "t.csv", "--bootstrap", "2"],
+        ["fit", "t.csv", "--output", "m", "--algorithm", "linear", "--no-compare", "--force"],
+        ["data", "check", "table:t.csv"],
+    ):
+        assert "'unknwon'" in trm(*command, *NAMED, "--missing", "unknwon")[2]
+        code, _, err = trm(*command, *NAMED, "--missing", "unknown")
+        assert code == 0
+        assert "unknown" not in err
+    assert json.loads((tmp_path / "m" / "schema.json").read_text())["z"]["missing"] == ["unknown"]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
@@ -84,6 +84,7 @@ class ColumnEffect:
     loss        held-out loss of a predictor without the column, less that of one with it, pooled evenly over
                 environments left out of fitting; positive: the column helps in new environments. None: not fitted
     risk        transfer risk without the column, less that with it; nan: not fitted
+    suspect     value that may mean missing -> where it is; it is taken as missing here
     """
 
     name: str
@@ -94,6 +95,7 @@ class ColumnEffect:
     told_by: str
     loss: Pooled | None
     risk: float
+    suspect: Mapping[float, str] = field(default_factory=dict)
 
     @property
     def reverses(self) -> bool:
@@ -128,7 +130,7 @@ class ColumnReport:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The findings in words, three at most."""
+        """The findings in words, four at most."""
         names, lines = unstable(self), []
         first = self[names[0]] if names else self.columns[0]
         if not names:
@@ -151,6 +153,16 @@ class ColumnReport:
                 lines[0] += f" Without it, a linear model's loss in held-out environments {verb} by "
                 lines[0] += f"{abs(first.loss.mean):.3f}."
             lines[0] += f" The effect also differs for {listed(names[1:], 5)}." if names[1:] else ""
+        found, codes = [], []
+        for one in self.columns:
+            for value, places in one.suspect.items():
+                found.append(f"{one.name} is {value:g} in {places}")
+                codes.append(f"{one.name}={value:g}")
+        if found:
+            lines.append(
+                f"{listed(found, 3)}: this is taken as missing where columns are judged, and as a number elsewhere. "
+                f"If it means missing, add --missing {','.join(codes)}."
+            )
         telling = sorted(filter(attrgetter("told_by"), self.columns), key=attrgetter("recognised"), reverse=True)
         if telling:
             most = telling[0]
@@ -214,7 +226,7 @@ class ColumnReport:
                 {
                     "name": one.name, "effects": effects, "pooled": _json_pooled(one.pooled), "chance": one.chance,
                     "recognised": one.recognised, "told_by": one.told_by, "loss": one.loss and _json_pooled(one.loss),
-                    "risk": one.risk,
+                    "risk": one.risk, "suspect": {f"{value:g}": places for value, places in one.suspect.items()},
                 }
             )  # fmt: skip
         found: dict[str, Any] = as_json(
@@ -234,6 +246,7 @@ def column_effects(
     environments: Any,
     *,
     missing: Mapping[str, int] = MappingProxyType({}),
+    suspects: Mapping[str, Mapping[float, str]] = MappingProxyType({}),
     refit: bool = True,
     rows: int = _ROWS,
     confidence: float = 0.95,
@@ -245,6 +258,7 @@ def column_effects(
     groups      column -> indices of its features; see `samples.column_groups`
     labels      (n,), as for `audit`; environments are (n,) too
     missing     column -> index of its missing-value indicator; see `samples.column_groups`
+    suspects    column -> its values that may mean missing, and are so in `features` -> where they are
     refit       whether to fit linear predictors without each column, which `ColumnEffect.loss` and `risk` need
     rows        approximate number of samples for these fits, drawn from every environment
 
@@ -273,9 +287,9 @@ def column_effects(
         pooled = pool(values[k], errors[k] ** 2, confidence)
         chance = float(chdtrc(pooled.k - 1, pooled.q)) if pooled.k > 1 else float("nan")  # chi-square above Q
         recognised, told_by = _reveal_environment(samples, places[name], missing.get(name))
-        found.append(
-            ColumnEffect(name, effects, pooled, chance, recognised, told_by, without.losses[k], without.risks[k])
-        )
+        refitted = without.losses[k], without.risks[k]
+        suspect = suspects.get(name, {})
+        found.append(ColumnEffect(name, effects, pooled, chance, recognised, told_by, *refitted, suspect))
     tau = np.nan_to_num(list(map(attrgetter("pooled.tau"), found)))
     mean = np.abs(np.nan_to_num(list(map(attrgetter("pooled.mean"), found))))
     ordered = tuple(map(found.__getitem__, np.lexsort((-mean, -tau))))
@@ -317,7 +331,11 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         interval = f"{number(one.pooled.low, 2)} to {number(one.pooled.high, 2)}"
         p_value = "< 0.001" if one.chance < 0.001 else number(one.chance, 3)
         spread = {"": f"Q {number(one.pooled.q, 1)}, p {p_value}"}
-        row: list[Entry] = [one.name, one.pooled.mean, interval if np.isfinite(one.pooled.low) else None]
+        asked = []
+        for value, where in one.suspect.items():
+            asked.append(f"{value:g} in {where}, taken as missing here")
+        named = Cell(one.name, below={"": listed(asked)}) if asked else one.name
+        row: list[Entry] = [named, one.pooled.mean, interval if np.isfinite(one.pooled.low) else None]
         row += [one.pooled.tau, Cell(number(100 * one.pooled.i2, 0), one.pooled.i2, below=spread)]
         told = {"": f"by its {one.told_by}"} if one.told_by else {}
         row.append(Cell(number(100 * one.recognised, 1), one.recognised, below=told))

@@ -118,6 +118,7 @@ class Audited(NamedTuple):
     groups: Mapping[str, Sequence[int]] | None = None  # column of a table -> its features in `whole`
     missing: Mapping[str, int] = MappingProxyType({})  # column -> its missing-value indicator in `whole`
     whole: Tensor | None = None  # (n, d') features with every missing-value indicator
+    suspects: Mapping[str, Mapping[float, str]] = MappingProxyType({})  # see `tables.Table.suspects`
 
 
 def read_features(
@@ -143,9 +144,11 @@ def read_features(
             table = table.only(large_environments(table.sizes, name, drop_small))
         schema = settle_indicators(table.schema, table.declared, table.frame, table.labels, table.environments)
         data = review_table(table, schema)
-        groups, missing = column_groups(table.schema)
-        whole = table.data.inputs[:]
-        return join_sets([data], [data.inputs[:]])._replace(groups=groups, missing=missing, whole=whole)
+        judged = table.without_suspects() if table.suspects else table
+        groups, missing = column_groups(judged.schema)
+        return join_sets([data], [data.inputs[:]])._replace(
+            groups=groups, missing=missing, whole=judged.data.inputs[:], suspects=table.suspects
+        )
     if name.startswith("folder:"):
         options = replace(options, lazy=True)  # images are read once; to refuse them, one is decoded
     sets = unseen_sets(load_data(name, options), name, drop_small)

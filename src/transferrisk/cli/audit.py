@@ -166,7 +166,11 @@ def audit(
         if rows.groups:
             advance("auditing columns", 0, 1)
             columns = column_effects(
-                rows.whole, rows.groups, *rows[1:3], missing=rows.missing, confidence=confidence, seed=seed
+                *(rows.whole, rows.groups, *rows[1:3]),
+                missing=rows.missing,
+                suspects=rows.suspects,
+                confidence=confidence,
+                seed=seed,
             )
             found = replace(found, columns=columns)
     found.to_html(target, shlex.join(["trm", *sys.argv[1:]]), readable(name))

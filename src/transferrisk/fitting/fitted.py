@@ -134,7 +134,7 @@ class Fitted:
     @cached_property
     def columns(self) -> ColumnReport | None:
         """Effects of all columns of a table on the label, dropped columns included; None: not a table."""
-        source, frame, samples = self.source, self.source.frame, self.source.samples
+        source, frame, samples = self.source, self.source.judged, self.source.samples
         if frame is None:
             return None
         kinds = {} if source.declared is None else source.declared.kinds
@@ -144,7 +144,9 @@ class Fitted:
         if not groups:
             return None
         rows = join_sets([samples], [inputs])
-        return column_effects(inputs, groups, *rows[1:3], missing=missing, seed=self.plan.seed)
+        return column_effects(
+            inputs, groups, *rows[1:3], missing=missing, suspects=source.suspects, seed=self.plan.seed
+        )
 
     @cached_property
     def shifts(self) -> tuple[Shift, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..auditing.samples import settle_indicators
@@ -33,7 +34,9 @@ class Source:
     columns      for a file of vectors, the columns or the array that hold them
     frame        for a table, its columns; None: there is no table
     schema       for a table, the encoding of all its rows
-    declared     for a table, the kinds of columns that the user declared
+    declared     for a table, what the user declared about its columns
+    suspects     for a table, column -> values that may mean missing -> where they are
+    judged       for a table, its columns with these values missing, by which effects of columns are judged
     """
 
     name: str
@@ -45,6 +48,8 @@ class Source:
     frame: pd.DataFrame | None = None
     schema: Schema | None = None
     declared: Declared | None = None
+    suspects: Mapping[str, Mapping[float, str]] = field(default_factory=dict)
+    judged: pd.DataFrame | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -81,7 +86,9 @@ def read_source(given: str, options: Options, drop_small: bool | None = False) -
         samples = table.encode(schema)
         ask_about_columns(table)
         review_vectors(samples, table.file, table.positions)
-        return Source(name, "table", samples, table.label, table.environment, (), table.frame, schema, table.declared)
+        source = Source(name, "table", samples, table.label, table.environment, (), table.frame, schema, table.declared)
+        judged = table.without_suspects().frame if table.suspects else table.frame
+        return replace(source, suspects=table.suspects, judged=judged)
     data = load_data(name, options)
     if isinstance(data, Splits):
         warn(f"{name}: its training environments are used; its test environment is not", DataWarning)

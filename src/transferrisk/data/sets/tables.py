@@ -92,6 +92,14 @@ class Table:
                 found |= {column.name: codes} if codes else {}
         return found
 
+    def without_suspects(self) -> Table:
+        """Return the table with `suspects` missing."""
+        columns = {}
+        for name, codes in self.suspects.items():
+            series = self.frame[name]
+            columns[name] = series.mask(np.isin(as_numbers(series, name), list(codes)))
+        return replace(self, frame=self.frame.assign(**columns))
+
     @property
     def sizes(self) -> dict[str, int]:
         """Number of rows of each environment."""
