@@ -51,6 +51,19 @@ def test_runs_that_are_lost_or_damaged_are_done_again_and_another_recipe_is_told
     assert "another recipe" not in trm("experiment", "small.toml", "--only", "ERM", *HERE)[2]
 
 
+def test_runs_of_another_folder_are_reused(trm, small):
+    assert trm("experiment", "small.toml", "--output", "first", *HERE)[0] == 0
+    again = ("experiment", "small.toml", "--reuse", "first", "--output", "second", *HERE)
+    code, out, _ = trm(*again, "--dry-run")
+    assert (code, (small / "second" / "runs").exists()) == (0, False)
+    code, out, err = trm(*again)
+    assert code == 0, err
+    assert "6 of 6 runs are finished (0 now)" in out
+    code, _, err = trm("experiment", "small.toml", "--reuse", "nowhere", *HERE)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nowhere" in err
+
+
 @pytest.mark.parametrize("content", [b"{", b"[" * 100_000])
 def test_damaged_files_of_an_experiment_are_written_anew(trm, small, content):
     assert trm("experiment", "small.toml", "--only", "ERM", *HERE)[0] == 0

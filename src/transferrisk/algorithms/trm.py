@@ -55,7 +55,7 @@ class TransferConfig(Config):
                      "mean" weighs all samples the same (the paper).
     empirical_lr     Rate of the exponentiated gradient of q.
     transfer_weight  Factor of the transfer risk.
-    every            Number of steps from one with the transfer risk to the next; it then counts so many times.
+    every            Number of steps from one with the transfer risk to the next; it then counts so many times. None: 1.
     start_risk       Share of log C at which the transfer risk begins to count: once the empirical risk, averaged over
                      20 steps, is at most this.
     start_epoch      Epoch from which the transfer risk counts. None: `start_risk` decides.
@@ -72,7 +72,7 @@ class TransferConfig(Config):
     empirical: Literal["mean", "eg"] = "eg"
     empirical_lr: NonNegative = 0.1
     transfer_weight: NonNegative = 1.0
-    every: Count = 1
+    every: Count | None = None
     start_risk: Share = 0.5
     start_epoch: NonNegative | None = None
     scale_free: bool = False
@@ -80,6 +80,11 @@ class TransferConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen_solvers(self.solver, self.implicit, captured=False)
+
+    @property
+    def interval(self) -> int:
+        """Number of steps from one with the transfer risk to the next."""
+        return self.every or 1
 
     @property
     def gradient_matching(self) -> float:
@@ -125,7 +130,7 @@ class TRM(Algorithm[TransferConfig]):
     environment_weights: Tensor  # (E,) q, weights in the empirical risk
     recent_risk: Tensor  # () the empirical risk of recent steps, averaged
     started: Tensor  # () bool: whether the transfer risk counts
-    waited: Tensor  # () steps since the last one with the transfer risk, modulo `every`
+    waited: Tensor  # () steps since the last one with the transfer risk, modulo `interval`
 
     def __init__(self, setting: Setting, config: TransferConfig | None = None) -> None:
         super().__init__(setting, config)
@@ -152,7 +157,7 @@ class TRM(Algorithm[TransferConfig]):
 
         Without `start_epoch`, `started` decides if it counts.
         """
-        turn = self.config.every == 1 or int(self.waited) == 0  # by default, nothing is read from the device
+        turn = self.config.interval == 1 or int(self.waited) == 0  # by default, nothing is read from the device
         return turn and (self.config.start_epoch is None or epoch >= self.config.start_epoch)
 
     def capture(self, block: int) -> None:
@@ -166,8 +171,8 @@ class TRM(Algorithm[TransferConfig]):
             risks, present = out.environment_risks(self.setting.num_environments)
             rate = self.config.empirical_lr if self.training else 0.0
             risk = robust_risk(risks, None if out.all_present else present, self.environment_weights, rate)
-        if self.training and self.config.every > 1:
-            self.waited.add_(1).remainder_(self.config.every)
+        if self.training and self.config.interval > 1:
+            self.waited.add_(1).remainder_(self.config.interval)
         if not penalised:
             return {"loss": risk}
         if self.config.start_epoch is None and self.training:
@@ -180,7 +185,7 @@ class TRM(Algorithm[TransferConfig]):
         if start is not None and scale is not None:
             start = torch.cat([start[:, :-1] * scale.to(start.dtype), start[:, -1:]], 1)
         transfer = self.criterion(features, out.labels, out.environments, start, out.weights)
-        factor = self.config.transfer_weight * self.config.every * self.started.to(transfer.risk.dtype)
+        factor = self.config.transfer_weight * self.config.interval * self.started.to(transfer.risk.dtype)
         return {"loss": risk + factor * transfer.risk, "transfer_risk": transfer.risk}
 
     def feature_scale(self, out: Pass) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,6 +32,10 @@ Seeds = Annotated[
     int | None, option(metavar="N", callback=whole(1, 10_000), help="Number of seeds. Default: the recipe's.")
 ]
 Output = Annotated[str, option(metavar="FOLDER", help="Folder of the results, or an address such as s3://...")]
+Reuse = Annotated[
+    Path | None,
+    option(metavar="FOLDER", help="Folder of results, such as published ones: trainings found there are not repeated."),
+]
 Dry = Annotated[bool, option("--dry-run", help="Print the number of runs and how long they take, and exit.")]
 Workers = Annotated[
     int | None,
@@ -105,6 +110,7 @@ def experiment(
     only: Only = None,
     seeds: Seeds = None,
     output: Output = "results",
+    reuse: Reuse = None,
     dry_run: Dry = False,
     data_root: DataRoot = None,
     quiet: Quiet = False,
@@ -131,6 +137,7 @@ def experiment(
     from ..experiments.executors import make_executor, usual_precision
     from ..experiments.plan import absent_data, make_plan
     from ..experiments.recipe import load_recipe
+    from ..experiments.reuse import find_runs, reuse_runs
     from ..experiments.store import Store
     from ..experiments.sweep import sweep_of
     from ..reports.report import check_recipe
@@ -151,6 +158,11 @@ def experiment(
     cells = as_json([(cell.run.name, cell.columns) for cell in plan.cells])
     check_recipe(recipe.name, recipe.where, as_json(recipe), cells)  # before hours of work
     store = Store(output)
+    found = {} if reuse is None else find_runs(reuse, store.missing(plan.runs))
+    if found and not dry_run:
+        reuse_runs(found, plan.runs, store)
+    if reuse is not None:
+        print_line(f"{len(found)} of {len(plan.runs)} runs are taken from {reuse}")
     missing = store.missing(plan.runs)
     absent = absent_data(plan, missing, data_root) if executor == "local" else None
     if dry_run:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..results import Record, read_table, records_table, table_bytes
-from ..results.records import ORIGIN, RECIPE, RESULT_PREFIX, RUN_COLUMN, TABLE
+from ..results.records import RECIPE, RUN_COLUMN, TABLE, runs_of
 from ..settings import digest, dumps
 from .plan import Plan
 from .recipe import Recipe
@@ -52,7 +52,7 @@ class ExperimentTable:
             pruned = [(cell.run.name, cell.columns) for cell in self.plan.pruned]
             for _, columns in pruned:
                 earlier.pop(frozenset(columns.items()), None)
-            recorded = self._recorded(dict(earlier.values()), finished)
+            recorded = self._recorded({run for run, _ in earlier.values()}, finished)
             known = finished | recorded.keys()
             cells: list[NamedCell] = []
             for cell in self.plan.whole or self.plan.cells:
@@ -82,26 +82,15 @@ class ExperimentTable:
                 lost[name] = str(error)
         return self._runs.get(name)
 
-    def _recorded(self, columns: Mapping[str, Mapping[str, Any]], finished: Collection[str]) -> dict[str, Content]:
-        """Return the content of runs in the last table that are not finished here.
-
-        columns  run -> columns of one of its cells
-        """
+    def _recorded(self, runs: Collection[str], finished: Collection[str]) -> dict[str, Content]:
+        """Return the content of those of the runs that are in the last table and not finished here."""
         path = f"{self.plan.recipe.name}/{TABLE}"
         try:
             table = read_table(self.store.read(path) or b"", path)
-            table = table[~table[RUN_COLUMN].isin(list(finished)) & table[RUN_COLUMN].isin(list(columns))]
+            table = table[~table[RUN_COLUMN].isin(list(finished)) & table[RUN_COLUMN].isin(list(runs))]
+            found = runs_of(table)
         except (InputError, KeyError):  # it does not exist or is damaged, and is written anew
             return {}
-        found: dict[str, Content] = {}
-        first: dict[str, Place] = {}  # cells may share a run, whose records then stand in the table for each of them
-        for line in table.astype(object).where(table.notna(), None).to_dict("records"):
-            run = line.pop(RUN_COLUMN)
-            own = frozenset({name: line.pop(name, None) for name in columns[run]}.items())
-            if first.setdefault(run, own) == own:
-                provenance = {name: line.pop(name, None) for name in ORIGIN}
-                record = {str(k).removeprefix(RESULT_PREFIX): v for k, v in line.items() if v is not None}
-                found.setdefault(run, (provenance, []))[1].append(record)
         return {run: content for run, content in found.items() if not self.store.is_aside(run)}
 
     def _earlier_cells(self, asked: str) -> dict[Place, NamedCell]:

@@ -171,6 +171,46 @@ def records_table(runs: Iterable[tuple[Mapping[str, Any], Sequence[Record]]]) ->
     return pd.DataFrame(columns)
 
 
+def runs_of(table: pd.DataFrame) -> dict[str, tuple[dict[str, Any], list[Record]]]:
+    """Return the origin and the records of each run in the table of an experiment, the inverse of `records_table`.
+
+    Parameters
+    ----------
+    table
+        Table with the columns of a run's place in the experiment, `run`, the columns of its origin, and those of the
+        records, in this order. Cells may share a run, whose records then stand in the table for each of them.
+
+    Returns
+    -------
+    dict
+        Name of a run -> its origin (precision, hardware, ...; None where it is not known), and its records.
+
+    Examples
+    --------
+    >>> from transferrisk.results import records_table
+    >>> from transferrisk.results.records import runs_of
+    >>> place = {"method": "TRM", "run": "a1", "hardware": "NVIDIA H200"}
+    >>> origin, records = runs_of(records_table([(place, [{"step": 1, "accuracy": 0.5}])]))["a1"]
+    >>> origin["hardware"], records
+    ('NVIDIA H200', [{'step': 1, 'accuracy': 0.5}])
+    """
+    columns = list(map(str, table))
+    first = 1 + max(columns.index(name) for name in (RUN_COLUMN, *ORIGIN) if name in columns)
+    places = [name for name in columns[:first] if name not in (RUN_COLUMN, *ORIGIN)]
+    found: dict[str, tuple[dict[str, Any], list[Record]]] = {}
+    cells: dict[str, list[Any]] = {}  # the first cell of each run
+    for line in table.astype(object).where(table.notna(), None).to_dict("records"):
+        run, cell = str(line[RUN_COLUMN]), [line[name] for name in places]
+        if cells.setdefault(run, cell) == cell:
+            record = {name.removeprefix(RESULT_PREFIX): line[name] for name in columns[first:]}
+            record = {name: value for name, value in record.items() if value is not None}
+            if isinstance(record.get("transfer"), str):
+                record["transfer"] = json.loads(record["transfer"])
+            origin = {name: line.get(name) for name in ORIGIN}
+            found.setdefault(run, (origin, []))[1].append(record)
+    return found
+
+
 def table_bytes(table: pd.DataFrame) -> bytes:
     """Return the table as a Parquet file.
 
