@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -95,6 +96,17 @@ def test_a_chart_ranges_over_what_exists(tmp_path):
     (curves,) = drawn("gap", (0.8, 0.9))
     assert list(curves.x_ticks) == [0.8, 0.85, 0.9]
     assert drawn("one", (0.9,)) == [], "the table says what a single point would"
+
+
+def test_a_logarithmic_axis_of_a_small_range_has_several_ticks(tmp_path):
+    def rows(columns):
+        return [row for step in (10, 20, 30) for row in evaluation(step, 0.5, irm=0.1 + 0.001 * step)]
+
+    show = {"kind": "curves", "values": ["irm"], "y_scale": "log"}
+    write(tmp_path, "e", show, cells_of({}, ["TRM"], 1), rows)
+    write_report(tmp_path)
+    ticks = re.findall(r">(0\.1\d*)<", (tmp_path / "e" / "training_domain.svg").read_text())
+    assert len(set(ticks)) >= 2
 
 
 def test_curves_are_means_over_seeds_of_the_chosen_point_at_every_step(tmp_path):

@@ -30,6 +30,7 @@ WIDTH = 460.0  # of one drawing, in units of its SVG, which are pixels at its na
 FONT, LINE = 12.0, 17.0
 HUGE = 1e200  # larger values are left out, since drawing would overflow
 FEW = 8  # largest number of different x that become the ticks
+NARROW = 5.0  # ratio of the ends of a logarithmic axis below which its ticks are round numbers at equal distances
 LONG = 20  # letters from which names stand below a drawing, not beside it
 INK, SOFT, GRID, PAPER = "#000000", "#55606c", "#d0d7de", "#ffffff"
 EXTRA = {
@@ -241,10 +242,13 @@ def _decorate(axes: Axes, curves: Curves, x: NDArray[np.float64]) -> None:
     for axis, log in ((axes.xaxis, curves.x_log), (axes.yaxis, curves.y_log)):
         if ticks and axis is axes.xaxis:
             axis.set_ticks(list(ticks)[::step], list(ticks.values())[::step])
-        elif log:
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8))
+        elif log and (view := axis.get_view_interval())[1] >= NARROW * view[0]:
+            subs = (1.0, 2.0, 5.0) if view[1] < 100 * view[0] else (1.0,)
+            axis.set_major_locator(LogLocator(subs=subs, numticks=8))
             axis.set_major_formatter(FuncFormatter(_power))
+        elif log:  # powers of ten, and their doubles and halves, would be one tick or none
+            axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: _short_number(value)))
         else:
             axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axis.set_minor_locator(NullLocator())
