@@ -35,7 +35,7 @@ from ..errors import InputError, listed
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..reports import Cell, Chapter, Forest, Section, Spread, Table
-from ..reports.elements import Entry, number, short_number
+from ..reports.elements import Entry, number
 from ..settings import Bound, Count, Seed, as_json, convert
 from ..solvers import threads_set
 from .report import NEAR, Estimate, Floats, Pooled, pool, t_quantile
@@ -342,10 +342,10 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
         for change in () if one.loss is None else (one.loss.mean, one.risk):
             row.append(Cell(f"{'+' if change >= 0.0005 else ''}{number(change, 3)}", change))
         rows.append(row)
-    level = short_number(LEVEL / len(report.columns))
+    level = LEVEL / len(report.columns)
     legend = (
-        f"Bold: columns that --drop-unstable leaves out, where p is below {level}, tau is above {MATERIAL}, and the "
-        "sign in a new environment is uncertain. "
+        f"Bold: columns that --drop-unstable leaves out, where p is below {level:.2g}, tau is above {MATERIAL}, and "
+        "the sign in a new environment is uncertain. "
     )
     note = (legend if marked else "") + (
         "Effects are log-odds per standard deviation of the column, of each column alone. In a new environment: "
@@ -355,8 +355,8 @@ def column_sections(report: ColumnReport, most: int = 10) -> list[Section]:
     )
     if fitted:
         note += (
-            f" Loss without, risk without: change if the column is left out. With all columns, a linear predictor's "
-            f"loss in environments it was not fitted on is {report.held_out:.3f}, and the transfer risk is "
+            f" Loss without, risk without: change if the column is left out. With all columns, a linear model's "
+            f"loss in held-out environments is {report.held_out:.3f}, and the transfer risk is "
             f"{report.transfer_risk:.3f}."
         )
     title = "Columns, least stable first"

@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, counted, listed
+from ..errors import InputError, listed
 from ..functional import SoftmaxLoss
 from ..reports import Bar, Bars, Cell, Chapter, Section, Table
 from ..reports.elements import Entry, number
@@ -97,15 +97,15 @@ class Shift:
             advice += " The relation's part is what TRM is made for."
         return (
             f"When {name} is left out of training, its loss is {self.excess:.3f} higher than that of the other "
-            f"environments. This is the sum of three parts: the shift of the inputs ({number(self.inputs, 3)}), of the "
-            f"label shares ({number(self.labels, 3)}) and of the relation between inputs and "
-            f"labels ({number(self.relation, 3)}). "
+            f"environments: {number(self.inputs, 3)} by a shift of the inputs, {number(self.labels, 3)} by a shift of "
+            f"the label shares, and {number(self.relation, 3)} because the same inputs go with other labels (a shift "
+            "of the relation). "
             f"{advice}"
         )
 
 
 _ADVICE = {
-    "inputs": "The inputs count most, and TRM cannot help with them. More training rows like those of a new "
+    "inputs": "The inputs count most, and TRM cannot help with them. More training rows that resemble a new "
     "environment, or a larger weight for such rows, could help.",
     "label shares": "The label shares count most, and TRM cannot help with them. Probabilities corrected by the label "
     "shares of a new environment could help.",
@@ -185,11 +185,10 @@ def shift_sentences(shifts: Sequence[Shift]) -> tuple[str, ...]:
     if losing[1:]:
         largest = []
         for kind, count in Counter(map(attrgetter("kind"), losing)).most_common():
-            shift = kind if kind == "unclear" else f"the shift of the {kind}"
-            largest.append(f"{shift} in {counted(count, 'environment')}")
+            largest.append(f"{kind if kind == 'unclear' else f'that of the {kind}'} in {count}")
         lines.append(
             f"{len(losing)} of {len(shifts)} environments have a clearly higher loss than the others when they are "
-            f"left out of training. The largest part of the difference is {listed(largest)}."
+            f"left out of training. The largest shift is {listed(largest)}."
         )
     return tuple(lines)
 

@@ -83,4 +83,4 @@ def blend_held_out(
 def told_members(members: Mapping[str, float]) -> str:
     """Name the members of an average, the largest weight first: "0.55 Linear model, 0.45 Gradient boosting"."""
     ordered = sorted(members, key=members.__getitem__, reverse=True)
-    return ", ".join(f"{members[name]:.2f} {named(name)}" for name in ordered)
+    return ", ".join(map("{:.2f} {}".format, map(members.__getitem__, ordered), map(named, ordered)))

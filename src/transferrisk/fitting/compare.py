@@ -341,9 +341,7 @@ def choose(comparison: Comparison) -> Choice:
     environments.
     """
     found, what = comparison.summary, METRICS[comparison.metric]
-    where = "in environments later than those trained on" if comparison.order else "in environments not trained on"
-    if comparison.held == "rows":
-        where = "on held-out rows"
+    where = "on held-out rows" if comparison.held == "rows" else "in held-out environments"
     lowest = found["loss"].idxmin()
     near = (found["gap"] <= found["gap_error"].clip(NEAR)) & (found["worst_gap"] <= found["worst_error"].clip(NEAR))
     near[lowest] = True
@@ -357,24 +355,21 @@ def choose(comparison: Comparison) -> Choice:
         taken = BLEND if behind <= max(SURELY * error, NEAR) else taken
     reached = f"pooled {what} of {found['loss'][taken]:.3f} {where}"
     if len(found) == 1:
-        why = f"no other was compared; {reached}"
+        why = f"the only candidate, with a {reached}"
     elif taken == lowest:
-        why = f"lowest {reached}"
+        why = f"with the lowest {reached}"
         if others := [named(name) for name in order if name != taken]:
-            why += f"; {listed(others)} {'is' if len(others) == 1 else 'are'} as good within the error, "
-            why += "but not sure to be so again" if taken == BLEND else "but not simpler"
+            why += f". Within the error, {listed(others)} {'is' if len(others) == 1 else 'are'} as good, but "
+            why += "an average depends less on luck" if taken == BLEND else "not simpler"
     else:
         gap, error = found.loc[taken, ["gap", "gap_error"]]
         apart = f"a difference of {gap:.3f} with a standard error of {error:.3f}" if gap > NEAR else "hardly less"
-        why = f"{reached}; {named(lowest)} has {found['loss'][lowest]:.3f}, {apart}, "
+        why = f"with a {reached}. The lowest is {found['loss'][lowest]:.3f}, of {named(lowest)} ({apart}), "
         points = 100 * (found["mean"][taken] - found["mean"][lowest])
         if taken == BLEND:
-            why += "but which of the similar ones does best may be luck"
+            why += "but an average depends less on luck"
         else:
-            why += "so the simpler one is taken" if accurate[lowest] else f"but an accuracy {points:.1f} points lower"
+            why += "which is less simple" if accurate[lowest] else f"which is {points:.1f} points less accurate"
     if comparison.held == "rows":
-        why += (
-            "; with so few environments none could be held out, so nothing here says how the model does in a new one: "
-            "data from a third environment would"
-        )
+        why += ". This says nothing about new environments: with data from a third environment, each could be held out"
     return Choice(taken, why)

@@ -90,10 +90,10 @@ def columns_table(source: Source, folder: Path) -> Table:
     found = columns_of(source)
     if len(found) > MOST:
         found.sort(key=lambda column: not column[-1])
-    rows = [
+    rows: list[Sequence[Entry]] = [
         (source.label, "label", "", f"{len(samples.class_names)} classes"),
         (source.environment, "environment", "", f"{min(sizes.values())} to {max(sizes.values())} rows"),
-        *((name, kind, str(number), remark) for name, kind, number, remark in found[:MOST]),
+        *found[:MOST],
     ]
     more = f"and {len(found) - MOST} more columns: see {folder / CARD}" if len(found) > MOST else ""
     title = f"{source.name}: {counted(len(samples), 'row')}, {len(sizes)} environments"
@@ -111,7 +111,7 @@ def comparison_table(fitted: Fitted, width: int | None = None) -> Table:
     where += ", before calibration" if fitted.decision.is_calibrated else ""
     summary, what = comparison.summary, METRICS[comparison.metric]
     places, last = list(comparison.accuracy.index), [f"Mean {what}", f"Worst {what}"]
-    longest = max(len(named(name)) for name in (*summary.index, *comparison.stopped))
+    longest = max(map(len, map(named, (*summary.index, *comparison.stopped))))
     widths = [max(map(len, (*name.split(), "99.9"))) for name in (*places, "Mean", "Worst", *last)]
     folded = len(places) > WIDE or (width is not None and longest + sum(widths) + 2 * len(widths) > width)
     rows: list[list[Entry]] = []
@@ -305,7 +305,6 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
     sections: list[Section] = []
     curves: dict[str, Curve] = {}
     if comparison is not None:
-        lead.append(how_compared(comparison))
         bars: dict[str, list[Bar]] = {}
         # Ten candidates in ten environments would be a hundred bars.
         others = comparison.summary["loss"].drop(fitted.choice.algorithm).sort_values().index
@@ -325,7 +324,9 @@ def fit_page(fitted: Fitted, command: str = "") -> Page:
         if len(others) >= 3:
             note += " The chosen candidate, the next best by its loss and the majority class are shown."
         drawing = Bars("Accuracy by environment, with intervals", bars, note=note)
-        sections += [comparison_table(fitted), drawing, held_out_table(fitted)]
+        table = comparison_table(fitted)
+        table = replace(table, note=f"{table.note} {how_compared(comparison)}")
+        sections += [table, drawing, held_out_table(fitted)]
         sections += shift_sections(fitted.shifts) if fitted.shifts else []
         curves |= {named(name): curve for name, curve in comparison.curves.items()}
     if fitted.curve is not None:

@@ -244,7 +244,7 @@ def figures_table(found: Mapping[str, Figures], title: str = "By environment", f
     """Return a table of figures by environment, or by what `first` names; if there are many, by falling log loss."""
     if len(found) > 2 * ENDS:
         found = dict(sorted(found.items(), key=lambda item: -item[1].log_loss))
-    columns = [first, "Rows", "Accuracy, %", "Most frequent class there, %"]
+    columns = [first, "Rows", "Accuracy, %", "Most frequent class, %"]
     columns += ["Log loss", "Brier score", "AUROC", "Calibration error"]
     rows: list[list[Entry]] = []
     for name, f in found.items():

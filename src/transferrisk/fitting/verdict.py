@@ -56,7 +56,7 @@ def verdict(fitted: Fitted) -> list[str]:
             f"environments is {found['mean_loss']:.3f}, and the worst is {found['worst_loss']:.3f}."
         )
     lines.append(dropped)
-    worst = max(seen, key=lambda place: seen[place].log_loss)
+    worst = figures["log_loss"].idxmax()
     lines.append(
         f"The log loss is highest in {worst}: {seen[worst].log_loss:.3f}, with an accuracy of "
         f"{100 * seen[worst].accuracy:.1f} %."
