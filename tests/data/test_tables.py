@@ -17,9 +17,10 @@ from table_files import ASKED, TEXT, frame_of, refused, write
 
 from transferrisk.data import Options, load_data
 from transferrisk.data.environments import EnvironmentSet, review, twins
+from transferrisk.data.schema import Schema
 from transferrisk.data.sets.tables import read_table
 from transferrisk.data.table_files import read_frame, read_frames
-from transferrisk.data.values import as_numbers
+from transferrisk.data.values import as_days, as_numbers
 from transferrisk.errors import DataWarning, InputError
 
 AGES = np.array([31, 45, 22, 45, 67, 50])  # the median stands for the missing one
@@ -309,7 +310,8 @@ def test_labels_that_name_no_classes(tmp_path):
         frame_of(n, **{name: column}).to_csv(path, index=False)
         assert message in refused(path)
     frame_of(n, y=np.repeat(np.arange(50) / 4, 4), site=np.tile(["a", "b"], 100)).to_csv(path, index=False)
-    assert len(load_data(f"table:{path}", ASKED).class_names) == 50  # not so many
+    with pytest.warns(DataWarning, match="50 different numbers"):  # not so many
+        assert len(load_data(f"table:{path}", ASKED).class_names) == 50
     table = pa.table({"x": [1, 2], "y": [[1], [2]], "site": ["a", "b"]})
     pq.write_table(table, tmp_path / "lists.parquet")
     assert "label 'y' must hold texts or numbers, got list values" in refused(tmp_path / "lists.parquet")
@@ -640,6 +642,92 @@ def test_values_that_mean_missing_may_be_declared_in_a_file(tmp_path):
     schema.write_text('{"age": {"missing": "unknown"}}')
     with pytest.raises(InputError, match=r"missing of column 'age' must be .*'unknown'"):
         read_table(coded, Options(label="y", environment="site", schema=schema))
+
+
+DAYS = pd.Series(pd.date_range("2021-01-05", periods=60, freq="9D"))
+
+
+def dated(tmp_path, form, days=DAYS, name="t.csv", **more):
+    texts = days.dt.strftime(form)
+    texts[7] = None
+    frame_of(len(days), x=np.sin(np.arange(len(days))), day=texts, **more).to_csv(tmp_path / name, index=False)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("form", "order"),
+    [
+        ("%d/%m/%Y", "day-first"),
+        ("%m/%d/%Y", "month-first"),
+        ("%d.%m.%Y", "day-first"),
+        ("%m-%d-%Y %H:%M", "month-first"),
+    ],
+)
+def test_one_day_after_the_twelfth_tells_the_order_of_dates(tmp_path, form, order):
+    days = DAYS[DAYS.dt.day <= 12].reset_index(drop=True)
+    days[len(days)] = pd.Timestamp("2021-02-13")
+    expected = read_table(dated(tmp_path, "%Y-%m-%d", days, "iso.csv"), ASKED)
+    found = read_table(dated(tmp_path, form, days), ASKED)
+    assert [column.kind for column in found.schema.columns][-1] == "date"
+    assert found.schema.columns[-1] == replace(expected.schema.columns[-1], order=order)
+    assert torch.equal(found.data.inputs[:], expected.data.inputs[:])
+    again = Schema.from_dict(json.loads(json.dumps(found.schema.to_dict())))
+    raw = pd.read_csv(tmp_path / "t.csv", dtype={"day": str})
+    assert torch.equal(again.encode(raw.iloc[:5]).features, found.data.inputs[:][:5])  # none of which tells the order
+    wrong = pd.DataFrame({"x": [0.0], "day": ["13/13/2021"]})
+    with pytest.raises(InputError, match="'13/13/2021' in row 1"):
+        again.encode(wrong)
+
+
+def test_dates_that_tell_no_order_are_texts_until_it_is_given(tmp_path):
+    days = DAYS[DAYS.dt.day <= 12].reset_index(drop=True)
+    path = dated(tmp_path, "%d/%m/%Y", days)
+    (line,) = remarks_on(path)
+    assert "--dates day-first or --dates month-first" in line
+    for order, form in (("day-first", "%d/%m/%Y"), ("month-first", "%m/%d/%Y")):
+        table = read_table(path, replace(ASKED, dates=order))
+        given = pd.to_datetime(pd.read_csv(path)["day"], format=form)
+        np.testing.assert_array_equal(as_days(table.frame["day"], "day"), as_days(given, "day"))
+        assert table.schema.columns[-1].order == order
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"day": {"kind": "date"}}')
+    with pytest.raises(InputError, match=r"'day' must .*--dates"):
+        read_table(path, replace(ASKED, schema=schema))
+    schema.write_text('{"day": {"kind": "date", "dates": "month-first"}}')
+    assert read_table(path, replace(ASKED, schema=schema)).schema.columns[-1].order == "month-first"
+    schema.write_text('{"day": {"dates": "month-first"}}')
+    with pytest.raises(InputError, match=r"t\.csv: column 'day' has '\d\d/\d\d/2021'.* 05/31/2024"):
+        read_table(dated(tmp_path, "%d/%m/%Y"), replace(ASKED, schema=schema))
+
+
+def test_dates_in_two_orders_stay_texts(tmp_path):
+    texts = ["13/02/2021", "02/13/2021", "01/02/2021"] * 20
+    frame_of(60, x=np.sin(np.arange(60)), day=texts).to_csv(tmp_path / "t.csv", index=False)
+    (line,) = remarks_on(tmp_path / "t.csv")
+    assert "two orders" in line
+    table = read_table(tmp_path / "t.csv", replace(ASKED, dates="day-first"))
+    assert table.schema.columns[-1].kind == "categorical"
+
+
+@pytest.mark.parametrize("most", [False, True])
+def test_many_numbers_as_labels_are_asked_about(tmp_path, most):
+    """An age or a count is not 60 classes; codes of many classes are, and so are texts."""
+    y = np.repeat(np.arange(60), 10) if not most else np.r_[np.arange(60).repeat(3), np.zeros(100, int)]
+    frame_of(len(y), y=y, x=np.sin(np.arange(len(y)))).to_csv(tmp_path / "t.csv", index=False)
+    if most:
+        assert "label 'y' must name classes, got 60 different numbers" in refused(tmp_path / "t.csv", ASKED)
+    else:
+        with pytest.warns(DataWarning, match="60 different numbers.*--categorical y"):
+            assert len(read_table(tmp_path / "t.csv", ASKED).class_names) == 60
+    table = read_table(tmp_path / "t.csv", replace(ASKED, categorical="y"))
+    assert len(table.class_names) == 60
+    assert [column.name for column in table.schema.columns] == ["x"]
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"y": {"kind": "categorical"}}')
+    assert len(read_table(tmp_path / "t.csv", replace(ASKED, schema=schema)).class_names) == 60
+    texts = frame_of(len(y), y=[f"C{i}" for i in y], x=np.sin(np.arange(len(y))))
+    texts.to_csv(tmp_path / "t.csv", index=False)
+    assert len(read_table(tmp_path / "t.csv", ASKED).class_names) == 60
 
 
 def test_empty_bytes_are_empty_cells(tmp_path):

@@ -25,6 +25,36 @@ COLUMNS = ["probability_no", "probability_yes"]
 PLAN = Plan(compared=False, algorithm="erm", epochs=1, device="cpu")
 
 
+def test_dates_are_read_in_the_order_of_the_training_table(tmp_path):
+    """Also where the new rows tell no order, in a file and in a DataFrame; another order is refused."""
+    known, new = table(300), table(60, seed=2)
+    new["seen"] = new["seen"].mask(new["seen"].dt.day > 12, pd.Timestamp("2024-03-05"))
+    frames = {"iso.csv": new, "new.csv": new.assign(seen=new["seen"].dt.strftime("%d/%m/%Y"))}
+    for name, frame in frames.items():
+        frame.to_csv(tmp_path / name, index=False)
+    known.assign(seen=known["seen"].dt.strftime("%d/%m/%Y")).to_csv(tmp_path / "known.csv", index=False)
+    plan = Plan(algorithms=("linear", "boosting"), algorithm="linear", device="cpu", workers=1)
+    fitted = fit(tmp_path / "known.csv", ASKED, plan)  # every split reads them in the same way
+    save_fit(fitted, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    found = []
+    for name in frames:
+        predict_file(model, str(tmp_path / name), tmp_path / "p.csv", size=17)
+        found.append(pd.read_csv(tmp_path / "p.csv")[COLUMNS].to_numpy())
+    found.append(model.predict_proba(pd.read_csv(tmp_path / "new.csv")))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_allclose(found[0], found[2], atol=1e-6)
+    assert "31/05/2024" in refusal_of(model, known.assign(seen="02/13/2021"), tmp_path)
+
+
+def refusal_of(model, frame, tmp_path):
+    frame.to_csv(tmp_path / "refused.csv", index=False)
+    with pytest.raises(InputError, match="'02/13/2021' in row 1") as error:
+        predict_file(model, str(tmp_path / "refused.csv"), tmp_path / "none.csv")
+    assert not (tmp_path / "none.csv").exists()
+    return str(error.value)
+
+
 @pytest.mark.parametrize("algorithm", ["linear", "boosting"])
 def test_values_that_mean_missing_are_so_for_a_model_too(tmp_path, algorithm):
     """In a file, in parts of it and in a DataFrame, predictions are those of rows with empty cells."""

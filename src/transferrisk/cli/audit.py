@@ -14,6 +14,7 @@ from ..settings import Bound, Positive, whole, within
 from .options import (
     Categorical,
     DataRoot,
+    Dates,
     Drop,
     DropSmall,
     Environment,
@@ -103,6 +104,7 @@ def audit(
     numeric: Numeric = None,
     drop: Drop = None,
     missing: Missing = None,
+    dates: Dates = None,
     schema: Schema = None,
     missing_indicators: MissingIndicators = "auto",
     path: PathColumn = None,
@@ -139,7 +141,7 @@ def audit(
         options = Options(
             root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
             lazy=lazy or None, skip_bad=skip_bad, progress=advance, categorical=categorical, numeric=numeric, drop=drop,
-            schema=schema, missing=missing, missing_indicators=cast(Any, missing_indicators),
+            schema=schema, missing=missing, dates=cast(Any, dates), missing_indicators=cast(Any, missing_indicators),
         )  # fmt: skip
         if model is None:
 

@@ -14,6 +14,7 @@ from .options import (
     Command,
     DataName,
     DataRoot,
+    Dates,
     Environment,
     Features,
     Group,
@@ -117,6 +118,7 @@ def check(
     environment: Environment = None,
     features: Features = None,
     missing: Missing = None,
+    dates: Dates = None,
     path: PathColumn = None,
     size: Size = None,
     lazy: Lazy = False,
@@ -135,7 +137,7 @@ def check(
 
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
-        missing=missing, path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
+        missing=missing, dates=dates, path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
     )  # fmt: skip
     with task_progress() as advance:
         files, data = check_data(name, replace(options, progress=advance))

@@ -15,6 +15,7 @@ from ..settings import whole
 from .options import (
     Categorical,
     DataRoot,
+    Dates,
     Device,
     Drop,
     DropSmall,
@@ -143,6 +144,7 @@ def fit(
     categorical: Categorical = None,
     numeric: Numeric = None,
     missing: Missing = None,
+    dates: Dates = None,
     schema: Schema = None,
     missing_indicators: MissingIndicators = "auto",
     algorithms: Algorithms = None,
@@ -179,7 +181,7 @@ def fit(
     options = Options(
         root=data_root, seed=seed, label=label, environment=environment, features=features, path=path, size=size,
         lazy=lazy or None, skip_bad=skip_bad, categorical=categorical, numeric=numeric, drop=drop, schema=schema,
-        missing=missing, missing_indicators=cast(Any, missing_indicators),
+        missing=missing, dates=cast(Any, dates), missing_indicators=cast(Any, missing_indicators),
     )  # fmt: skip
     names = None if algorithms is None else tuple(filter(None, map(str.strip, algorithms.split(","))))
     plan = Plan(

@@ -131,6 +131,15 @@ Missing = Annotated[
         "unknown,-999; age=-999 is for the column age alone.",
     ),
 ]
+Dates = Annotated[
+    str | None,
+    column_option(
+        "--dates",
+        metavar="ORDER",
+        help="Order of day and month in a table's dates such as 05/06/2024: day-first or month-first. Default: by a "
+        "day after the twelfth in the column.",
+    ),
+]
 Schema = Annotated[
     Path | None,
     column_option(

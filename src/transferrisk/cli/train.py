@@ -15,6 +15,7 @@ from .options import (
     Biases,
     Categorical,
     DataRoot,
+    Dates,
     Device,
     Drop,
     Environment,
@@ -219,6 +220,7 @@ def train(
     numeric: Numeric = None,
     drop: Drop = None,
     missing: Missing = None,
+    dates: Dates = None,
     schema: Schema = None,
     missing_indicators: MissingIndicators = "auto",
     path: PathColumn = None,
@@ -278,6 +280,7 @@ def train(
             numeric=numeric,
             drop=drop,
             missing=missing,
+            dates=dates,  # type: ignore[arg-type]
             schema=None if schema is None else str(schema),
             missing_indicators=None if missing_indicators == "auto" else missing_indicators,  # type: ignore[arg-type]
             path=path,

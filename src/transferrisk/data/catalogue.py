@@ -70,8 +70,11 @@ class Options(Settings):
     missing
         Values that mean missing in a table, besides empty cells, such as "unknown,-999"; "age=-999" is for the column
         age alone. A tuple of such texts, or one text in which commas separate them.
+    dates
+        Order of day and month in a table's dates such as 05/06/2024, in columns that do not tell it by a day after the
+        twelfth: "day-first" or "month-first".
     schema
-        File of JSON that declares a table's columns, see `data.infer`; the four options above win over it.
+        File of JSON that declares a table's columns, see `data.infer`; the five options above win over it.
     missing_indicators
         Whether features say where a table's values are missing: "always", "never", or "auto", if that helps a linear
         model in held-out environments. Where nothing is fitted, "auto" keeps them.
@@ -103,6 +106,7 @@ class Options(Settings):
     numeric: str | tuple[str, ...] | None = None
     drop: str | tuple[str, ...] | None = None
     missing: str | tuple[str, ...] | None = None
+    dates: Literal["day-first", "month-first"] | None = None
     schema: Path | str | None = None
     missing_indicators: Literal["auto", "always", "never"] = "auto"
     device: torch.device | str = "cpu"

@@ -3,7 +3,7 @@
     numeric      numbers, durations (in days), percentages
     boolean      true and false
     categorical  texts with at most `MANY` different values; with more, the most frequent ones, if they repeat
-    date         dates, and texts that are ISO 8601
+    date         dates, and texts that are ISO 8601; also 31/05/2024, where the column tells day from month
 
 A column is left out, with the reason, if nothing can be learnt from it: it is constant or empty, counts the rows, or
 differs in nearly every row as names do. Statistics, such as means and categories, come from the same rows.
@@ -17,7 +17,8 @@ The owner of a table declares columns in a file of JSON such as `trm fit` writes
     }
 
 kind is numeric, categorical, boolean, date or drop; missing_indicator is true or false; missing lists texts and numbers
-that stand for a missing value; remark is for people. Every key and every column may be left out: it is inferred then.
+that stand for a missing value; dates is day-first or month-first; remark is for people. Every key and every column may
+be left out: it is inferred then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,11 +39,13 @@ from ..files import existing_file
 from ..settings import convert
 from .schema import FEW, Boolean, Categorical, Column, Date, Numeric, Schema, columns_by_name
 from .values import (
+    DAY_MONTH_YEAR,
     KINDS,
     MANY,
     PERCENT,
     Codes,
     Floats,
+    Order,
     Scaling,
     as_codes,
     as_days,
@@ -52,6 +55,7 @@ from .values import (
     is_blank,
     is_number,
     kind_of,
+    orders_of_dates,
 )
 
 if TYPE_CHECKING:
@@ -67,12 +71,13 @@ IDENTIFIER = re.compile(r"\s*(.*id|index|key|nr|number)\s*", re.IGNORECASE)  # n
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 OTHER_FORMS = {  # of texts, all of which have one: what to write in its place
     "numbers with decimal commas, taken as texts: write 0.52 for 0,52": re.compile(r"\s*[-+]?\d+,\d+\s*"),
-    "dates that may be read in two ways, taken as texts: write 2024-05-31": re.compile(
+    "dates that are not read as such, taken as texts: write 2024-05-31": re.compile(
         r"\s*(\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)?"
     ),
 }
 ENTRY: dict[str, Any] = {
-    "kind": Kind, "missing_indicator": bool, "missing": tuple[str | int | float, ...], "remark": str
+    "kind": Kind, "missing_indicator": bool, "missing": tuple[str | int | float, ...],
+    "dates": Literal["day-first", "month-first"], "remark": str,
 }  # fmt: skip
 """Key of a column's declaration -> what it may hold."""
 
@@ -86,12 +91,14 @@ class Declared:
     others      whether other columns have one: "never", "always", or "auto" where `settle_indicators` of auditing
                 finds that they help in held-out environments; an inferred schema has them until then
     missing     column -> texts that stand for a missing value in it, besides empty cells
+    orders      column of dates that are not ISO 8601 -> their order
     """
 
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     indicators: Mapping[str, bool] = field(default_factory=dict)
     others: Indicators = "auto"
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    orders: Mapping[str, Order] = field(default_factory=dict)
 
 
 def read_declared(file: Path | str) -> Declared:
@@ -113,7 +120,7 @@ def read_declared(file: Path | str) -> Declared:
             entry[key] = convert(f"{path}: {key} of column {name!r}", value, ENTRY[key])
     by_key = {key: {name: entry[key] for name, entry in content.items() if key in entry} for key in ENTRY}
     missing = {name: tuple(map(as_text, codes)) for name, codes in by_key["missing"].items()}
-    return Declared(by_key["kind"], by_key["missing_indicator"], missing=missing)
+    return Declared(by_key["kind"], by_key["missing_indicator"], missing=missing, orders=by_key["dates"])
 
 
 def infer_schema(frame: pd.DataFrame, label: str, environment: str, declared: Declared | None = None) -> Schema:
@@ -130,6 +137,8 @@ def infer_schema(frame: pd.DataFrame, label: str, environment: str, declared: De
         if column is None:
             dropped[name] = remark
             continue
+        if isinstance(column, Date) and name in declared.orders:
+            column = replace(column, order=declared.orders[name])
         columns.append(column)
         if remark:
             remarks[name] = remark
@@ -221,6 +230,12 @@ def _infer_text(series: pd.Series, name: str, missing: bool, declared: bool) -> 
 
 def _remark_on_texts(texts: Sequence[str], codes: Codes, counts: Codes) -> str:
     """Return a remark on texts that may have been meant as numbers or dates, or ""."""
+    if all(map(DAY_MONTH_YEAR.fullmatch, texts)):
+        orders = len(orders_of_dates(texts))
+        if orders == 2:
+            return "dates, none of which tells day from month: add --dates day-first or --dates month-first"
+        if not orders:
+            return "dates in two orders of day and month: write 2024-05-31"
     for remark, form in OTHER_FORMS.items():
         if all(map(form.fullmatch, texts)):
             return remark

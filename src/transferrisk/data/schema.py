@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ..errors import InputError, counted, listed
 from ..settings import convert
-from .values import KINDS, Features, Scaling, as_codes, as_days, as_numbers, as_truth, kind_of
+from .values import KINDS, Features, Order, Scaling, as_codes, as_days, as_numbers, as_truth, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,9 +180,10 @@ class Date(BaseColumn):
     scaling: Scaling
     missing: bool
     indicator: bool = True
+    order: Order = ""
 
     def encode(self, series: pd.Series, form: Form = "features") -> tuple[dict[str, Features], list[Note]]:
-        days = as_days(series, self.name)
+        days = as_days(series, self.name, self.order)
         absent = np.isnan(days)
         days = np.where(absent, self.scaling.median, days)
         features = {}
@@ -364,6 +365,8 @@ class Schema:
             found[column.name] = {"kind": column.kind}
             if column.missing:
                 found[column.name]["missing_indicator"] = column.indicator
+            if isinstance(column, Date) and column.order:
+                found[column.name]["dates"] = column.order
             if column.name in self.missing:
                 found[column.name]["missing"] = self.missing[column.name]
         return found | {name: {"kind": "drop", "remark": why} for name, why in self.dropped.items()}

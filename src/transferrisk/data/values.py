@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..errors import InputError, refuse_or_skip
+from ..errors import DataWarning, InputError, refuse_or_skip, warn
 from ..settings import NonNegative
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ Numbers = TypeVar("Numbers", NDArray[np.float64], Tensor)
 _CHUNK = 1 << 20  # most numbers that are worked on at once
 _SMALLEST = 1e-290  # deviation that can be divided by without losing digits
 
+FEW_NUMBERS, FEWEST_OF_CLASS = 20, 5  # different numbers in a label that may be counts; rows of most of them
 MANY = 50  # different values; a column with more may not hold categories
 
 DATES = (
@@ -40,6 +41,11 @@ DATES = (
     *("%m/%Y", "%b %Y", "%B %Y", "%d %b %Y", "%d %B %Y", "%B %d, %Y"),
 )
 """Forms of dates in the names of environments."""
+
+Order = Literal["", "day-first", "month-first"]
+"""Order of day and month in dates such as 05/31/2024; "": dates are ISO 8601."""
+DAY_MONTH_YEAR = re.compile(r"\s*(\d{1,2})([./-])(\d{1,2})\2(\d{4})(?:[T ]\s*(\S.*?))?\s*")
+EXAMPLES: dict[Order, str] = {"": "2024-05-31", "day-first": "31/05/2024", "month-first": "05/31/2024"}
 
 PERCENT = re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*%\s*")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -220,8 +226,32 @@ def as_truth(series: pd.Series, name: str) -> Floats:
     return values
 
 
-def as_days(series: pd.Series, name: str) -> Floats:
-    """Return days (n,) since 1970 began in Greenwich, NaN where they are missing; texts are ISO 8601."""
+def orders_of_dates(texts: Iterable[str]) -> tuple[Order, ...]:
+    """Return the orders of day and month that all of these texts, which have the form `DAY_MONTH_YEAR`, allow."""
+    first, second = np.array([re.findall(r"\d+", text)[:2] for text in texts], dtype=int).max(0)
+    orders: dict[Order, int] = {"day-first": second, "month-first": first}
+    return tuple(order for order, largest_month in orders.items() if largest_month <= 12)
+
+
+def as_iso_dates(series: pd.Series, order: Order) -> pd.Series:
+    """Return a column of texts with those that are dates in this order written as ISO 8601, and others as they are."""
+    import pandas as pd
+
+    codes, texts = as_codes(series)
+    day, month = (1, 3) if order == "day-first" else (3, 1)
+    written: list[str | None] = []
+    for text in texts:
+        found = DAY_MONTH_YEAR.fullmatch(text)
+        if found is None or int(found[month]) > 12:
+            written.append(text)
+            continue
+        time = f" {found[5].zfill(5) if found[5][1:2] == ':' else found[5]}" if found[5] else ""
+        written.append(f"{found[4]}-{found[month]:0>2}-{found[day]:0>2}{time}")
+    return pd.Series(np.array([*written, None], dtype=object)[codes], series.index)
+
+
+def as_days(series: pd.Series, name: str, order: Order = "") -> Floats:
+    """Return days (n,) since 1970 began in Greenwich, NaN where they are missing; texts are ISO 8601 or in `order`."""
     import pandas as pd
 
     kind = kind_of(series)
@@ -233,10 +263,10 @@ def as_days(series: pd.Series, name: str) -> Floats:
     if kind == "date":
         dates = pd.to_datetime(series, utc=True, errors="coerce")
     else:
-        texts = series.astype(object).where(given, None)
+        texts = (as_iso_dates(series, order) if order else series).astype(object).where(given, None)
         dates = pd.to_datetime(texts, utc=True, format="ISO8601", errors="coerce")
     if (given & np.asarray(dates.isna())).any():
-        raise _unexpected(series, given & np.asarray(dates.isna()), name, "a date such as 2024-05-31")
+        raise _unexpected(series, given & np.asarray(dates.isna()), name, f"a date such as {EXAMPLES[order]}")
     stamps = dates.dt.tz_localize(None).to_numpy()
     whole = stamps.astype("datetime64[D]")  # apart, since microseconds would not hold all of a far date
     return np.where(given, whole.astype(np.int64) + (stamps - whole) / np.timedelta64(1, "D"), np.nan)
@@ -276,8 +306,14 @@ def _unexpected(series: pd.Series, wrong: NDArray[np.bool_], name: str, wanted: 
     )
 
 
-def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tuple[Codes, tuple[str, ...]]:
-    """Return `as_codes` of labels or environments; refuse measurements and identifiers."""
+def classes_of(
+    values: pd.Series, name: str, where: Path | str, noun: str, declared: bool = False, option: str = ""
+) -> tuple[Codes, tuple[str, ...]]:
+    """Return `as_codes` of labels or environments; refuse measurements and identifiers.
+
+    Many different numbers as labels may be counts or ages. This is a warning, or an error if most of them have hardly
+    any rows, unless the user has `declared` that they name classes; `option` is how.
+    """
     if kind_of(values) not in (*KINDS, "bytes"):
         raise InputError(
             f"{where}: {noun} {name!r} must hold texts or numbers, got {kind_of(values)} values: name another"
@@ -295,6 +331,12 @@ def classes_of(values: pd.Series, name: str, where: Path | str, noun: str) -> tu
                 f"{where}: {noun} {name!r} has {len(names)} different values in {len(codes)} rows, so it does "
                 "not name groups: name another column, or bin it first"
             )
+    if noun == "label" and not declared and len(names) > FEW_NUMBERS and all(map(is_number, names)):
+        line = f"{where}: label {name!r} must name classes, got {len(names)} different numbers"
+        way_out = f"bin it first if it counts or measures something{option and f'; if not, add {option}'}"
+        if len(names) > MANY and np.median(np.bincount(codes[codes >= 0])) < FEWEST_OF_CLASS:
+            raise InputError(f"{line}, most of them in fewer than {FEWEST_OF_CLASS} rows: {way_out}")
+        warn(f"{line}, which are taken as classes: {way_out}", DataWarning)
     return codes, names
 
 

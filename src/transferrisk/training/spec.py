@@ -89,7 +89,7 @@ class TrainSpec(Settings):
         Size of images, and whether bad files are left out, as in `data.Options`.
     label, environment, features, path
         Columns or arrays of the user's files, as in `data.Options`.
-    categorical, numeric, drop, missing, schema, missing_indicators
+    categorical, numeric, drop, missing, dates, schema, missing_indicators
         Statements about the columns of a table, as in `data.Options`. None: inferred.
     content
         Digest of the user's files, so that a run on other files is another run; set by `resolve`.
@@ -134,6 +134,7 @@ class TrainSpec(Settings):
     numeric: str | tuple[str, ...] | None = None
     drop: str | tuple[str, ...] | None = None
     missing: str | tuple[str, ...] | None = None
+    dates: Literal["day-first", "month-first"] | None = None
     schema: str | None = None
     missing_indicators: Literal["auto", "always", "never"] | None = None
     content: str | None = None
@@ -237,6 +238,7 @@ class TrainSpec(Settings):
             numeric=self.numeric,
             drop=self.drop,
             missing=self.missing,
+            dates=self.dates,
             schema=self.schema,
             missing_indicators=self.missing_indicators or "auto",
             device=device if "device" in find_set(self.data)[0].takes else "cpu",

@@ -25,7 +25,21 @@ from ..environments import EnvironmentSet, review_vectors
 from ..infer import Declared, Kind, infer_schema, read_declared
 from ..schema import Numeric, Schema
 from ..table_files import read_frame, read_header
-from ..values import Codes, Floats, as_codes, as_numbers, classes_of, is_blank, kind_of, usable_rows
+from ..values import (
+    DAY_MONTH_YEAR,
+    Codes,
+    Floats,
+    Order,
+    as_codes,
+    as_days,
+    as_iso_dates,
+    as_numbers,
+    classes_of,
+    is_blank,
+    kind_of,
+    orders_of_dates,
+    usable_rows,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +51,7 @@ SURE = 99  # from this size on, a code that is far from all other numbers is wor
 FEWEST_ROWS = 5  # of an environment, with such a code
 MOST_LINES = 3  # warnings about such codes; for more columns they share one
 
-TAKES = "label environment features categorical numeric drop missing schema missing_indicators"
+TAKES = "label environment features categorical numeric drop missing dates schema missing_indicators"
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,7 @@ def read_table(file: Path | str, options: Options) -> Table:
     file = expand_home(file)
     header = read_header(file)
     label, environment, features = _columns(file, header, options)
-    declared = _declared(file, header, features, options)
+    declared = _declared(file, header, features, label, options)
     texts, asked = [label, environment], set[str]()
     if options.missing is not None:
         asked = asked.union(*_missing_codes(features, options).values())
@@ -151,13 +165,42 @@ def read_table(file: Path | str, options: Options) -> Table:
                 problems[f"column {name!r} is infinite"] = np.isinf(as_numbers(frame[name], name))
             except InputError as error:  # of a column that is declared to hold numbers
                 raise InputError(f"{file}: {error}") from None
+        elif declared.kinds.get(name, "date") == "date" and kind_of(frame[name]) == "text":
+            written = as_codes(frame[name])[1]
+            if written and all(map(DAY_MONTH_YEAR.fullmatch, written)):
+                order = _order_of(file, frame[name], written, declared, options)
+                if order:
+                    frame = frame.assign(**{name: as_iso_dates(frame[name], order)})
+                    declared = replace(declared, orders={**declared.orders, name: order})
     rows = usable_rows(problems, file, options.skip_bad)
     if rows is not None:
         frame = frame.iloc[rows]
-    labels, class_names = classes_of(frame[label], label, file, "label")
+    labels, class_names = classes_of(
+        frame[label], label, file, "label", label in declared.kinds, f"--categorical {label}"
+    )
     environments, environment_names = classes_of(frame[environment], environment, file, "environment")
     names = class_names, environment_names
     return Table(file, frame, label, environment, labels, environments, *names, rows, declared)
+
+
+def _order_of(file: Path | str, series: pd.Series, texts: Sequence[str], declared: Declared, options: Options) -> Order:
+    """Return the order of day and month in a column of dates; "" if it is not known, or they cannot be read."""
+    name, allowed = str(series.name), orders_of_dates(texts)
+    order: Order = declared.orders.get(name) or (allowed[0] if len(allowed) == 1 else "")
+    if len(allowed) == 2:
+        order = order or options.dates or ""
+    try:
+        if order:
+            as_days(series, name, order)
+        elif name in declared.kinds:
+            got = f"{texts[0]!r} and none that tells day from month" if allowed else "both"
+            way_out = "add --dates day-first or --dates month-first" if allowed else "write 2024-05-31"
+            raise InputError(f"column {name!r} must have dates in one order of day and month, got {got}: {way_out}")
+    except InputError as error:
+        if name in declared.kinds or name in declared.orders:
+            raise InputError(f"{file}: {error}") from None
+        return ""
+    return order
 
 
 def load_table(file: str, options: Options) -> EnvironmentSet:
@@ -220,10 +263,12 @@ def _names_in(given: str | Sequence[str] | None, header: Sequence[str]) -> list[
     return [given] if given in header else list(map(str.strip, given.split(",")))
 
 
-def _declared(file: Path | str, header: Sequence[str], features: Sequence[str], options: Options) -> Declared:
+def _declared(
+    file: Path | str, header: Sequence[str], features: Sequence[str], label: str, options: Options
+) -> Declared:
     """Return the declarations about the features, in the options and in a file; options win."""
     in_file = Declared() if options.schema is None else read_declared(options.schema)
-    for name in (*in_file.kinds, *in_file.indicators, *in_file.missing):
+    for name in (*in_file.kinds, *in_file.indicators, *in_file.missing, *in_file.orders):
         require_name(name, header, file, "column", "schema")
     kinds: dict[str, Kind] = {}
     asked: Mapping[Kind, Any] = {
@@ -236,15 +281,15 @@ def _declared(file: Path | str, header: Sequence[str], features: Sequence[str], 
                 raise InputError(
                     f"{file}: column {name!r} is named twice, with --{kinds[name]} and --{kind}: name it once"
                 )
-            if name not in features:
+            if name not in features and not (name == label and kind == "categorical"):
                 raise InputError(f"{file}: column {name!r} must be a feature for --{kind}, got one that is not used")
             kinds[name] = kind
     for name, kind in in_file.kinds.items():
-        if name in features:  # a file may also name the label
+        if name in features or (name == label and kind == "categorical"):
             kinds.setdefault(name, kind)
     missing = dict(in_file.missing)
     missing |= _missing_codes(features, options) if options.missing is not None else {}
-    return Declared(kinds, in_file.indicators, options.missing_indicators, missing)
+    return Declared(kinds, in_file.indicators, options.missing_indicators, missing, in_file.orders)
 
 
 def _missing_codes(features: Sequence[str], options: Options) -> dict[str, tuple[str, ...]]:
