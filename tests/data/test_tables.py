@@ -644,6 +644,13 @@ def test_values_that_mean_missing_may_be_declared_in_a_file(tmp_path):
         read_table(coded, Options(label="y", environment="site", schema=schema))
 
 
+def test_the_largest_numbers_are_no_codes_and_no_warning(tmp_path):
+    x = np.sin(np.arange(60))
+    x[:2] = -1.7e308, 1.7e308
+    frame_of(60, x=np.sin(np.arange(60)), wide=x).to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet", ASKED).suspects == {}
+
+
 DAYS = pd.Series(pd.date_range("2021-01-05", periods=60, freq="9D"))
 
 

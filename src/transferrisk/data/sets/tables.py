@@ -376,7 +376,8 @@ def _suspects(table: Table, values: Floats) -> dict[float, str]:
         return {}
     candidates = [0.0] if different[0] == 0 else []
     for value, others in ((different[0], different[1:]), (different[-1], different[:-1])):
-        far = np.abs(others - value).min() > others[-1] - others[0]
+        with np.errstate(over="ignore"):
+            far = np.abs(others - value).min() > others[-1] - others[0]
         if value in MISSING_CODES and (far or value < 0 <= others[0]):
             candidates.append(float(value))
     found = {}
