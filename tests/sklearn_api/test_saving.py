@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -95,10 +96,35 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path):
         short().fit(X, y, environments=SITE).save(tmp_path / "file")
 
 
+@pytest.mark.parametrize("moment", range(4))
+def test_an_interruption_while_it_is_replaced_leaves_the_old_model_or_the_new_one(tmp_path, monkeypatch, moment):
+    """Before and after each of the two files takes its name."""
+    old, new = short().fit(X, y, environments=SITE), short(random_state=1).fit(X, 1 - y, environments=SITE)
+    old.save(tmp_path)
+    replace, moments = os.replace, iter(range(4))
+
+    def interrupted(*names):
+        if next(moments) == moment:
+            raise KeyboardInterrupt
+        replace(*names)
+        if next(moments) == moment:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        new.save(tmp_path)
+    monkeypatch.undo()
+    expected = (old if moment == 0 else new).predict_proba(X)
+    np.testing.assert_array_equal(TransferRiskClassifier.load(tmp_path).predict_proba(X), expected)
+    new.save(tmp_path)
+    np.testing.assert_array_equal(TransferRiskClassifier.load(tmp_path).predict_proba(X), new.predict_proba(X))
+
+
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     fitted = short().fit(X, y, environments=SITE)
     fitted.save(tmp_path / "own")
-    (tmp_path / "own" / ".model.safetensors.half").write_text("")
+    for name in FILES:
+        (tmp_path / "own" / f".{name}.half").write_text("")
     fitted.save(tmp_path / "own")  # replaces what `save` wrote
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").write_text("{}")

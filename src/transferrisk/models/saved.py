@@ -4,7 +4,8 @@
     model.json         the same description, for people and other programs to read
 
 `model.safetensors` is complete by itself and replaced in one step, so an interruption leaves the old model or the new
-one, never half of one.
+one, never half of one. Invariant: a `model.json` that is there says what `model.safetensors` says; it is removed before
+the weights are replaced, and written again after them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from ..data.values import SURROGATE, Standardise
 from ..errors import InputError, cause_of
-from ..files import write_atomically
+from ..files import whole_file, write_atomically
 from ..settings import Count, Length, Settings, convert, dumps, field_kinds
 from .blend import BLEND, Member, blend_on, check_members
 from .classifier import Classifier, OnFrozen
@@ -174,7 +175,10 @@ def save_model(folder: Path, saved: SavedModel) -> None:
         "environments": saved.environments,
         "about": saved.about,
     }
-    write_atomically(folder / WEIGHTS, encode_tensors(saved.network.state_dict(), header))
+    content = encode_tensors(saved.network.state_dict(), header)
+    with whole_file(folder / WEIGHTS) as temporary:
+        temporary.write_bytes(content)
+        (folder / DESCRIPTION).resolve().unlink(missing_ok=True)  # a link is kept
     write_atomically(folder / DESCRIPTION, dumps({"versions": versions(), **header}, indent=2) + "\n")
 
 

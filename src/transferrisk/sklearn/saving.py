@@ -49,7 +49,8 @@ def save_classifier(classifier: TransferRiskClassifier, folder: Path) -> None:
         "config": as_json(classifier.config_),
     }
     others = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    others = [name for name in others if name not in (WEIGHTS, DESCRIPTION) and not name.startswith(f".{WEIGHTS}.")]
+    unfinished = tuple(f".{name}." for name in (WEIGHTS, DESCRIPTION))  # of a process that was killed
+    others = [name for name in others if name not in (WEIGHTS, DESCRIPTION) and not name.startswith(unfinished)]
     if others:
         raise InputError(f"{folder} must hold a classifier or nothing, got {others[0]}: choose another folder")
     prepare_folder(folder, WEIGHTS, DESCRIPTION)
