@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +15,16 @@ from sklearn.model_selection import cross_validate
 from transferrisk.data import Options
 from transferrisk.errors import InputError
 from transferrisk.fitting import Plan, fit
-from transferrisk.sklearn import BoostingClassifier, LeaveOneEnvironmentOut, LinearClassifier, MajorityClassifier
+from transferrisk.models import SavedModel, load_model_folder, save_model
+from transferrisk.models.trees import sizes_of
+from transferrisk.settings import as_json
+from transferrisk.sklearn import (
+    BoostingClassifier,
+    LeafTransferClassifier,
+    LeaveOneEnvironmentOut,
+    LinearClassifier,
+    MajorityClassifier,
+)
 
 
 @pytest.fixture
@@ -105,3 +116,43 @@ def test_they_are_cross_validated_over_environments(rows):
 def test_one_class_is_refused(rows):
     with pytest.raises(InputError, match="y must hold two or more classes"):
         LinearClassifier().fit(rows[0], ["low"] * 600)
+
+
+def restored(found, columns, folder):
+    """Return the fitted network from a folder."""
+    sizes = sizes_of(found.model_)
+    about = {"on_top": "linear", "dtype": "float64"} if sizes is None else {"sizes": as_json(sizes)}
+    backbone = "linear" if sizes is None else "trees"
+    save_model(folder, SavedModel(found.model_, backbone, (columns,), tuple(map(str, found.classes_)), (), about))
+    return load_model_folder(folder).network
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        LinearClassifier,
+        partial(BoostingClassifier, random_state=0),
+        partial(BoostingClassifier, environments_lr=0.5, random_state=0),
+        partial(LeafTransferClassifier, random_state=0),
+    ],
+)
+def test_a_column_of_large_numbers_that_vary_little_keeps_its_digits(make, tmp_path):
+    """In float32, numbers around a billion are multiples of 64."""
+    random = np.random.default_rng(0)
+    X, site = random.integers(-16, 17, size=(600, 2)) / 8, np.arange(600) % 3
+    y = (X[:, 0] + random.normal(size=600) / 2 > 0).astype(int)
+    offset = 2.0**30 * np.array([1, 0])
+    expected = make().fit(X, y, environments=site).predict_proba(X)
+    given = X + offset
+    given.flags.writeable = False
+    found = make().fit(given, y, environments=site)
+    np.testing.assert_allclose(found.predict_proba(given), expected, atol=1e-6)
+    network = restored(found, 2, tmp_path)
+    np.testing.assert_allclose(network(torch.from_numpy(X + offset)).detach().softmax(1), expected, atol=1e-6)
+
+
+def test_a_constant_column_has_no_part_in_the_linear_model(rows):
+    """The mean of many 0.1 differs from 0.1 by rounding, which must not become a column."""
+    X, y, site = rows
+    found = LinearClassifier().fit(np.column_stack([X, np.full(len(X), 0.1)]).astype(np.float64), y, environments=site)
+    assert (found.model_.head.weight[:, -1] == 0).all()

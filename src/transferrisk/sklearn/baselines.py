@@ -72,10 +72,17 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return self
 
     def _validated(self, X: Any, **more: Any) -> Any:
-        """Return rows as float32, and labels if they are given, checked by scikit-learn."""
+        """Return rows as float64 or float32, and labels if they are given, checked by scikit-learn.
+
+        Rows keep float64: columns may be large and vary little, such as seconds since 1970.
+        """
         X = _with_codes(X, self._categories) if self._takes_gaps else X
         finite = "allow-nan" if self._takes_gaps else True
-        return validate_data(self, X, **more, dtype=np.float32, ensure_all_finite=finite)
+        with np.errstate(invalid="ignore"):  # sums of large numbers, by which scikit-learn looks for infinite ones
+            found = validate_data(self, X, **more, dtype=(np.float64, np.float32), ensure_all_finite=finite)
+        rows, *labels = found if "y" in more else (found,)
+        rows = np.require(rows, requirements=["C", "W"])  # for torch
+        return (rows, *labels) if labels else rows
 
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
         raise NotImplementedError
@@ -94,7 +101,7 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             Probabilities, (n, C), in the order of `classes_`.
         """
         check_is_fitted(self)
-        rows = torch.from_numpy(np.ascontiguousarray(self._validated(X, reset=False)))
+        rows = torch.from_numpy(self._validated(X, reset=False))
         with torch.no_grad():
             return torch.cat([self.model_(chunk).double().softmax(1) for chunk in rows.split(1 << 11)]).numpy()
 
@@ -218,12 +225,9 @@ class LinearClassifier(Baseline):
         self.ridges = ridges
 
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
-        rows64 = torch.from_numpy(X).double()
-        mean, scale = rows64.mean(0), rows64.std(0, correction=0)
-        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-        standardise = Standardise(mean, scale, torch.float64)
-        bias = 1000**0.5
-        rows = torch.cat([(rows64 - mean) / scale, rows64.new_full((len(X), 1), bias)], 1)  # (n, d + 1)
+        standardise = Standardise.fit(X, dtype=torch.float64)
+        scaled, bias = standardise(torch.from_numpy(X)), 1000**0.5
+        rows = torch.cat([scaled, scaled.new_full((len(X), 1), bias)], 1)  # (n, d + 1)
         y, C = torch.from_numpy(labels), len(self.classes_)
         groups = torch.from_numpy(environments if environments.max() > 0 else np.arange(len(X)) % MOST_FOLDS)
         held, counts = groups % MOST_FOLDS, groups.bincount()
