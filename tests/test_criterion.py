@@ -59,6 +59,29 @@ def test_weights_drift_to_the_worst_case():
     torch.testing.assert_close(out.risk, worst.risk, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_move_in_a_model_of_half_precision_as_in_float32(dtype):
+    features, labels, environments = arguments(random_batch(3, [12, 12, 12], classes=2, width=4))
+    features = features.float()
+    plain, halved = TransferRisk(num_classes=2, environments=3), TransferRisk(num_classes=2, environments=3)
+    torch.nn.ModuleDict({"criterion": halved}).to(dtype)
+    for _ in range(50):
+        plain(features, labels, environments)
+        halved(features, labels, environments)
+    torch.testing.assert_close(halved.alpha, plain.alpha)
+
+
+def test_rows_of_weight_zero_may_hold_anything():
+    features, labels, environments = arguments(random_batch(4, [12, 12, 12], classes=2, width=4))
+    weights = torch.ones(36, dtype=features.dtype)
+    weights[::5] = 0
+    spoilt = features.clone()
+    spoilt[::5] = torch.nan
+    clean, found = TransferRisk(), TransferRisk()
+    expected = clean(features, labels, environments, sample_weights=weights)
+    torch.testing.assert_close(found(spoilt, labels, environments, sample_weights=weights).risk, expected.risk)
+
+
 def test_random_query_is_algorithm_one():
     batch = random_batch(3, [9, 9, 9], classes=3, width=4)
     criterion = TransferRisk(query="random", weights="worst")

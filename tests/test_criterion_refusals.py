@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from problems import arguments, overlapping_batch, random_batch
@@ -39,6 +40,8 @@ from transferrisk.solvers import CG, Newton
         ({"solver": 3}, "solver must .*'newton', .*transferrisk.solvers, got 3"),
         ({"solver": CG()}, r"solver must .*'newton', .* got CG\("),
         ({"solver": Newton}, r"solver must .* class Newton: write Newton\(\)"),
+        ({"implicit": None}, "implicit must .*'none'.* got None"),
+        ({"fused": "no"}, "fused must .* got 'no'"),
         ({"implicit": 3}, "implicit must .*'exact', .*transferrisk.solvers, got 3"),
         ({"capacity": 8}, "capacity .*captured=True.* got 8"),
         ({"captured": True, "num_classes": 2, "environments": 2, "capacity": 0}, "capacity must .* got 0"),
@@ -80,6 +83,16 @@ def test_bad_batches_say_what_to_do():
         ((features, labels, None), "environments must be a torch.Tensor, got NoneType"),
         ((features, labels, environments * 0 + 5), "environments must .* got id 5 alone"),
         ((features * torch.tensor([1, 1, torch.nan, 1]), labels, environments), "features must be finite.* 15 of 15"),
+        ((features.to(torch.float8_e4m3fn), labels, environments), "features must .* got torch.float8"),
+        ((features, labels, np.array(["a"] * 15)), "environments must .* got ndarray: number them"),
+        (
+            (features, labels * 0, environments, None, (environments == 1).double()),
+            "environments must .* got id 1 alone",
+        ),
+        (
+            (features[:1].expand(5000, -1), torch.zeros(5000).long(), torch.arange(5000)),
+            "environments must .* got 5000",
+        ),
         ((features, labels, environments, torch.zeros(3, 4)), r"start must .*\(3, 5\).* got \(3, 4\)"),
         ((features, labels, environments, torch.zeros(2, 3, 5)), r"start must .* got \(2, 3, 5\)"),
         ((features, labels, environments, "zero"), "start must be a torch.Tensor, got str"),

@@ -115,6 +115,28 @@ def test_converges_from_far_away():
     assert far.converged.all()
 
 
+@pytest.mark.parametrize("seed", [273, 303, 329, 333])
+def test_converges_where_the_loss_falls_for_long_and_its_gradient_does_not(seed):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+    labels = torch.randint(50, (20,), generator=generator)
+    assert solve_predictor(features, labels, 50, 1e-8).converged
+
+
+@pytest.mark.parametrize("solver", [GradientDescent(), Newton.captured()], ids=["descent", "captured"])
+def test_on_a_cpu_input_is_checked_with_any_solver(solver):
+    features, labels = torch.randn(6, 2), torch.arange(6) % 2
+    for bad, message in (
+        ((features, labels + 8, 2), "labels must .* got 9"),
+        ((features, labels - 1, 2), "labels must .* got -1"),
+        ((features * torch.nan, labels, 2), "features must be finite"),
+    ):
+        with pytest.raises(InputError, match=message):
+            optimal_predictor(*bad, 1e-2, solver=solver)
+    with pytest.raises(InputError, match="sample_weight must"):
+        optimal_predictor(features, labels, 2, 1e-2, sample_weight=-torch.ones(6), solver=solver)
+
+
 def test_the_papers_thirty_steps_lower_the_loss_and_say_that_they_did_not_arrive():
     features, labels = problem(9, 50, 10, 3)
     paper = solve_predictor(features, labels, 3, 1e-3, solver=GradientDescent(steps=30, rate=0.1))

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import overlapping_batch, random_batch, relative
+from torch.autograd import forward_ad
 
 from transferrisk import TransferRisk
 from transferrisk.errors import DivergedError, InputError
@@ -154,6 +155,47 @@ def test_one_query_at_a_time_averages_to_all():
     together.risk.backward()
     torch.testing.assert_close(torch.stack(risks).mean(), together.risk.detach())
     torch.testing.assert_close(total, features.grad)
+
+
+@pytest.mark.parametrize("queries", [[0, 0, 1], [1, 1], [2, 0, 2]])
+def test_a_query_that_is_named_twice_counts_twice(queries):
+    batch = random_batch(5, [8, 9, 7], classes=3, width=6)
+    options = {"queries": torch.tensor(queries)}
+    gradient = batch.gradient(1e-2, **options)
+    direction = gradient / gradient.norm()
+    expected = finite_difference(batch, direction, 1e-2, **options)
+    assert float((gradient * direction).sum()) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # used by torch itself
+def test_forward_mode_has_the_same_derivative():
+    batch = random_batch(6, [8, 9, 7], classes=3, width=6)
+    gradient, direction = batch.gradient(1e-2), torch.ones_like(batch.features)
+    expected = (gradient * direction).sum()
+    _, found = torch.func.jvp(lambda features: batch.risk(features, 1e-2), (batch.features,), (direction,))
+    torch.testing.assert_close(found, expected)
+    with forward_ad.dual_level():
+        risk = batch.risk(forward_ad.make_dual(batch.features, direction), 1e-2)
+        torch.testing.assert_close(forward_ad.unpack_dual(risk).tangent, expected)
+    torch.testing.assert_close(torch.func.grad(lambda features: batch.risk(features, 1e-2))(batch.features), gradient)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": np.zeros((6, 2))}, "features must be a torch.Tensor, got ndarray"),
+        ({"labels": torch.zeros(5).long()}, r"labels and index .* \(5,\)"),
+        ({"index": torch.zeros(6)}, "index must be integers, got torch.float32"),
+        ({"ridge": 0.0}, "ridge must .* got 0"),
+        ({"solver": "newton"}, "solver must .* got 'newton'"),
+        ({"implicit": "exact"}, "implicit must .* got 'exact'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_risk_of_bad_input_says_what_to_do(change, message):
+    arguments = {"features": torch.randn(6, 2), "labels": torch.arange(6) % 2, "index": torch.arange(6) // 3}
+    with pytest.raises(InputError, match=message):
+        transfer_risk(**{**arguments, "num_environments": 2, "num_classes": 2, "ridge": 1e-2, **change})
 
 
 @pytest.mark.parametrize("sizes", [[6, 9], [30, 25]], ids=["n<d", "n>d"])

@@ -97,6 +97,17 @@ def test_cg_says_when_it_did_not_arrive():
     assert solution.iterations == 1
 
 
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-6])
+def test_cg_stops_at_the_tolerance_that_is_asked_for(tolerance):
+    A, rhs = system(9, 30)
+    solution = CG(tolerance=tolerance).solve(A, rhs)
+    assert solution.converged.all()
+    assert (solution.residual <= 10 * tolerance * rhs.norm(dim=1)).all()
+    assert solution.iterations < CG().solve(A, rhs).iterations
+    short = CG(tolerance=tolerance, max_iterations=solution.iterations - 2).solve(A, rhs)
+    assert not short.converged.all()
+
+
 def test_cg_answers_do_not_depend_on_the_rest_of_the_batch():
     A, rhs = system(9, 4)
     A.F[1] *= 100  # a much harder neighbour

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ class TransferRiskOutput:
         Transfer matrix M, (E, E): entry [Q, P] is the cross-entropy on P of the predictor fitted on Q. nan where Q or P
         is absent from the batch, or Q was not drawn (query="random").
     weights
-        Weights alpha_P(Q) in this risk, (E, E); rows sum to one, and the diagonal is zero.
+        Weights alpha_P(Q) in this risk, (E, E); the row of a Q that was used sums to one, all others are zero.
     solution
         Optimal predictors: `solution.value` (m, C, d + 1), bias last, has one for each of the m environments Q that
         were used; `converged` (m,), `iterations` and `residual` (m,) tell how well they were solved.
@@ -164,7 +164,7 @@ class TransferRisk(nn.Module):
         weights_lr: float = 0.01,
         query: Query = "all",
         solver: Minimiser | str | None = None,
-        implicit: LinearSolver | str | None = "exact",
+        implicit: LinearSolver | str = "exact",
         bound: float | None = None,
         captured: bool = False,
         capacity: int | None = None,
@@ -179,7 +179,7 @@ class TransferRisk(nn.Module):
         self.query: Query = convert("query", query, Query)
         self.bound: float | None = convert("bound", bound, NonNegative | None)
         self.num_classes = None if num_classes is None else check_count("num_classes", num_classes)
-        self.fused = fused
+        self.fused: bool | None = convert("fused", fused, bool | None)
         self.captured, self.blocks = False, False
         self.capacity: int | None = None
         self.solver: Minimiser
@@ -314,14 +314,13 @@ class TransferRisk(nn.Module):
 
         Unless steps are captured, absent environments are left out, so that only those in the batch have a cost.
         """
+        if sample_weights is not None and not self.captured and not bool((kept := sample_weights > 0).all()):
+            features, labels, sample_weights = features[kept], labels[kept], sample_weights[kept]
+            environments = environments[kept]
         index = self._index(features, labels, environments, start)
         present, counted = None, index
         if sample_weights is not None and self.captured:
             counted = torch.where(sample_weights > 0, index, -1)
-        elif sample_weights is not None and not bool((kept := sample_weights > 0).all()):
-            check_environments(environments[kept])
-            features, labels, sample_weights = features[kept], labels[kept], sample_weights[kept]
-            counted = index = index[kept]
         if not self.captured:
             ids = index.unique()
             present = ids if len(ids) < len(self.environment_ids) else None
@@ -423,11 +422,11 @@ class TransferRisk(nn.Module):
                 f"batch, got {int(unknown[0])}: name all of them with TransferRisk(environments=...)"
             )
         check_finite(features, environments)
+        if not len(self.environment_ids):  # a refused batch changes nothing: all checks come first, this one's too
+            self._set_environments(present)
         if self.num_classes is None:
             self.num_classes = num_classes
             self.class_count.fill_(num_classes)
-        if not len(self.environment_ids):
-            self._set_environments(present)
         return torch.searchsorted(self.environment_ids, environments)
 
     def _queries(self, index: Tensor, present: Tensor | None) -> Tensor | None:
@@ -460,7 +459,7 @@ class TransferRisk(nn.Module):
         return drawn.argmax(0, keepdim=True) if number == 1 else drawn.topk(number).indices.sort().values
 
     def _square(self, rows: Tensor, queries: Tensor | None, present: Tensor | None, absent: float) -> Tensor:
-        """Return rows of the result as (E, E): `absent` for absent environments, nan for those that are not queried."""
+        """Return rows of the result as (E, E), with `absent` where Q or P is absent, or Q was not queried."""
         if present is not None:
             shown = rows.new_full((len(rows), len(self.alpha)), absent).index_copy(1, present, rows)
             if queries is None:
@@ -468,7 +467,7 @@ class TransferRisk(nn.Module):
             rows = shown
         if queries is None:
             return rows
-        return torch.full_like(self.alpha, torch.nan, dtype=rows.dtype).index_copy(0, queries, rows)
+        return torch.full_like(self.alpha, absent, dtype=rows.dtype).index_copy(0, queries, rows)
 
     def _set_environments(self, ids: Tensor) -> None:
         ids = ids.unique()
@@ -484,6 +483,14 @@ class TransferRisk(nn.Module):
             self.environment_ids = ids.to(torch.int64, copy=True)
             # Zero on the diagonal: Q is not transferred to itself.
             self.alpha = (1 - torch.eye(E, device=ids.device)) / (E - 1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Keep `alpha` in float32 or float64 where a model moves to half precision, in which its steps would vanish."""
+        alpha = self.alpha
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        if self.alpha.dtype not in (torch.float32, torch.float64):
+            self.alpha = alpha.to(self.alpha.device)
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load a state, and refuse one of other environments or classes than this module has.

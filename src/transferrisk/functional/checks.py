@@ -10,6 +10,7 @@ import operator
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +22,8 @@ _MOST_COUNTED = 10_000  # classes; labels beyond this are ids of something else,
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the type to compute in: that of the features, or float32 for half precisions, as autocast gives them."""
-    if not dtype.is_floating_point:
-        raise InputError(f"features must be floating point, got {dtype}: convert them with .float()")
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise InputError(f"features must be floating point of 16 bits or more, got {dtype}: convert them with .float()")
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
@@ -40,7 +41,9 @@ def check_tensors(**named: object) -> None:
     for name, value in named.items():
         if not isinstance(value, Tensor):
             kind = type(value).__name__
-            if kind == "ndarray":
+            if kind == "ndarray" and getattr(value, "dtype", np.dtype(float)).kind not in "biufc":
+                way_out = "number them by numpy.unique(..., return_inverse=True)[1], and convert with torch.from_numpy"
+            elif kind == "ndarray":
                 way_out = "convert with torch.from_numpy"
             elif isinstance(value, list | tuple) or hasattr(value, "__array__"):
                 way_out = "convert with torch.tensor"
@@ -67,18 +70,20 @@ def integers(name: str, values: Tensor) -> Tensor:
     return values.long()
 
 
-def check_shapes(features: Tensor, labels: Tensor, environments: Tensor) -> tuple[Tensor, Tensor]:
+def check_shapes(
+    features: Tensor, labels: Tensor, environments: Tensor, name: str = "environments"
+) -> tuple[Tensor, Tensor]:
     """Check features (n, d), labels (n,) and environments (n,) on one device; return the latter two as int64."""
-    check_tensors(features=features, labels=labels, environments=environments)
+    check_tensors(**{"features": features, "labels": labels, name: environments})
     if features.dim() != 2 or labels.shape != features.shape[:1] or environments.shape != features.shape[:1]:
         raise InputError(
-            "features, labels and environments must have the shapes (n, d), (n,) and (n,), got "
+            f"features, labels and {name} must have the shapes (n, d), (n,) and (n,), got "
             f"{tuple(features.shape)}, {tuple(labels.shape)} and {tuple(environments.shape)}"
         )
     working_dtype(features.dtype)
     if not len(features):
         raise InputError("features must hold a sample of each of two environments, got an empty batch")
-    return integers("labels", labels), integers("environments", environments)
+    return integers("labels", labels), integers(name, environments)
 
 
 def check_sample_weights(sample_weights: Tensor, features: Tensor) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..solvers import Solution
 from .predictor import full_precision
-from .transfer import Grouped, Transfer, WithGradient, bounded
+from .transfer import Grouped, Transfer, WithGradient, asks_for_gradient, bounded
 
 Rule = Literal["given", "worst", "uniform"]
 RULES: dict[Rule, int] = {"given": 0, "worst": 1, "uniform": 2}
@@ -116,7 +116,7 @@ def fused_transfer_risk(
     alpha    (m, E) weights for the rule "given"; `Transfer.moved` is alpha after a step of exponentiated gradient
     rate     rate of this step
     """
-    wants_gradient = torch.is_grad_enabled() and features.requires_grad
+    wants_gradient = asks_for_gradient(features)
     with torch.no_grad(), full_precision(features.device):
         result, gradient = _transfer(
             grouped, queries, alpha.float(), rule, ridge, gradient_matching, bound, rate, wants_gradient

@@ -45,8 +45,7 @@ def warn_not_converged(solution: Solution, name: str) -> None:
     iterations = "1 iteration" if solution.iterations == 1 else f"{solution.iterations} iterations"
     warn(
         f"{name} was not solved to tolerance after {iterations}, in float64 (residual "
-        f"{float(solution.residual.max()):.2g}); raise ridge, centre the features or scale them down, or allow the "
-        "solver more iterations",
+        f"{float(solution.residual.max()):.2g}); raise ridge, centre the features or scale them down",
         ConvergenceWarning,
     )
 
@@ -299,6 +298,8 @@ def solve_predictor(
     if solver is not None:
         check_solver("solver", solver, "minimise")
     reads_values = solver is None or not solver.captures
+    if isinstance(features, Tensor) and features.device.type == "cpu":  # where reading values costs nothing
+        reads_values = True
     labels = check_problem(features, labels, sample_weight, reads_values)
     ridge, num_classes = convert("ridge", ridge, Positive), check_count("num_classes", num_classes)
     batched = features.dim() == 3

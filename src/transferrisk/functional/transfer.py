@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
 from ..solvers.minimisers import check_solver
 from ..solvers.protocols import joined
 from ..waiting import holds
-from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, integers, working_dtype
+from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, working_dtype
 from .linear_loss import losses_and_residuals, one_hot, with_bias
 from .predictor import (
     PREDICTOR,
@@ -182,18 +183,34 @@ def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
     return gradient * torch.where(norm > allowed, allowed / norm, 1.0)
 
 
+def asks_for_gradient(features: Tensor) -> bool:
+    """Return whether a gradient with respect to the features may be asked for, in reverse or in forward mode."""
+    reverse = torch.is_grad_enabled() and features.requires_grad
+    return reverse or forward_ad.unpack_dual(features).tangent is not None
+
+
 class WithGradient(torch.autograd.Function):
-    """The risk as a function of the features, whose backward is a gradient in closed form."""
+    """The risk as a function of the features, whose derivative, in both modes, is by a gradient in closed form."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(features, gradient)
+    def forward(features: Tensor, risk: Tensor, gradient: Tensor) -> Tensor:
         return risk.view_as(risk)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        features, _, gradient = inputs
+        ctx.save_for_backward(features, gradient)
+        ctx.save_for_forward(gradient)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         features, gradient = ctx.saved_tensors
         return upstream * _Once.apply(features, gradient), None, None  # type: ignore[no-untyped-call]  # torch's apply
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        gradient: Tensor = ctx.saved_tensors[0]
+        return (gradient * tangent).sum()
 
 
 class _Once(torch.autograd.Function):
@@ -202,8 +219,12 @@ class _Once(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, gradient: Tensor) -> Tensor:
+    def forward(features: Tensor, gradient: Tensor) -> Tensor:
         return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
@@ -253,7 +274,7 @@ def transfer_risk(
     bound
         Largest norm of the implicit gradient, as a multiple of the direct one's. None: no bound.
     queries
-        Environments Q to average over, (m,). None: all.
+        Environments Q to average over, (m,); one that is named twice counts twice. None: all.
     solver, space
         See `solve_predictor`.
     implicit
@@ -279,8 +300,13 @@ def transfer_risk(
     >>> features.grad.shape
     torch.Size([60, 5])
     """
-    ridge, labels, index = convert("ridge", ridge, Positive), integers("labels", labels), integers("index", index)
-    wants_gradient = torch.is_grad_enabled() and features.requires_grad
+    labels, index = check_shapes(features, labels, index, "index")
+    ridge = convert("ridge", ridge, Positive)
+    if solver is not None:
+        check_solver("solver", solver, "minimise")
+    if implicit is not None:
+        check_solver("implicit", implicit, "solve")
+    wants_gradient = asks_for_gradient(features)
     features = features.to(working_dtype(features.dtype))
     with torch.no_grad(), full_precision(features.device):
         grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity, sample_weights)
@@ -327,7 +353,7 @@ def transfer_risk(
                 direct += fit.at_rows(residual).view_as(direct)
                 if gradient_matching > 0:
                     moved, h = implicit_vjp(fit, residual.mT @ grouped.rows.flatten(0, 1), implicit)
-                    through_predictors.index_copy_(0, queries[some], gradient_matching * moved)
+                    through_predictors.index_add_(0, queries[some], moved, alpha=gradient_matching)
                     inverses.append(h)
             if bound is not None:
                 through_predictors = bounded(through_predictors, direct, bound)

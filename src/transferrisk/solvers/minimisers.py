@@ -36,11 +36,11 @@ class Newton:
 
     Each iteration solves H p = -g to an accuracy that grows as the gradient g falls (so that convergence is
     superlinear), and then takes the longest of a series of steps, from 1 down to the problem's safe step, that lowers
-    the function enough. The safe step always does, so that the method converges from any start.
+    the function enough. The safe step always does, so that the method approaches the minimum from any start.
 
     It stops when |g| <= tolerance * scale, with the problem's own scale (`Linearisation`). With `tolerance=None` it
-    stops when rounding prevents an iteration from halving g, and counts as converged if g then bounds the error
-    (`protocols.accurate`).
+    stops when rounding prevents iterations from halving g or lowering the function, and counts as converged if g then
+    bounds the error (`protocols.accurate`).
 
     It differs from a textbook line-search Newton:
 
@@ -139,9 +139,12 @@ class Newton:
                 step = self._shorter_step(problem, x, here, direction, slope, looks)
                 there = x + per_problem(torch.where(active, step, 0), x) * direction
                 ahead = problem.linearise(there)
-            x, here = there, ahead
+            before, x, here = here, there, ahead
             residual, scale = norms(here.gradient), here.scale
-            stalled = torch.where(residual < 0.5 * best, 0, stalled + 1)
+            moves = residual < 0.5 * best
+            if looks:  # far from the optimum, the function may fall for long while the gradient does not
+                moves |= before.value() - here.value() > _rounding(before.value(), x.dtype)
+            stalled = torch.where(moves, 0, stalled + 1)
             best = torch.minimum(best, residual)
             # Far from the optimum the gradient may stall for a while; once the answer is good, one idle iteration ends.
             good = accurate(torch.maximum(norms(x), problem.unit), residual, problem.ridge)
@@ -180,8 +183,12 @@ class Newton:
 
 def _enough(before: Tensor, after: Tensor, promised: Tensor, dtype: torch.dtype) -> Tensor:
     """Return whether values fell by a share of the decrease that the slope predicts (<= 0), up to rounding."""
-    rounding = 8 * torch.finfo(dtype).eps * (1 + before.abs())
-    return after <= before + _SUFFICIENT * promised + rounding
+    return after <= before + _SUFFICIENT * promised + _rounding(before, dtype)
+
+
+def _rounding(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a bound of the rounding error of a value."""
+    return 8 * torch.finfo(dtype).eps * (1 + value.abs())
 
 
 @dataclass(frozen=True)
@@ -255,7 +262,7 @@ CAPTURED_INVERTERS: Mapping[str, LinearSolver | None] = {
 
 
 def chosen_solvers(
-    solver: Minimiser | str | None, implicit: LinearSolver | str | None, captured: bool
+    solver: Minimiser | str | None, implicit: LinearSolver | str, captured: bool
 ) -> tuple[Minimiser, LinearSolver | None, bool]:
     """Return the minimiser, the linear solver for the implicit gradient, and whether both are the default ones.
 
@@ -266,7 +273,7 @@ def chosen_solvers(
         solver = "captured" if captured else "newton"
     kinds = (
         ("solver", solver, MINIMISERS, "minimise"),
-        ("implicit", "exact" if implicit is None else implicit, CAPTURED_INVERTERS if captured else INVERTERS, "solve"),
+        ("implicit", implicit, CAPTURED_INVERTERS if captured else INVERTERS, "solve"),
     )
     found: list[Any] = []
     for argument, chosen, solvers, method in kinds:
@@ -280,7 +287,7 @@ def chosen_solvers(
                 f"{argument} must read nothing from the device in captured steps, got {found[-1]}: use "
                 "Newton.captured() and CG(fixed=True)"
             )
-    return found[0], found[1], solver in ("captured", "newton") and implicit in (None, "exact", "none")
+    return found[0], found[1], solver in ("captured", "newton") and implicit in ("exact", "none")
 
 
 def check_solver(name: str, solver: object, method: str, alternatives: str = "") -> None:
