@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -160,6 +161,7 @@ def test_one_query_at_a_time_averages_to_all():
 @pytest.mark.parametrize("queries", [[0, 0, 1], [1, 1], [2, 0, 2]])
 def test_a_query_that_is_named_twice_counts_twice(queries):
     batch = random_batch(5, [8, 9, 7], classes=3, width=6)
+    batch = replace(batch, alpha=batch.alpha[queries])  # a row for each query
     options = {"queries": torch.tensor(queries)}
     gradient = batch.gradient(1e-2, **options)
     direction = gradient / gradient.norm()
