@@ -79,6 +79,58 @@ def test_a_model_that_is_built_already_is_trained_itself():
     assert not any(torch.equal(a, b) for a, b in zip(before, classifier.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_caller_s_generator_is_left_alone(fails):
+    def stop(done, total):
+        if fails:
+            raise KeyboardInterrupt
+
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
+        small_run("mldg").train(Steps(stop))
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": nn.Linear(4, 3)}, "model must .*got Linear: .*Classifier"),
+        ({"model": lambda: nn.Linear(4, 3)}, "model must .*got .*Linear: .*Classifier"),
+        ({"model": "cnn"}, "model must .*got 'cnn'"),
+        ({"model": Classifier(nn.Linear(4, 6), 6, 2)}, "model must .*3 classes of data, got 2: .*num_classes=3"),
+        ({"data": (torch.zeros(3, 4), torch.zeros(3))}, "data must .*EnvironmentSet, got tuple"),
+        ({"algorithm": "irm"}, r"algorithm must .*got 'irm': .*create\('irm'"),
+        ({"algorithm": nn.Linear(4, 3)}, r"algorithm must .*got Linear: .*create\('erm'"),
+        ({"config": {"epochs": 1}}, "config must .*TrainConfig, got dict"),
+        ({"evaluate": sets()["test"]}, "evaluate must .*got EnvironmentSet"),
+        ({"evaluate": {"test": None}}, r"evaluate\['test'\] must .*EnvironmentSet, got NoneType"),
+        ({"evaluate": {"foo": sets()["test"]}}, "evaluate .*got 'foo': .*training_domain"),
+        (
+            {"evaluate": {"training-domain": sets()["training_domain"]}},
+            "evaluate .*got 'training-domain': did you mean 'training_domain'",
+        ),
+        ({"evaluate": {"batch": sets()["test"]}}, "evaluate .*got 'batch'"),
+        (
+            {"evaluate": {"test": replace(sets()["test"], class_names=("a", "b", "c", "d"))}},
+            r"4 classes of evaluate\['test'\], got 3",
+        ),
+        ({"watch": EarlyStopping()}, r"watch must be a list .*got EarlyStopping: .*\[\.\.\.\]"),
+        ({"watch": [LossCurve]}, r"watch\[0\] must be a Watch, got LossCurve"),
+        ({"seed": -1}, "seed must .*got -1"),
+        ({"seed": "lucky"}, "seed must .*got 'lucky'"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_in_one_line(changed, message):
+    data = sets()["train"]
+    config = TrainConfig(steps=1, batch_size=8)
+    given = {"model": model, "data": data, "algorithm": create("erm", setting_of(data)), "config": config}
+    with pytest.raises(InputError, match=message) as error:
+        train(**given | changed)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["erm", "mldg", "fish"])
 def test_a_seed_fixes_a_run(name):
     first, again, other = (small_run(name, seed).train().history[-2] for seed in (0, 0, 1))

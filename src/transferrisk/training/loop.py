@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.random import fork_rng
 
 from ..algorithms import Algorithm, Logs, Setting
 from ..data import EnvironmentSet
-from ..errors import DivergedError, FullMemoryError, InputError, TransferRiskError, cause_of, full_memory
+from ..errors import DivergedError, FullMemoryError, InputError, TransferRiskError, cause_of, choices, full_memory
 from ..models import Classifier, features_of
 from ..results import Record, select
-from ..results.records import BATCH
-from ..settings import as_json
+from ..results.records import BATCH, PARTS
+from ..settings import Seed, as_json, convert
 from .captured import CapturedStep, make_step
 from .defaults import TrainConfig
 from .engine import LOOK_EVERY, Engine
@@ -28,7 +29,7 @@ from .evaluate import evaluate as scores_of
 from .evaluate import held_out_transfer_matrix, irm_penalties
 from .feed import Feed, content_digests
 from .processes import raise_lost
-from .state import TrainState, start_state
+from .state import WRAP, TrainState, check_classes, start_state
 from .watches import Watch
 
 
@@ -169,7 +170,8 @@ def train(
 ) -> Trained:
     """Train a model with an algorithm.
 
-    A loss or a weight that is not a finite number raises DivergedError. Torch's own settings are restored at the end.
+    A loss or a weight that is not a finite number raises DivergedError. Torch's own settings and its global generators
+    are restored at the end.
 
     Parameters
     ----------
@@ -213,15 +215,20 @@ def train(
     >>> len(trained.history) > 0
     True
     """
+    _check_arguments(model, data, algorithm, config, evaluate, watch)
+    seed = convert("seed", seed, Seed)
     engine = engine or Engine.of()
     rule = next(filter(evaluate.__contains__, ("training_domain", "test_domain")), "last")
     if config.average == "swad" and "training_domain" not in evaluate:
         raise InputError(
             "average must be None or 'ema' without training-domain validation data, got 'swad': evaluate such data too"
         )
-    with engine.arithmetic(), _one_line_errors(config) as begun, ExitStack() as ending:
+    devices = range(torch.cuda.device_count()) if engine.on_gpu or torch.cuda.is_initialized() else []
+    with engine.arithmetic(), fork_rng(devices), _one_line_errors(config) as begun, ExitStack() as ending:
         with engine.together():
             state = start_state(model, data, algorithm, config, seed, engine)
+        for part, held in evaluate.items():
+            check_classes(state.model, held, f"evaluate[{part!r}]")
         if about is None:
             name = getattr(state.algorithm, "name", type(state.algorithm).__name__)
             about = as_json({"algorithm": name, "settings": state.algorithm.config, "seed": seed, "training": config})
@@ -234,6 +241,39 @@ def train(
             ending.push(partial(_end, one))
         _steps(run, watches, seed)
     return Trained(state.evaluated, run.history, state, rule)
+
+
+def _check_arguments(
+    model: object, data: object, algorithm: object, config: object, evaluate: object, watch: object
+) -> None:
+    """Refuse arguments of `train` of a wrong kind, and parts of `evaluate` that records do not have."""
+
+    def refuse(name: str, wanted: str, got: object, way_out: str) -> InputError:
+        kind = got.__name__ if isinstance(got, type) else type(got).__name__
+        return InputError(f"{name} must be {wanted}, got {repr(got) if isinstance(got, str) else kind}: {way_out}")
+
+    sets = "load one by load_splits or load_data, or build an EnvironmentSet"
+    if not isinstance(model, Classifier) and (isinstance(model, torch.nn.Module) or not callable(model)):
+        raise refuse("model", "a Classifier or a function that builds one", model, WRAP)
+    if not isinstance(data, EnvironmentSet):
+        raise refuse("data", "an EnvironmentSet", data, sets)
+    if not isinstance(algorithm, Algorithm) and (isinstance(algorithm, torch.nn.Module) or not callable(algorithm)):
+        create = f"create({algorithm if isinstance(algorithm, str) else 'erm'!r}, setting_of(data))"
+        raise refuse("algorithm", "an Algorithm or a function of a Setting", algorithm, f"write {create}")
+    if not isinstance(config, TrainConfig):
+        raise refuse("config", "a TrainConfig", config, "write TrainConfig(epochs=10), with settings by name")
+    if not isinstance(evaluate, Mapping):
+        raise refuse("evaluate", "a dict of sets by part", evaluate, 'write evaluate={"test": ...}')
+    for part, held in evaluate.items():
+        if part not in PARTS:
+            raise InputError(f"evaluate must name parts of the data, got {part!r}{choices(str(part), PARTS)}")
+        if not isinstance(held, EnvironmentSet):
+            raise refuse(f"evaluate[{part!r}]", "an EnvironmentSet", held, sets)
+    if not isinstance(watch, Sequence):
+        raise refuse("watch", "a list of watches", watch, "write watch=[...]")
+    for i, one in enumerate(watch):
+        if not isinstance(one, Watch):
+            raise refuse(f"watch[{i}]", "a Watch", one, "derive its class from Watch, and create one")
 
 
 def _end(watch: Watch, kind: object, error: BaseException | None, trace: object) -> None:

@@ -30,6 +30,8 @@ from .defaults import TrainConfig
 from .engine import Engine
 from .evaluate import alternate_sources
 
+WRAP = "write Classifier(featuriser, num_features, num_classes), where the featuriser returns features (n, d)"
+
 
 class EagerSGD(torch.optim.SGD):
     """SGD without the wrappers that torch puts around its methods for `torch.compile`: they take a second to import."""
@@ -277,6 +279,7 @@ def start_state(
         engine.team.check(config.batch_size)
     torch.manual_seed(seed)
     built = model if isinstance(model, Classifier) else model()
+    check_classes(built, data, "data")
     built.autocast = torch.bfloat16 if engine.precision == "bf16" else None
     if engine.on_gpu and engine.team.size > 1:
         built = torch.nn.SyncBatchNorm.convert_sync_batchnorm(built)
@@ -303,6 +306,20 @@ def start_state(
         built, optimiser, algorithm, sampler, augmentation, averaging=averaging, twin=twin, kept=kept, held=held,
         compiles=compiles,
     )  # fmt: skip
+
+
+def check_classes(model: object, data: EnvironmentSet, name: str) -> None:
+    """Refuse a model that is not a Classifier, or that has fewer outputs than the data has classes."""
+    if not isinstance(model, Classifier):
+        raise InputError(
+            f"model must be a function that builds a Classifier, got one of {type(model).__name__}: {WRAP}"
+        )
+    outputs, classes = model.head.weight.shape[0], len(data.class_names)
+    if outputs < classes:
+        raise InputError(
+            f"model must have an output for each of the {classes} classes of {name}, got {outputs}: build it with "
+            f"num_classes={classes}"
+        )
 
 
 def _optimiser(model: Classifier, config: TrainConfig, engine: Engine) -> Optimizer:
