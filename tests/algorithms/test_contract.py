@@ -213,16 +213,24 @@ def test_what_is_not_an_algorithm_cannot_be_registered():
         ({"risk": torch.tensor(1.0)}, r"'loss', got the keys \['risk'\]"),
         (torch.tensor(1.0), "Mine.objective .*'loss', got Tensor"),
         (None, "'loss', got NoneType"),
+        ({"loss": 1.0}, "Mine.objective .*got float under 'loss'"),
+        (lambda out: {"loss": out.losses}, r"Mine.objective .*got shape \(72,\) under 'loss': .*mean"),
+        (lambda out: {"loss": out.empirical_risk, "share": 0.5}, "Mine.objective .*got float under 'share'"),
+        (lambda out: {"loss": out.empirical_risk, "risks": out.losses}, r"got shape \(72,\) under 'risks'"),
+        (lambda out: {"loss": out.empirical_risk.detach()}, "Mine.objective .*gradient"),
     ],
 )
-def test_an_objective_without_a_loss(returned, message):
+def test_an_objective_without_a_loss_or_with_values_that_are_not_scalars(returned, message):
     class Mine(Algorithm):
         def objective(self, out, penalised):
-            return returned
+            return returned(out) if callable(returned) else returned
 
     run = Run("erm", {})
-    with pytest.raises(InputError, match=message):
+    before = run.weights()
+    with pytest.raises(InputError, match=message) as error:
         Mine(Setting(3, 3)).step(run.model, next(batches()), run.optimiser, 0.0)
+    assert "\n" not in str(error.value)
+    assert torch.equal(run.weights(), before)
 
 
 @pytest.mark.parametrize(

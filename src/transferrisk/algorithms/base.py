@@ -519,6 +519,20 @@ class Algorithm(nn.Module, Generic[C]):
             raise InputError(
                 f"{type(self).__name__}.objective must return a dict with a scalar under 'loss', got {given}"
             )
+        for name, value in logs.items():
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                way_out = (
+                    "take a mean or a sum" if isinstance(value, Tensor) else "write torch.tensor(...) for a number"
+                )
+                raise InputError(
+                    f"{type(self).__name__}.objective must return scalar tensors, got {got} under {name!r}: {way_out}"
+                )
+        if not logs["loss"].requires_grad:
+            raise InputError(
+                f"{type(self).__name__}.objective must return a loss with a gradient, got one without: compute it from "
+                "out.features, out.logits or out.losses, without detach() or item()"
+            )
         logs["loss"].backward()
         if self.team.size > 1:
             self.team.reduce_gradients(out.model.featuriser, mean=False)
