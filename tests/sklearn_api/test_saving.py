@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import date
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from shifted import sites
@@ -69,6 +71,41 @@ def test_round_trip_of_the_rest(tmp_path):
     with pytest.raises(ValueError, match="feature names"):
         loaded.predict(frame[list("fedcba")])
     np.testing.assert_array_equal(loaded.fit(frame, y, environments=SITE).predict(frame), fitted.predict(frame))
+
+
+YEARS = 2018 + np.unique(SITE, return_inverse=True)[1]
+
+
+@pytest.mark.parametrize(
+    ("environments", "expected"),
+    [
+        (YEARS.astype(str).astype("datetime64[ns]"), np.array(["2018", "2019", "2020"], dtype="datetime64[ns]")),
+        (YEARS.astype(str).astype("datetime64[D]"), np.array(["2018", "2019", "2020"], dtype="datetime64[ns]")),
+        (pd.Series(pd.to_datetime(YEARS.astype(str))), np.array(["2018", "2019", "2020"], dtype="datetime64[ns]")),
+        (pd.Series(YEARS, dtype="Int64"), [2018, 2019, 2020]),
+        (pd.array(YEARS, dtype="Int64"), [2018, 2019, 2020]),
+        (pd.Series(YEARS, dtype="Int64").to_frame(), [2018, 2019, 2020]),
+        (pl.Series(YEARS), [2018, 2019, 2020]),
+        (pd.Series(YEARS, dtype="category"), [2018, 2019, 2020]),
+        (pd.Series(YEARS).astype(str).astype("string"), ["2018", "2019", "2020"]),
+        ([date(year, 1, 31) for year in YEARS], ["2018-01-31", "2019-01-31", "2020-01-31"]),
+        (
+            pd.Series(pd.to_datetime(YEARS.astype(str), utc=True)),
+            [f"{year}-01-01T00:00:00+00:00" for year in (2018, 2019, 2020)],
+        ),
+    ],
+    ids=lambda values: f"{type(values).__name__}-{getattr(values, 'dtype', '')}",
+)
+def test_environments_that_can_be_fitted_can_be_saved(tmp_path, environments, expected):
+    fitted = short().fit(X, y, environments=environments)
+    fitted.save(tmp_path)
+    loaded = TransferRiskClassifier.load(tmp_path).environments_
+    same = loaded.astype("datetime64[ns]") if loaded.dtype.kind == "M" else loaded
+    np.testing.assert_array_equal(same, expected)
+    assert [type(value) for value in same.tolist()] == [type(value) for value in np.asarray(expected).tolist()]
+    if not isinstance(fitted.environments_[0], date):
+        assert fitted.environments_.dtype == loaded.dtype
+    np.testing.assert_array_equal(short().fit(X, y, environments=SITE).predict_proba(X), fitted.predict_proba(X))
 
 
 def test_batches_are_of_float32_and_stay_so(tmp_path):

@@ -7,13 +7,12 @@ all candidates of `trm fit` alike.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -22,8 +21,9 @@ from ..errors import InputError
 from ..functional import SoftmaxLoss
 from ..functional.linear_loss import logits_of, one_hot, row_losses
 from ..models import Classifier, OnFrozen, build_model
+from ..settings import Length, Positive, convert
 from ..solvers import LBFGS
-from .splitter import encode_environments
+from .splitter import encode_training_environments
 
 Array = NDArray[Any]
 RIDGES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
@@ -66,8 +66,7 @@ class Baseline(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y must hold two or more classes, got one class only, {self.classes_.tolist()[0]!r}")
-        _, index = encode_environments(["all"] * len(X) if environments is None else environments)
-        check_consistent_length(X, index)
+        _, index = encode_training_environments(environments, len(X))
         self.model_ = self._fitted(X, labels, index)
         return self
 
@@ -225,6 +224,8 @@ class LinearClassifier(Baseline):
         self.ridges = ridges
 
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
+        given = self.ridges.tolist() if isinstance(self.ridges, np.ndarray) else self.ridges
+        ridges = convert("ridges", given, Annotated[tuple[Positive, ...], Length(1)])
         standardise = Standardise.fit(X, dtype=torch.float64)
         scaled, bias = standardise(torch.from_numpy(X)), 1000**0.5
         rows = torch.cat([scaled, scaled.new_full((len(X), 1), bias)], 1)  # (n, d + 1)
@@ -238,7 +239,7 @@ class LinearClassifier(Baseline):
         gram = (rows.mT @ rows / len(rows)).unsqueeze(0)
         start, best, since = rows.new_zeros(K + 1, C, rows.shape[1]), np.inf, 0
         targets = one_hot(y, C, rows.dtype)
-        for ridge in self.ridges:
+        for ridge in ridges:
             loss = SoftmaxLoss(rows, y, weights, C, ridge, True, gram)
             start = LBFGS(1e-8).minimise(loss, start).value
             losses = rows.new_empty(len(rows))

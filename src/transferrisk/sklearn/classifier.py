@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -37,7 +37,7 @@ from ..training.defaults import (
     vector_config,
 )
 from .saving import load_classifier, save_classifier
-from .splitter import choose_held_out, encode_environments
+from .splitter import choose_held_out, encode_training_environments
 
 Array = NDArray[Any]
 EVALUATIONS = 50  # of the environments held out, with early stopping
@@ -60,6 +60,7 @@ class _Parameters(Settings):
     n_iter_no_change: Count
     standardise: bool
     device: str
+    watch: Sequence[Watch]
     verbose: int | bool
 
 
@@ -91,7 +92,8 @@ class TransferRiskClassifier(
         steps, by the number of rows.
     batch_size : int, "auto" or None, default="auto"
         Rows of each environment in a step; None: all rows. "auto": all up to 500 rows, otherwise 128 of each
-        environment, or fewer, down to 16, if there are more than 16 environments.
+        environment, or fewer, down to 16, if there are more than 16 environments. A number above that of all rows is
+        lowered to it, with a warning.
     learning_rate : float, default=0.05
         Learning rate of SGD with momentum 0.9; a tenth of it for the last fifth of the steps.
     weight_decay : float or "auto", default="auto"
@@ -112,7 +114,8 @@ class TransferRiskClassifier(
         Device to train on: "cpu", "cuda", "cuda:1", or "auto", which is a GPU if there is one. The fitted model is on
         the CPU.
     watch : sequence of `transferrisk.training.Watch`, default=()
-        Objects that follow the training, such as a progress bar. They are not saved.
+        Objects that follow the training, such as a progress bar. They are not saved. `sklearn.base.clone` copies them,
+        and so do searches and cross-validation, whose trainings the copies follow, not these objects.
     verbose : int, default=0
         Above 0, a line is printed at each evaluation.
 
@@ -196,7 +199,7 @@ class TransferRiskClassifier(
         self.watch = watch
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, environments: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, environments: Any = None, *, sample_weight: Any = None) -> Self:
         """Fit to rows, their labels and their environments.
 
         Parameters
@@ -225,8 +228,7 @@ class TransferRiskClassifier(
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise InputError(f"y must hold two or more classes, got one class only, {classes[:1].tolist()[0]!r}")
-        names, index = encode_environments(["all"] * len(X) if environments is None else environments)
-        check_consistent_length(X, index)
+        names, index = encode_training_environments(environments, len(X))
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -434,6 +436,9 @@ class TransferRiskClassifier(
     ) -> None:
         """Train the network, and set the attributes that describe the training."""
         batch, epochs, decay = parameters.batch_size, parameters.max_epochs, parameters.weight_decay
+        if isinstance(batch, int) and batch > len(data):
+            warn(f"batch_size must be at most the number of rows, {len(data)}, got {batch}: it is lowered", UserWarning)
+            batch = len(data)
         config = vector_config(
             environment_sizes(data),
             None if isinstance(epochs, str) else epochs,

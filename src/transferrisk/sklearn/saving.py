@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +31,8 @@ VALUES = (
     "validation_scores_",
     "settings_",
 )
-ARRAYS = ("classes_", "environments_", "validation_environments_", "feature_names_in_")
+ENVIRONMENTS = ("environments_", "validation_environments_")
+ARRAYS = ("classes_", *ENVIRONMENTS, "feature_names_in_")
 TYPES = "biufUO"  # kinds of arrays that JSON can hold; objects must be strings, numbers or bools
 
 C = TypeVar("C", bound="TransferRiskClassifier")
@@ -112,6 +114,10 @@ def _from_array(name: str, array: NDArray[Any] | None) -> dict[str, Any] | None:
     if array is None:
         return None
     values = array.tolist()
+    if array.dtype.kind == "M":
+        return {"dtype": array.dtype.str, "values": np.datetime_as_string(array).tolist()}
+    if name in ENVIRONMENTS and array.dtype.kind == "O":  # predictions do not need them: dates may become text
+        values = [v.isoformat() if isinstance(v, date) else v for v in values]
     if array.dtype.kind not in TYPES or not all(isinstance(v, str | int | float) for v in values):
         raise InputError(f"{name} must hold strings, numbers or bools to be saved as JSON, got {array.dtype}")
     return {"dtype": array.dtype.str, "values": values}

@@ -15,6 +15,7 @@ from ..errors import EnvironmentWarning, InputError, describe_values, warn
 from ..settings import Count, convert
 
 Integers = NDArray[np.integer[Any]]
+MANY = 20  # environments that may be as many as the rows, as in a small example
 
 
 class LeaveOneEnvironmentOut(BaseCrossValidator):  # type: ignore[misc]  # scikit-learn has no types
@@ -156,6 +157,10 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
             f"environments must be an array with one value for each row, got {describe_values(environments)}: give the "
             "values, such as table['site']"
         )
+    if isinstance(environments, pd.DataFrame):
+        environments = environments.iloc[:, 0]
+    if isinstance(environments, pd.Series | pd.Index | pd.api.extensions.ExtensionArray):
+        environments = np.asarray(environments)  # scikit-learn would make floats of nullable integers
     try:
         index, names = pd.factorize(column_or_1d(environments), sort=True)
     except TypeError:
@@ -165,6 +170,29 @@ def encode_environments(environments: Any) -> tuple[NDArray[Any], Integers]:
     if (index < 0).any():
         raise InputError(f"environments must have a value in every row, got none in row {int((index < 0).argmax())}")
     return np.asarray(names), index.astype(np.int64)
+
+
+def encode_training_environments(environments: Any, rows: int) -> tuple[NDArray[Any], Integers]:
+    """Return `encode_environments` of rows to train on; None: all are of one environment.
+
+    The third argument of most estimators' `fit` is weights of rows. Fractions, which weights are, are refused; there is
+    a warning if most rows are environments of their own.
+    """
+    names, index = encode_environments(["all"] * rows if environments is None else environments)
+    check_consistent_length(np.empty(rows), index)
+    fractions = [name for name in names.tolist() if isinstance(name, float) and name % 1 != 0]
+    if fractions:
+        raise InputError(
+            f"environments must be strings or integers, got {fractions[0]}: pass weights of rows as sample_weight=, if "
+            "the estimator has it, and the environment of each row as environments="
+        )
+    if len(names) > max(MANY, rows / 2):
+        warn(
+            f"environments has {len(names)} different values in {rows} rows, so most rows are environments of their "
+            "own: pass what groups rows, such as their site, as environments=, and weights of rows as sample_weight=",
+            EnvironmentWarning,
+        )
+    return names, index
 
 
 def choose_held_out(asked: Any, names: NDArray[Any], seed: int) -> Integers | None:
