@@ -23,6 +23,7 @@ from transferrisk.sklearn import (
     MajorityClassifier,
     TransferRiskClassifier,
 )
+from transferrisk.training import LossCurve
 
 X, y, SITE = sites(60, (0.9, 0.3, 0.6))
 
@@ -122,8 +123,10 @@ def test_kinds_of_environments_make_no_difference():
     ("environments", "message"),
     [
         (SITE[1:], "inconsistent numbers of samples"),
-        (np.stack([SITE, SITE], 1), "1d array"),
+        (np.stack([SITE, SITE], 1), r"environments must .*got ndarray of shape \(180, 2\)"),
         ([*SITE[:-1], None], f"environments .* row {len(SITE) - 1}"),
+        (np.linspace(0, 1, len(SITE)) ** 2, "environments must .*got .*: .*sample_weight="),
+        ([0.5, 1.5, 2] * 60, r"environments must .*got 0\.5: .*sample_weight="),
     ],
 )
 @pytest.mark.parametrize(
@@ -132,6 +135,19 @@ def test_kinds_of_environments_make_no_difference():
 def test_environments_that_are_refused(classifier, environments, message):
     with pytest.raises(ValueError, match=message):
         classifier.fit(X, y, environments=environments)
+
+
+@pytest.mark.parametrize("classifier", [short("erm"), MajorityClassifier(), LinearClassifier()])
+def test_weights_of_rows_are_not_taken_for_environments(classifier):
+    whole = np.arange(len(X)) % 100
+    with pytest.warns(EnvironmentWarning, match="100 different values in 180 rows.*sample_weight=") as given:
+        classifier.fit(X, y, whole)
+    assert given[0].filename == __file__
+    with pytest.raises(TypeError):
+        classifier.fit(X, y, SITE, np.ones(len(X)))
+    np.testing.assert_array_equal(
+        clone(classifier).fit(X, y, SITE).predict_proba(X), classifier.fit(X, y, environments=SITE).predict_proba(X)
+    )
 
 
 @pytest.mark.parametrize("environments", [None, ["here"] * len(X)])
@@ -203,12 +219,59 @@ def test_pickles():
         ({"early_stopping": True, "validation_environments": ["site 9"]}, "validation_environments .*got 'site 9'"),
         ({"early_stopping": True, "validation_environments": ["site 0", "site 1"]}, "leave two of 3"),
         ({"early_stopping": True, "validation_environments": "site 0"}, "validation_environments .*got 'site 0'"),
+        ({"watch": None}, "watch must be a list, got None"),
+        ({"watch": LossCurve()}, "watch must be a list, got <.*LossCurve"),
+        ({"watch": [1]}, r"watch\[0\] must be a Watch, got 1"),
+        ({"watch": [LossCurve]}, r"watch\[0\] must be a Watch, got"),
     ],
 )
 def test_bad_parameters_are_told_in_one_line(parameters, message):
     with pytest.raises(ValueError, match=message) as error:
         short(**parameters).fit(X, y, environments=SITE)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("classifier", "message"),
+    [
+        (LinearClassifier(()), r"ridges must be .*got \(\)"),
+        (LinearClassifier(0.1), r"ridges must be a list.*got 0\.1"),
+        (LinearClassifier([0.1, -1.0]), r"ridges\[1\] must be .*got -1\.0"),
+        (LinearClassifier(["a"]), r"ridges\[0\] must be .*got 'a'"),
+        (LeafTransferClassifier(transfer_weight=-1), "transfer_weight must be .*got -1"),
+        (LeafTransferClassifier(transfer_weight=np.nan), "transfer_weight must be .*got nan"),
+        (LeafTransferClassifier(ridge="x"), "ridge must be .*got 'x'"),
+        (LeafTransferClassifier(ridge=0.0), r"ridge must be .*got 0\.0"),
+    ],
+)
+@pytest.mark.parametrize("rows", [20, len(X)])
+def test_bad_parameters_of_the_others_are_told_in_one_line(classifier, message, rows):
+    """With few rows an environment is too small to be used by some, and the parameters are wrong all the same."""
+    kept = np.arange(len(X)) % (len(X) // rows) == 0
+    with pytest.raises(InputError, match=message) as error:
+        classifier.fit(X[kept], y[kept], environments=SITE[kept])
+    assert "\n" not in str(error.value)
+
+
+def test_ridges_may_be_an_array():
+    assert LinearClassifier(np.array([0.1, 0.01])).fit(X, y, environments=SITE).ridge_ in (0.1, 0.01)
+
+
+def test_a_clone_has_watches_of_its_own():
+    curve = LossCurve()
+    clone(short(watch=[curve])).fit(X, y, environments=SITE)
+    assert curve.losses == []
+    short(watch=[curve]).fit(X, y, environments=SITE)
+    assert len(curve.losses) == 12
+
+
+def test_a_batch_larger_than_the_table_is_lowered():
+    with pytest.warns(UserWarning, match="batch_size .*180.*got 10000000") as given:
+        classifier = short(batch_size=10**7, max_epochs=2).fit(X, y, environments=SITE)
+    assert given[0].filename == __file__
+    assert classifier.config_.batch_size == len(X)
+    expected = short(batch_size=len(X), max_epochs=2).fit(X, y, environments=SITE)
+    np.testing.assert_array_equal(classifier.predict_proba(X), expected.predict_proba(X))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

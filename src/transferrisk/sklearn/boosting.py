@@ -17,7 +17,7 @@ from ..extras import require
 from ..functional import optimal_predictor
 from ..models import Classifier
 from ..models.trees import TreeEnsemble, empty_trees, from_lightgbm, from_scikit_learn, sizes_of
-from ..settings import NonNegative, convert
+from ..settings import NonNegative, Positive, convert
 from ..solvers import Newton
 from ..solvers.minimisers import MINIMISERS
 from ..training.defaults import SMALL_HEAD
@@ -259,6 +259,8 @@ class LeafTransferClassifier(BoostingClassifier):
         self.ridge = ridge
 
     def _fitted(self, X: Array, labels: Array, environments: Array) -> Classifier:
+        ridge = convert("ridge", self.ridge, Positive)
+        transfer_weight = convert("transfer_weight", self.transfer_weight, NonNegative)
         model = super()._fitted(X, labels, environments)
         self.scales_ = np.ones(X.shape[1])
         trees, sizes = model.featuriser, sizes_of(model)
@@ -269,8 +271,9 @@ class LeafTransferClassifier(BoostingClassifier):
         centre = said.mean(0)  # (k, S)
         features = said - centre  # (n, k, S)
         y, C = torch.from_numpy(labels), len(self.classes_)
-        scale = self._transferred(features, y, torch.from_numpy(environments)).unsqueeze(-1)  # (k, 1)
-        W = optimal_predictor((features * scale).flatten(1), y, C, self.ridge)
+        scale = self._transferred(features, y, torch.from_numpy(environments), ridge, transfer_weight)  # (k,)
+        scale = scale.unsqueeze(-1)
+        W = optimal_predictor((features * scale).flatten(1), y, C, ridge)
         weight = W[:, :-1].unflatten(1, centre.shape) * scale  # (C, k, S)
         found = empty_trees(replace(sizes, scores=C), C)
         found.featuriser.load_state_dict({**trees.state_dict(), "value": torch.einsum("nks,cks->nc", shares, weight)})
@@ -278,7 +281,9 @@ class LeafTransferClassifier(BoostingClassifier):
         self.scales_ = scale.squeeze(-1).numpy()
         return found
 
-    def _transferred(self, features: Tensor, labels: Tensor, environments: Tensor) -> Tensor:
+    def _transferred(
+        self, features: Tensor, labels: Tensor, environments: Tensor, ridge: float, transfer_weight: float
+    ) -> Tensor:
         """Learn the scales s, (k,)."""
         C, rows = len(self.classes_), _rows_of_the_largest(environments)
         z, y, e = features[rows], labels[rows], environments[rows]
@@ -286,16 +291,16 @@ class LeafTransferClassifier(BoostingClassifier):
         dense = (C - 1) * (z[0].numel() + 1) <= SMALL_HEAD
         solver = MINIMISERS["rough"] if dense else Newton()
         risk = TransferRisk(
-            self.ridge, weights="worst", num_classes=C, solver=solver, implicit="cholesky" if dense else "exact"
+            ridge, weights="worst", num_classes=C, solver=solver, implicit="cholesky" if dense else "exact"
         )
         W, mean, square = None, torch.zeros_like(logs), torch.zeros_like(logs)
         for step in range(1, SCALE_STEPS + 1):
             scaled = (z * logs.exp().unsqueeze(-1)).flatten(1)
             # W is held fixed: by the envelope theorem, the gradient of min_W l in s is that of the cross entropy at W,
             # the ridge term being free of s. Each search for it starts at the one before.
-            W = optimal_predictor(scaled, y, C, self.ridge, solver=solver, start=W)
+            W = optimal_predictor(scaled, y, C, ridge, solver=solver, start=W)
             loss = torch.nn.functional.cross_entropy(scaled @ W[:, :-1].mT + W[:, -1], y)
-            (slope,) = torch.autograd.grad(loss + self.transfer_weight * risk(scaled, y, e, W).risk, logs)
+            (slope,) = torch.autograd.grad(loss + transfer_weight * risk(scaled, y, e, W).risk, logs)
             mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope.square()  # Adam's
             moved = SCALE_LR * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
             logs = (logs.detach() - moved).clamp(max=0).requires_grad_()
