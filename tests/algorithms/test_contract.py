@@ -142,10 +142,20 @@ def test_two_to_seven_environments_of_unequal_size(name, settings, E):
     assert not torch.equal(run.weights(), before)
 
 
+@pytest.mark.parametrize("absent", [0, 1, 3])
 @every
-def test_an_environment_may_be_absent_from_a_batch(name, settings):
+def test_an_environment_may_be_absent_from_a_batch(name, settings, absent):
+    """Training without any of its samples is training where the environment does not exist."""
     run = Run(name, settings, E=4)
-    run.train(batches(E=3), 3)
+    logs = run.train((b._replace(environments=b.environments + (b.environments >= absent)) for b in batches(E=3)), 4)
+    expected = Run(name, settings, E=3)
+    logs_expected = expected.train(batches(E=3), 4)
+    if settings.get("query") == "random":  # is drawn from all environments that there are
+        return
+    if settings.get("scale_free"):  # relative to the samples of an environment, on average over all that there are
+        return
+    torch.testing.assert_close(run.weights(), expected.weights(), atol=2e-6, rtol=0)
+    torch.testing.assert_close(logs, logs_expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mldg", "trm"])

@@ -85,6 +85,17 @@ def test_each_environment_counts_the_same_in_the_choice_of_the_ridge():
     assert LinearClassifier([1e-1, 1e-3]).fit(X, y, environments=site).ridge_ == 1e-1
 
 
+def test_weaker_ridges_are_tried_until_two_in_a_row_are_no_better(rows):
+    """A ridge of 100 leaves next to nothing of the columns, and 0.001 is better than 1 by far."""
+    X, y, site = rows
+    for ridges, expected in (
+        ([1.0, 100.0, 0.001], 0.001),
+        ([1.0, 100.0, 100.0, 0.001], 1.0),
+        ([1.0, 100.0, 0.1, 100.0, 0.001], 0.001),
+    ):
+        assert LinearClassifier(ridges).fit(X, y, environments=site).ridge_ == expected
+
+
 def test_a_fitted_table_chooses_the_ridge_by_the_order_of_its_environments(tmp_path):
     """Sites 1 and 10, which differ from the others, are held out together: the first and the sixth, not by text."""
     random = np.random.default_rng(102)
