@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..functional import environment_means
 from ..models import Classifier
 from ..settings import Positive
 from .base import Algorithm, Batch, Config, Grid, Logs, Statistics
@@ -83,9 +84,9 @@ class Fish(Algorithm[FishConfig]):
             if batch.weights is None:
                 loss = F.cross_entropy(logits, labels)
             else:
-                weights = batch.weights[members]
-                share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-                loss = (share * F.cross_entropy(logits, labels, reduction="none")).sum()
+                losses_of = F.cross_entropy(logits, labels, reduction="none")
+                means, _ = environment_means(losses_of, torch.zeros_like(labels), 1, batch.weights[members])
+                loss = means.squeeze(0)
             loss.backward()
             if self.team.size > 1:
                 self.team.reduce_gradients(model, mean=True)

@@ -84,6 +84,16 @@ def losses_and_residuals(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     return losses, others.div_(total).scatter_(-1, own, -rest / total)
 
 
+def environment_weights(
+    index: Tensor, num_environments: int, dtype: torch.dtype, sample_weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the weight of each sample in its environment, (n, E), zero in the others, and their sums, (E,)."""
+    member = one_hot(index, num_environments, dtype)
+    if sample_weights is not None:
+        member = member * sample_weights.to(dtype).unsqueeze(-1)
+    return member, member.sum(0)
+
+
 def environment_means(
     values: Tensor, index: Tensor, num_environments: int, sample_weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -113,10 +123,7 @@ def environment_means(
     >>> environment_means(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 2]), 3)
     (tensor([2., 0., 5.]), tensor([ True, False,  True]))
     """
-    member = one_hot(index, num_environments, values.dtype)  # (n, E)
-    if sample_weights is not None:
-        member = member * sample_weights.to(values.dtype).unsqueeze(-1)
-    counts = member.sum(0)
+    member, counts = environment_weights(index, num_environments, values.dtype, sample_weights)
     total = (values.unsqueeze(-1) * member).sum(0)  # not a matrix product, which autocast would round
     return total / torch.where(counts > 0, counts, 1), counts > 0
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .checks import working_dtype
-from .linear_loss import environment_means, one_hot, scale_slopes, with_bias
+from .linear_loss import environment_means, environment_weights, one_hot, scale_slopes, with_bias
 from .predictor import full_precision
 
 
@@ -20,10 +20,7 @@ def environment_shares(
     index: Tensor, num_environments: int, dtype: torch.dtype, sample_weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the share of each sample in the mean of its environment, (n, E), and which are present, (E,) bool."""
-    member = one_hot(index, num_environments, dtype)
-    if sample_weights is not None:
-        member = member * sample_weights.to(dtype).unsqueeze(-1)
-    total = member.sum(0)
+    member, total = environment_weights(index, num_environments, dtype, sample_weights)
     return member / torch.where(total > 0, total, 1), total > 0
 
 
