@@ -82,11 +82,6 @@ class TransferConfig(Config):
         chosen_solvers(self.solver, self.implicit, captured=False)
 
     @property
-    def interval(self) -> int:
-        """Number of steps from one with the transfer risk to the next."""
-        return self.every or 1
-
-    @property
     def gradient_matching(self) -> float:
         """Factor of the implicit gradient: 0 unless a config has it as a setting."""
         return 0.0
@@ -146,6 +141,7 @@ class TRM(Algorithm[TransferConfig]):
             implicit=self.config.implicit,
             bound=self.config.bound,
         )
+        self.interval = self.config.every or 1  # steps from one with the transfer risk to the next
         E, adaptive = setting.num_environments, self.config.start_epoch is None
         self.register_buffer("environment_weights", torch.full((E,), 1 / E))
         self.register_buffer("recent_risk", torch.tensor(math.log(setting.num_classes)))
@@ -157,7 +153,7 @@ class TRM(Algorithm[TransferConfig]):
 
         Without `start_epoch`, `started` decides if it counts.
         """
-        turn = self.config.interval == 1 or int(self.waited) == 0  # by default, nothing is read from the device
+        turn = self.interval == 1 or int(self.waited) == 0  # by default, nothing is read from the device
         return turn and (self.config.start_epoch is None or epoch >= self.config.start_epoch)
 
     def capture(self, block: int) -> None:
@@ -171,8 +167,8 @@ class TRM(Algorithm[TransferConfig]):
             risks, present = out.environment_risks(self.setting.num_environments)
             rate = self.config.empirical_lr if self.training else 0.0
             risk = robust_risk(risks, None if out.all_present else present, self.environment_weights, rate)
-        if self.training and self.config.interval > 1:
-            self.waited.add_(1).remainder_(self.config.interval)
+        if self.training and self.interval > 1:
+            self.waited.add_(1).remainder_(self.interval)
         if not penalised:
             return {"loss": risk}
         if self.config.start_epoch is None and self.training:
@@ -185,7 +181,7 @@ class TRM(Algorithm[TransferConfig]):
         if start is not None and scale is not None:
             start = torch.cat([start[:, :-1] * scale.to(start.dtype), start[:, -1:]], 1)
         transfer = self.criterion(features, out.labels, out.environments, start, out.weights)
-        factor = self.config.transfer_weight * self.config.interval * self.started.to(transfer.risk.dtype)
+        factor = self.config.transfer_weight * self.interval * self.started.to(transfer.risk.dtype)
         return {"loss": risk + factor * transfer.risk, "transfer_risk": transfer.risk}
 
     def feature_scale(self, out: Pass) -> Tensor:

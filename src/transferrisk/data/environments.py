@@ -462,18 +462,16 @@ class BalancedSampler:
             )
         self.steps_per_epoch = min(sizes) // batch_size
         self.generator = Generator().manual_seed(20_000 + seed)  # not the stream that drew the data
-        self.orders = list(map(self._shuffle, self.members))
-        self.positions = [0] * len(self.members)
-
-    def _shuffle(self, members: Tensor) -> Tensor:
-        return members[torch.randperm(len(members), generator=self.generator)]
+        self.orders = list(self.members)
+        self.positions = sizes  # all have run out, so that the first batch shuffles them
 
     def next(self) -> Tensor:
         """Return the positions of the next batch's samples, environment after environment, (E batch_size,)."""
         drawn = []
         for e, members in enumerate(self.members):
             if self.positions[e] + self.batch_size > len(members):
-                self.orders[e], self.positions[e] = self._shuffle(members), 0
+                order = torch.randperm(len(members), generator=self.generator)
+                self.orders[e], self.positions[e] = members[order], 0
             start = self.positions[e]
             drawn.append(self.orders[e][start : start + self.batch_size])
             self.positions[e] += self.batch_size

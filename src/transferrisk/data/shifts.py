@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -68,10 +69,10 @@ class Shift(Settings):
     def environment_names(self) -> tuple[str, ...]:
         """Names of the training environments, with as many digits as tell them apart."""
         for digits in (6, 9, 12, 15) if self.kind != "label-uncorrelated" else ():
-            names = tuple(f"bias {100 * bias:.{digits}g}%" for bias in self.biases)
+            names = tuple(map(f"bias {{:.{digits}g}}%".format, 100 * np.asarray(self.biases)))
             if len(set(names)) == len(names):
                 return names
-        return tuple(f"training {i + 1}" for i in range(len(self.biases)))
+        return tuple(map("training {}".format, range(1, 1 + len(self.biases))))
 
 
 def biased_values(labels: Tensor, bias: float, bijection: Tensor, generator: Generator) -> Tensor:

@@ -18,11 +18,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ..errors import InputError
 from ..solvers import Solution
 from .predictor import full_precision
-from .transfer import Grouped, Transfer, WithGradient, asks_for_gradient, bounded
+from .transfer import Grouped, Transfer, WithGradient, bounded
 
 Rule = Literal["given", "worst", "uniform"]
 RULES: dict[Rule, int] = {"given": 0, "worst": 1, "uniform": 2}
@@ -116,7 +117,8 @@ def fused_transfer_risk(
     alpha    (m, E) weights for the rule "given"; `Transfer.moved` is alpha after a step of exponentiated gradient
     rate     rate of this step
     """
-    wants_gradient = asks_for_gradient(features)
+    tangent = forward_ad.unpack_dual(features).tangent  # of forward mode
+    wants_gradient = tangent is not None or (torch.is_grad_enabled() and features.requires_grad)
     with torch.no_grad(), full_precision(features.device):
         result, gradient = _transfer(
             grouped, queries, alpha.float(), rule, ridge, gradient_matching, bound, rate, wants_gradient

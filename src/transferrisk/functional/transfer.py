@@ -183,12 +183,6 @@ def bounded(gradient: Tensor, reference: Tensor, bound: float) -> Tensor:
     return gradient * torch.where(norm > allowed, allowed / norm, 1.0)
 
 
-def asks_for_gradient(features: Tensor) -> bool:
-    """Return whether a gradient with respect to the features may be asked for, in reverse or in forward mode."""
-    reverse = torch.is_grad_enabled() and features.requires_grad
-    return reverse or forward_ad.unpack_dual(features).tangent is not None
-
-
 class WithGradient(torch.autograd.Function):
     """The risk as a function of the features, whose derivative, in both modes, is by a gradient in closed form."""
 
@@ -302,11 +296,12 @@ def transfer_risk(
     """
     labels, index = check_shapes(features, labels, index, "index")
     ridge = convert("ridge", ridge, Positive)
-    if solver is not None:
+    if solver is not None and not hasattr(solver, "minimise"):
         check_solver("solver", solver, "minimise")
-    if implicit is not None:
+    if implicit is not None and not hasattr(implicit, "solve"):
         check_solver("implicit", implicit, "solve")
-    wants_gradient = asks_for_gradient(features)
+    tangent = forward_ad.unpack_dual(features).tangent  # of forward mode
+    wants_gradient = tangent is not None or (torch.is_grad_enabled() and features.requires_grad)
     features = features.to(working_dtype(features.dtype))
     with torch.no_grad(), full_precision(features.device):
         grouped = group(features.detach(), labels, index, num_environments, num_classes, capacity, sample_weights)

@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
+from functools import partial
+from itertools import compress
+from operator import eq, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import InputError
@@ -178,7 +180,7 @@ def select(records: Sequence[Record], rule: str) -> list[Record]:
     for column in ("step", "part", "accuracy"):
         table[column] = list(map(methodcaller("get", column), records))
     step = selected_steps(table, rule).get("")
-    return [record for record in records if record.get("step") == step]
+    return list(compress(records, map(partial(eq, step), table["step"])))
 
 
 def values_at_selected(table: pd.DataFrame, rule: str, values: Sequence[str]) -> pd.DataFrame:

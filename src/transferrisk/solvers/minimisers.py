@@ -143,7 +143,7 @@ class Newton:
             residual, scale = norms(here.gradient), here.scale
             moves = residual < 0.5 * best
             if looks:  # far from the optimum, the function may fall for long while the gradient does not
-                moves |= before.value() - here.value() > _rounding(before.value(), x.dtype)
+                moves |= ~_enough(here.value(), before.value(), torch.zeros_like(slope), x.dtype)
             stalled = torch.where(moves, 0, stalled + 1)
             best = torch.minimum(best, residual)
             # Far from the optimum the gradient may stall for a while; once the answer is good, one idle iteration ends.
@@ -183,12 +183,8 @@ class Newton:
 
 def _enough(before: Tensor, after: Tensor, promised: Tensor, dtype: torch.dtype) -> Tensor:
     """Return whether values fell by a share of the decrease that the slope predicts (<= 0), up to rounding."""
-    return after <= before + _SUFFICIENT * promised + _rounding(before, dtype)
-
-
-def _rounding(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a bound of the rounding error of a value."""
-    return 8 * torch.finfo(dtype).eps * (1 + value.abs())
+    rounding = 8 * torch.finfo(dtype).eps * (1 + before.abs())
+    return after <= before + _SUFFICIENT * promised + rounding
 
 
 @dataclass(frozen=True)

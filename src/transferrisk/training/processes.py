@@ -85,7 +85,8 @@ def first_process_speaks() -> Iterator[bool]:
             _end_the_others()
         _leave_group()
         raise
-    _leave_group()  # not after other errors: leaving takes all processes, and some may wait for another message
+    if dist.is_initialized():
+        _leave_group()  # not after other errors: leaving takes all processes, and some may wait for another message
 
 
 def raise_lost(saved: str) -> NoReturn:

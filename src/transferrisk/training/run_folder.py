@@ -261,7 +261,8 @@ class RunFolder(Watch):
                 else:
                     if self.resume and self.say:
                         self.say(f"there is no checkpoint in {self.folder} yet: starting afresh")
-                    keep_records(records, 0)
+                    if records.exists():
+                        keep_records(records, 0)
             except OtherRunError:
                 raise
             except InputError as error:

@@ -153,7 +153,8 @@ class TrainSpec(Settings):
         with checked_fields(TrainConfig, self.training, "training"):
             training = TrainConfig(**self.training)
         for name, checked in (("settings", config), ("training", training)):
-            object.__setattr__(self, name, {key: getattr(checked, key) for key in getattr(self, name)})
+            given = tuple(getattr(self, name))
+            object.__setattr__(self, name, dict(zip(given, map(partial(getattr, checked), given), strict=True)))
         if self.init is not None and self.weights is not None:
             raise InputError(f"init and weights must not both be given, got {self.init!r} and {self.weights!r}")
         if self.finetune_samples is not None and self.algorithm != "erm":

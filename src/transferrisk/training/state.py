@@ -114,9 +114,11 @@ class TrainState:
     def compiled(self) -> Iterator[None]:
         """Compile the networks for the block, where `compiles` is true; a function that the user has set stays."""
         networks = [] if not self.compiles else [self.model] if self.twin is None else [self.model, self.twin]
-        ours = [network for network in networks if "apply_featuriser" not in vars(network)]
-        for network in ours:
-            network.apply_featuriser = run_compiled
+        ours = []
+        for network in networks:
+            if "apply_featuriser" not in vars(network):
+                ours.append(network)
+                network.apply_featuriser = run_compiled
         try:
             yield
         finally:
