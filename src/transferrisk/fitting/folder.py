@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import check_target, exchange, hidden_folder, new_folders, write_atomically
-from ..models.saved import WEIGHTS, save_model
+from ..models.saved import DESCRIPTION, WEIGHTS, save_model
 from ..reports import write_page
 from ..settings import dumps
 from .fitted import Fitted
@@ -102,13 +102,14 @@ def save_fit(fitted: Fitted, folder: Path | str, command: str = "", force: bool 
 
 
 def _move_in(new: Path, place: Path) -> None:
-    """Replace one file after the other, the weights last, since they alone are a whole model.
+    """Replace one file after the other; the old files are restored if that fails.
 
-    The old files are restored if that fails.
+    The weights alone are a whole model, and come after all files but their description: that one is away meanwhile,
+    since it would be refused beside other weights.
     """
     old = new / "old"
     old.mkdir()
-    names = sorted(FILES, key=lambda name: name == WEIGHTS)
+    names = [*(name for name in FILES if name not in (WEIGHTS, DESCRIPTION)), WEIGHTS, DESCRIPTION]
     for name in names:
         if (place / name).exists():
             shutil.copy2(place / name, old / name)
@@ -120,6 +121,7 @@ def _move_in(new: Path, place: Path) -> None:
 
 
 def _replace_all(source: Path, place: Path, names: Sequence[str]) -> None:
+    (place / DESCRIPTION).unlink(missing_ok=True)
     for name in names:
         if (source / name).exists():
             os.replace(source / name, place / name)
