@@ -12,7 +12,7 @@ import pytest
 import transferrisk
 
 ROOT = Path(transferrisk.__file__).parent
-GROUND = {"errors", "extras", "files", "registry", "settings", "waiting"}
+GROUND = {"errors", "extras", "files", "registry", "settings"}
 CORE = {"solvers", "functional"}
 DATA = {"data", "models", "results"}
 TRAINED = CORE | DATA | {"criterion", "algorithms"}

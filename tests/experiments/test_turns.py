@@ -18,8 +18,8 @@ import torch
 from transferrisk.errors import TransferRiskError
 from transferrisk.experiments.beside import SideBySide
 from transferrisk.experiments.turns import Turns
+from transferrisk.solvers.protocols import GIVE_WAY
 from transferrisk.training import RunFolder, Steps, TrainSpec, run_spec
-from transferrisk.waiting import GIVE_WAY
 
 
 def history(algorithm, *watches):

@@ -17,8 +17,8 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
+from ..solvers.protocols import GIVE_WAY
 from ..training.engine import Rounding
-from ..waiting import GIVE_WAY
 
 STEPS = 4  # of a training in one turn: enough work for the device until the turn comes back
 

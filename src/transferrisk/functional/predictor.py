@@ -17,7 +17,7 @@ from ..errors import ConvergenceWarning, warn
 from ..settings import Positive, convert
 from ..solvers import CG, LinearSolver, Minimiser, Newton, Solution
 from ..solvers.minimisers import check_solver
-from ..waiting import holds
+from ..solvers.protocols import holds
 from .checks import (
     check_count,
     check_labels,

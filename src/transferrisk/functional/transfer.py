@@ -27,8 +27,7 @@ from torch.autograd import forward_ad
 from ..settings import Positive, convert
 from ..solvers import LinearSolver, Minimiser, Solution
 from ..solvers.minimisers import check_solver
-from ..solvers.protocols import joined
-from ..waiting import holds
+from ..solvers.protocols import holds, joined
 from .checks import check_count, check_environments, check_finite, check_labels, check_shapes, working_dtype
 from .linear_loss import losses_and_residuals, one_hot, with_bias
 from .predictor import (

@@ -20,8 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..waiting import holds
-from .protocols import Evaluated, Solution, euclidean, norms, per_problem
+from .protocols import Evaluated, Solution, euclidean, holds, norms, per_problem
 
 _LAST = 4  # largest decrease of the last step, in tolerances
 _ENOUGH = 1e3  # largest predicted decrease of a stalled problem that counts as converged, in tolerances

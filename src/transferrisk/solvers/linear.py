@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DivergedError
-from ..waiting import holds
-from .protocols import Product, Solution, System, accurate, norms, per_problem
+from .protocols import Product, Solution, System, accurate, holds, norms, per_problem
 
 
 @dataclass(frozen=True)

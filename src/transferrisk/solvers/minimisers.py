@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, choices
-from ..waiting import holds
 from .linear import CG, Cholesky, Neumann, Woodbury
 from .protocols import (
     Linearisation,
@@ -20,6 +19,7 @@ from .protocols import (
     Solution,
     accurate,
     euclidean,
+    holds,
     norms,
     per_problem,
 )

@@ -1,4 +1,4 @@
-"""Protocols between problems and solvers, and the solution that solvers return.
+"""Protocols between problems and solvers, the solution that solvers return, and what all solvers use.
 
 Conventions: a vector is any tensor with a leading batch dimension B. The problems of a batch are independent.
 """
@@ -6,7 +6,8 @@ Conventions: a vector is any tensor with a leading batch dimension B. The proble
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
+GIVE_WAY: ContextVar[Callable[[], AbstractContextManager[None]] | None] = ContextVar("give_way", default=None)
+"""A context in which this thread waits and others may run. None: there are no others."""
 
 
 @dataclass(frozen=True)
@@ -470,3 +473,24 @@ def threads_set(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has finished what this thread asked for; the CPU has."""
+    if device.type != "cuda":
+        return
+    stream, give_way = torch.cuda.current_stream(device), GIVE_WAY.get()
+    if give_way is None:
+        stream.synchronize()
+    elif not stream.query():
+        reached = torch.cuda.Event(blocking=True)  # leaves the core to others
+        reached.record(stream)
+        with give_way():
+            reached.synchronize()
+
+
+def holds(condition: Tensor) -> bool:
+    """Return the value of a condition, a scalar."""
+    if GIVE_WAY.get() is not None:
+        wait_for(condition.device)
+    return bool(condition)

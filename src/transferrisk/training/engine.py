@@ -20,7 +20,7 @@ from ..algorithms import Team
 from ..data import EnvironmentSet
 from ..data.environments import Rows
 from ..errors import InputError, TransferRiskError
-from ..waiting import wait_for
+from ..solvers.protocols import wait_for
 from .defaults import Precision
 from .processes import Followed, start_processes, started_by_torchrun
 

@@ -15,7 +15,7 @@ from ..data import EnvironmentSet
 from ..functional import environment_means, irm_penalty, transfer_risk
 from ..models import Classifier, features_of
 from ..results import Record
-from ..waiting import wait_for
+from ..solvers.protocols import wait_for
 
 
 def evaluate(
