@@ -152,8 +152,6 @@ def test_an_environment_may_be_absent_from_a_batch(name, settings, absent):
     logs_expected = expected.train(batches(E=3), 4)
     if settings.get("query") == "random":  # is drawn from all environments that there are
         return
-    if settings.get("scale_free"):  # relative to the samples of an environment, on average over all that there are
-        return
     torch.testing.assert_close(run.weights(), expected.weights(), atol=2e-6, rtol=0)
     torch.testing.assert_close(logs, logs_expected, atol=1e-5, rtol=1e-5)
 

@@ -186,7 +186,8 @@ class TRM(Algorithm[TransferConfig]):
 
     def feature_scale(self, out: Pass) -> Tensor:
         """Return s, a scalar without a gradient: a ridge on the predictor of Z / s is ridge s^2 on that of Z."""
-        samples = len(out.labels) / self.setting.num_environments
+        E = self.setting.num_environments  # all are present in a batch in blocks
+        samples = len(out.labels) / (E if out.block is not None else int((out.environments.bincount() > 0).sum()))
         mean_square = out.features.detach().float().square().mean()
         return (mean_square * (USUAL_SAMPLES / samples)).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
 
