@@ -107,9 +107,14 @@ def test_the_verdict_expects_the_pooled_accuracy_in_a_new_environment(case):
     assert "new environment?" in answer
     assert f" {100 * expected.mean:.1f} %" in expectation
     assert f"most frequent class has an accuracy of {100 * found.most_frequent.mean():.1f} %" in expectation
-    least = int((left.value - found.most_frequent).argmin())
-    assert f" {least} ({found.counts[least].sum()} samples)" in worry
-    assert f"{100 * left.value[least]:.1f} % there" in worry
+    assert (left.value > found.most_frequent).all()
+    behind = found.unseen.low > 0
+    first = int(
+        np.where(behind, found.unseen.value, -1).argmax() if behind.any() else found.left_out_loss.value.argmax()
+    )
+    assert f" {first} ({found.counts[first].sum()} samples)" in worry
+    assert f"accuracy of {100 * left.value[first]:.1f} %" in worry
+    assert f"log loss of {found.left_out_loss.value[first]:.3f}" in worry
     assert "trm fit" in following
     assert found.to_dict()["verdict"] == list(found.verdict)
     assert page_of(found).lead == found.verdict

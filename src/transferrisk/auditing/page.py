@@ -176,8 +176,16 @@ def verdict_of(audit: Audit) -> tuple[str, ...]:
     found = answer(accuracy, float(most.mean()), float(useless.mean()), bool(warning) or bool(behind.any()))
     k, names = len(judged), np.array(audit.environments, dtype=object)[judged]
     not_in = f" (not in {listed(names[useless], 5)})" if useless.any() else ""
+    where = f"In {behind.sum()} of {k}, it is" if behind.any() else "In none is it"
     those = f" ({listed(names[behind], 5)})" if behind.any() else ""
-    highest, worst = int(np.nanargmax(losses)), int((left - most).argmin())
+    highest = int(np.nanargmax(losses))
+    if useless.any():
+        worst, reason = int((left - most).argmin()), "where the most frequent class is as accurate"
+    elif behind.any():
+        worst = int(np.where(behind, audit.unseen.value[judged], -np.inf).argmax())
+        reason = "which loses most by being left out"
+    else:
+        worst, reason = highest, "where the log loss is highest"
     own = audit.accuracy.value[judged[worst], judged[worst]]
     if not following and found == "Yes":
         following = "Next: train a model on all environments with trm fit, which tests it in the same way."
@@ -185,14 +193,15 @@ def verdict_of(audit: Audit) -> tuple[str, ...]:
         following = "Next: add labelled samples from more environments, and audit again."
     lines = (
         f"{question} {found}. Each of {k} environments was left out of training once. In {(~useless).sum()} of {k}, a "
-        f"model trained on all others is more accurate than always predicting the most frequent class{not_in}. In "
-        f"{behind.sum()} of {k}, it is clearly less accurate than a model trained there{those}.",
+        f"model trained on all others is more accurate than always predicting the most frequent class{not_in}. "
+        f"{where} clearly less accurate than a model trained there{those}.",
         f"{expectation(accuracy, expected['loss'], left, losses, audit.settings['confidence'])} The most frequent "
-        f"class has an accuracy of {100 * most.mean():.1f} % on average. The log loss is highest in {names[highest]}: "
-        f"{losses[highest]:.3f}.",
-        f"Look first at {names[worst]} ({counted(int(audit.counts[judged[worst]].sum()), 'sample')}): a model trained "
-        f"on all others has an accuracy of {100 * left[worst]:.1f} % there, one trained there {100 * own:.1f} %, and "
-        f"the most frequent class {100 * most[worst]:.1f} %.",
+        f"class has an accuracy of {100 * most.mean():.1f} % on average."
+        + (f" The log loss is highest in {names[highest]}: {losses[highest]:.3f}." if highest != worst else ""),
+        f"Look first at {names[worst]} ({counted(int(audit.counts[judged[worst]].sum()), 'sample')}), {reason}: a "
+        f"model trained on all others has an accuracy of {100 * left[worst]:.1f} % and a log loss of "
+        f"{losses[worst]:.3f} there. One trained there has an accuracy of {100 * own:.1f} %, and the most frequent "
+        f"class {100 * most[worst]:.1f} %.",
         warning,
         following
         or "Next: before a model is used in a new environment, label samples there and test it. This audit's models "
