@@ -100,19 +100,19 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "examples"))
     from wages import write_tables
 
-    stale = []
+    stale = {}
     with TemporaryDirectory() as name:
         write_tables(Path(name))
         shell = Shell(Path(name))
         for page in asked.pages:
             old = page.read_text(encoding="utf-8")
             new = refreshed(old, shell, asked.check)
-            if new == old:
-                continue
-            stale.append(os.path.relpath(page, ROOT))
-            if not asked.check:
-                page.write_text(MADE.sub(rf"\g<1>{machine()}\g<2>", new), encoding="utf-8")
-    print("not current:" if asked.check else "refreshed:", ", ".join(stale) or "none")
+            if new != old:
+                stale[page] = MADE.sub(rf"\g<1>{machine()}\g<2>", new)
+    for page, content in stale.items():  # after all commands, some of which print whether the tree is changed
+        if not asked.check:
+            page.write_text(content, encoding="utf-8")
+    print("not current:" if asked.check else "refreshed:", ", ".join(os.path.relpath(p, ROOT) for p in stale) or "none")
     sys.exit(bool(stale) and asked.check)
 
 
