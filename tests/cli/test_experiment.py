@@ -56,6 +56,7 @@ def test_runs_of_another_folder_are_reused(trm, small):
     again = ("experiment", "small.toml", "--reuse", "first", "--output", "second", *HERE)
     code, out, _ = trm(*again, "--dry-run")
     assert (code, (small / "second" / "runs").exists()) == (0, False)
+    assert "0 missing" in out
     code, out, err = trm(*again)
     assert code == 0, err
     assert "6 of 6 runs are finished (0 now)" in out

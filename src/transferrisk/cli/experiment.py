@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -159,10 +160,12 @@ def experiment(
     check_recipe(recipe.name, recipe.where, as_json(recipe), cells)  # before hours of work
     store = Store(output)
     found = {} if reuse is None else find_runs(reuse, store.missing(plan.runs))
-    if found and not dry_run:
-        reuse_runs(found, plan.runs, store)
     if reuse is not None:
         print_line(f"{len(found)} of {len(plan.runs)} runs are taken from {reuse}")
+    if dry_run:
+        plan = replace(plan, cells=tuple(cell for cell in plan.cells if cell.run.name not in found))
+    elif found:
+        reuse_runs(found, plan.runs, store)
     missing = store.missing(plan.runs)
     absent = absent_data(plan, missing, data_root) if executor == "local" else None
     if dry_run:
