@@ -124,7 +124,8 @@ def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -
                 raise BadImageError(f"it unpacks to {image.width} x {image.height} {kind}, more than is safe to hold")
             image.draft("RGB", (2 * size, 2 * size))  # a JPEG can be decoded at a fraction of its size
             with _ONE_LARGE if pixels > LARGE else nullcontext():
-                square = as_rgb(image, upright=expected is None).resize((size, size), Image.Resampling.BILINEAR)
+                whole = _as_bytes(image, upright=expected is None)
+                square = whole.resize((size, size), Image.Resampling.BILINEAR).convert("RGB")
     except UnidentifiedImageError:
         raise BadImageError("it is not an image of a known kind") from None
     except (BadImageError, Image.DecompressionBombError) as error:
@@ -136,8 +137,13 @@ def decode(content: bytes, size: int, expected: tuple[int, int] | None = None) -
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
 
 
-def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
-    """Return an image of any mode in three channels of bytes; `upright` turns it by its EXIF orientation."""
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Return an image of any mode in three channels of bytes, turned by its EXIF orientation."""
+    return _as_bytes(image, upright=True).convert("RGB")
+
+
+def _as_bytes(image: Image.Image, upright: bool) -> Image.Image:
+    """Return an image of any mode in one or three channels of bytes; `upright` turns it by its EXIF orientation."""
     from PIL import Image, ImageOps
 
     bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, (16,))
@@ -145,12 +151,12 @@ def as_rgb(image: Image.Image, upright: bool = True) -> Image.Image:
     if upright:
         ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(("I", "F")):
-        return Image.fromarray(_highest_byte(np.asarray(image), min(*bits, 16))).convert("RGB")
+        return Image.fromarray(_highest_byte(np.asarray(image), min(*bits, 16)))
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    return image if image.mode in ("RGB", "L") else image.convert("RGB")
 
 
 def _highest_byte(values: NDArray[np.generic], bits: int) -> Pixels:
