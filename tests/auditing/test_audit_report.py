@@ -13,7 +13,7 @@ import transferrisk
 from transferrisk import audit
 from transferrisk.auditing import Estimate, WorstPair
 from transferrisk.auditing.page import accuracy_table, page_of
-from transferrisk.auditing.report import answer, expectation, pool
+from transferrisk.auditing.report import answer, expectation, pool, shared_variances
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_verdict_expects_the_pooled_accuracy_in_a_new_environment(case):
     *_, found = case
     left = found.left_out_accuracy
     width = 2 * norm.ppf(0.975)
-    expected = pool(left.value, ((left.high - left.low) / width) ** 2)
+    expected = pool(left.value, shared_variances(((left.high - left.low) / width) ** 2, found.counts.sum(1)))
     assert found.expected["accuracy"].mean == pytest.approx(expected.mean)
     answer, expectation, worry, following = found.verdict
     assert "new environment?" in answer
@@ -118,6 +118,17 @@ def test_the_verdict_expects_the_pooled_accuracy_in_a_new_environment(case):
     assert "trm fit" in following
     assert found.to_dict()["verdict"] == list(found.verdict)
     assert page_of(found).lead == found.verdict
+
+
+def test_an_environment_of_high_loss_counts_as_much_as_others_of_its_size():
+    losses, rows = np.array([0.5, 0.6, 0.5, 0.7, 0.6, 60.0]), np.full(6, 400)
+    variances = losses**2 / rows  # the loss varies as much as it is large
+    assert pool(losses, variances).mean < 1  # so that weights by precision would hide the last
+    expected = pool(losses, shared_variances(variances, rows))
+    assert expected.mean == pytest.approx(losses.mean())
+    assert expected.high > 60
+    uneven = pool(losses[:5], shared_variances(variances[:5], [14_000, 14_000, 14_000, 14_000, 14]))
+    assert abs(uneven.mean - losses[:4].mean()) < 0.02  # few rows still count little where environments are alike
 
 
 def test_a_model_of_noise_does_not_transfer():

@@ -64,8 +64,8 @@ def test_the_spurious_column_is_named():
     assert "scanner" in found.sentences[0]
     assert not found["scanner"].reverses
     assert "sign" not in found.warning
-    assert "--drop-unstable" in found.advice
-    assert "better without" not in found.advice  # held-out losses do not support it
+    assert "trm fit with --drop " in found.advice
+    assert "does better without" not in found.advice  # held-out losses do not support it
     assert found["scanner"].loss.mean > found["age"].loss.mean > 0  # it helps where it agrees, as here
     turned = column_effects(*_ordered(sites([0.95, 0.85, 0.1])))
     assert turned["scanner"].effects.value[2] < 0

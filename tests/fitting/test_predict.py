@@ -129,8 +129,14 @@ def test_each_difference_is_told_once(fitted, tmp_path):
     assert kinds.count("missing columns, taken as missing values: 'xN'") == 1
     assert sum("categories not seen before ('mauve')" in kind for kind in kinds) == 1
     assert any("'colour' has 30 rows" in line for line in lines)
-    assert len(lines) == 3
+    assert sum("accuracy" in line and "without columns" in line for line in lines) == 1
+    assert len(lines) == 4
     assert done.right == {}
+
+
+def test_a_column_that_is_missing_under_its_name_is_looked_for_under_another(fitted, tmp_path):
+    lines = told_of(fitted.model, table(60, seed=2).rename(columns={"colour": "Colour"}), tmp_path)
+    assert sum("for 'colour', did you mean 'Colour'?" in line for line in lines) == 1
 
 
 def test_columns_that_differ_by_a_digit_are_each_told(tmp_path):

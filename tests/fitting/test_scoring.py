@@ -57,7 +57,10 @@ def test_figures_of_a_file_are_those_of_all_its_rows(fitted, new, tmp_path):
     assert content["classes"]["yes"]["precision"] == pytest.approx(precision[1])
     assert content["classes"]["yes"]["recall"] == pytest.approx(recall[1])
     assert content["figures"]["site A"]["rows"] == 30
-    assert done.sections()[0].title == "By environment"  # nothing is known from held-out environments
+    lead, by_environment, *_ = done.sections()  # nothing is known from held-out environments
+    assert by_environment.title == "By environment"
+    assert f"{100 * truth.accuracy_score(y, chances.argmax(1)):.1f} %" in lead
+    assert f"{truth.log_loss(y, chances):.3f}" in lead
 
 
 def test_threshold_and_sets_of_a_model_are_used(fitted, new, tmp_path):

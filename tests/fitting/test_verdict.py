@@ -10,7 +10,7 @@ import pytest
 from rows import ASKED
 
 from transferrisk import audit
-from transferrisk.auditing.report import pool
+from transferrisk.auditing.report import pool, shared_variances
 from transferrisk.fitting import Plan, fit
 from transferrisk.fitting.report import comparison_table, held_out_table
 from transferrisk.fitting.trainings import Stopped
@@ -41,7 +41,9 @@ def test_many_alike_can_tell_and_a_narrow_terminal_folds_them(tmp_path):
     found = fitted(tmp_path, (3,) * 8)
     lines = verdict(found)
     assert "Yes." in lines[0]
-    expected = pool([one.log_loss for one in found.decision.seen.values()], found.loss_variances)
+    seen = found.decision.seen.values()
+    rows = [one.rows for one in seen]
+    expected = pool([one.log_loss for one in seen], shared_variances(found.loss_variances, rows))
     assert f"{expected.mean:.3f} ({expected.low:.3f} to {expected.high:.3f})" in lines[1]
     wide, narrow = comparison_table(found, 200), comparison_table(found, 80)
     assert [*found.comparison.accuracy.index] == list(wide.columns[1:9])

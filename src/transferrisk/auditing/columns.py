@@ -19,6 +19,7 @@ Effects are those of each column alone, not adjusted for the others. `pool` has 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -211,10 +212,13 @@ class ColumnReport:
                 f"linear model does better without {them}."
             )
         else:
-            why = f"Held-out environments do not call for it: a linear model does no better there without {them}."
+            why = (
+                f"In the environments at hand, a linear model does no better without {them}, which says nothing about "
+                "one that breaks the relation."
+            )
         return (
-            "Next: if a new environment may break this relation, run trm fit with --drop-unstable, which compares "
-            f"without {dropped}. {why}"
+            "Next: if a new environment may break this relation, run trm fit with --drop "
+            f"{shlex.quote(','.join(names))}, which compares without {them}. {why}"
         )
 
     def to_dict(self) -> dict[str, Any]:

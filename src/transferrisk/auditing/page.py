@@ -180,7 +180,7 @@ def verdict_of(audit: Audit) -> tuple[str, ...]:
     those = f" ({listed(names[behind], 5)})" if behind.any() else ""
     highest = int(np.nanargmax(losses))
     if useless.any():
-        worst, reason = int((left - most).argmin()), "where the most frequent class is as accurate"
+        worst, reason = int((left - most).argmin()), "where the most frequent class is at least as accurate"
     elif behind.any():
         worst = int(np.where(behind, audit.unseen.value[judged], -np.inf).argmax())
         reason = "which loses most by being left out"

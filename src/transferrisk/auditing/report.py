@@ -150,6 +150,17 @@ def pool(values: Any, variances: Any, confidence: float = 0.95, *, evenly: bool 
     return Pooled(mean, error, tau2, q, max(0.0, 1 - (k - 1) / q) if q else 0.0, mean - half, mean + half, k)
 
 
+def shared_variances(variances: Any, rows: Any) -> Any:
+    """Return error variances (E,) that differ by the numbers of rows alone: s^2 / n_e, with one s^2 for all.
+
+    Where a loss is high it varies much, so that its own variance would give an environment of high loss less weight.
+    """
+    v, n = np.asarray(variances, float), np.asarray(rows, float)
+    known = np.isfinite(v) & (n > 0)
+    square = np.average((n * v)[known], weights=n[known]) if known.any() else np.nan
+    return np.where(known, square / np.maximum(n, 1), np.nan)
+
+
 def answer(accuracy: Pooled, frequent: float, below: float, caution: bool) -> str:
     """Answer whether a model will work in a new environment, in an audit and a fit alike.
 
@@ -315,12 +326,13 @@ class Audit:
     def expected(self) -> dict[str, Pooled]:
         """Expected "accuracy" and "loss" of a predictor fitted on all environments in a new one.
 
-        They are pooled over judged environments, each left out once; `low` to `high` is the prediction interval.
+        They are pooled over judged environments, each left out once; `low` to `high` is the prediction interval. An
+        environment counts by its number of samples, see `shared_variances`.
         """
         found = {}
         width = 2 * NormalDist().inv_cdf(0.5 + self.settings["confidence"] / 2)
         for name, left in (("accuracy", self.left_out_accuracy), ("loss", self.left_out_loss)):
-            variances = ((left.high - left.low) / width) ** 2
+            variances = shared_variances(((left.high - left.low) / width) ** 2, self.counts.sum(1))
             found[name] = pool(left.value[self.judged], variances[self.judged], self.settings["confidence"])
         return found
 

@@ -135,6 +135,7 @@ def check(
     from ..errors import counted
     from ..reports.terminal import print_line, print_values, task_progress, width
 
+    name = _with_kind(name, path, features)
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
         missing=missing, dates=dates, path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
@@ -185,6 +186,7 @@ def show(
     from ..reports.pictures import MOST_CLASSES, MOST_ENVIRONMENTS, left_out_words, picture_grid, scatter_grid
     from ..reports.terminal import print_line, print_values, task_progress
 
+    name = _with_kind(name, path, features)
     options = _options(
         name, shift, biases, root=data_root, seed=seed, label=label, environment=environment, features=features,
         path=path, size=size, lazy=lazy or None, skip_bad=skip_bad, oracle=oracle,
@@ -213,6 +215,14 @@ def show(
         raise InputError(f"{target} cannot be written ({cause_of(error)}): choose another with --output") from None
     print_line(f"Picture: {readable(target)}")
     print_values(f"It shows {shown}{f' ({left_out})' if left_out else ''}.")
+
+
+def _with_kind(name: str, path: str | None, features: str | None) -> str:
+    """Return the name of a data set, also for the path of a file or folder."""
+    from ..data.catalogue import Options, set_name
+    from ..files import expand_home
+
+    return set_name(name, Options(path=path, features=features)) if expand_home(name).exists() else name
 
 
 def _options(name: str, shift: str | None, biases: str | None, **given: Any) -> Options:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from ..data.schema import MONDAY, WEEK, YEAR, Boolean, Categorical, Column, Date, Form, Schema
 from ..data.values import Scaling
-from ..errors import InputError
+from ..errors import InputError, listed
 from ..extras import require
 from ..files import check_target, write_atomically
 from .model import Model
@@ -134,7 +134,13 @@ def _inputs_of(schema: Schema) -> list[tuple[str, str, str]]:
         "date": (numbers, "days since 1970 began in Greenwich, NaN where it is missing"),
         "categorical": ("string (n,)", 'as in the table, "" where it is missing'),
     }
-    return [(column.name, *meanings[column.kind]) for column in schema.columns]
+    found = []
+    for column in schema.columns:
+        kind, meaning = meanings[column.kind]
+        if codes := schema.missing.get(column.name):
+            meaning += f", and in place of {listed(map(repr, codes))}"
+        found.append((column.name, kind, meaning))
+    return found
 
 
 def _preprocessing(schema: Schema, form: Form, opset: int, ir_version: int) -> Any:

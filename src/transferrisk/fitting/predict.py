@@ -18,7 +18,7 @@ from torch import Tensor
 from ..data.schema import Categorical, Date, Note, Numeric, Schema
 from ..data.table_files import PARQUET, frame_writer, parquet_parts, read_frames, read_header
 from ..data.values import as_codes, as_name, standardised
-from ..errors import DataWarning, InputError, listed, require_name, warn
+from ..errors import DataWarning, InputError, did_you_mean, listed, require_name, warn
 from ..files import check_target, existing_file, expand_home
 from ..reports.elements import short_number
 from ..settings import Count, convert
@@ -183,6 +183,14 @@ def _table_parts(
     for option, name in required.items():
         require_name(name, header, path, "column", option)
     aside = {*names, *required.values()}.difference(wanted).intersection(header)
+    if absent:  # a note says that they are taken as missing
+        unused = set(header) - wanted.keys() - aside
+        renamed = [f"; for {name!r}, {near.strip()}" for name in sorted(absent) if (near := did_you_mean(name, unused))]
+        warn(
+            f"{path}: the accuracy that the model had when it was fitted may not hold without columns that it uses"
+            f"{''.join(renamed)}",
+            DataWarning,
+        )
     first = 1
     for frame in read_frames(path, size, texts.intersection(header) | aside, schema.missing):
         try:

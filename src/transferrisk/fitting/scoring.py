@@ -91,6 +91,14 @@ class Predicted:
                 f"({[*seen][accuracies.argmin()]}), and a mean log loss of {losses.mean():.3f}."
             )
         if self.figures:
+            if len(self.figures) > 1:
+                sizes, *of_file = np.array([*map(attrgetter("rows", "accuracy", "log_loss"), self.figures.values())]).T
+                (accuracy, loss), (of_rows, loss_of_rows) = np.mean(of_file, 1), np.average(of_file, 1, sizes)
+                found.append(
+                    f"In {len(sizes)} environments of this file, the accuracy is {100 * accuracy:.1f} % and the log "
+                    f"loss {loss:.3f} on average; over all labelled rows they are {100 * of_rows:.1f} % and "
+                    f"{loss_of_rows:.3f}."
+                )
             found.append(figures_table(self.figures))
             if known := sorted(self.figures.keys() & seen):
                 found.append(

@@ -10,7 +10,7 @@ import shlex
 import numpy as np
 import pandas as pd
 
-from ..auditing.report import answer, expectation, pool
+from ..auditing.report import answer, expectation, pool, shared_variances
 from ..errors import counted, listed
 from ..models.blend import BLEND
 from .candidates import UNSTABLE, named
@@ -34,11 +34,12 @@ def verdict(fitted: Fitted) -> list[str]:
         following = following or "Next: get labelled rows from a third environment, and fit again."
         unknown = f"Unclear: none of {counted(len(fitted.source.sizes), 'environment')} could be held out"
         return list(filter(None, [f"{question} {unknown}.", dropped, warning, following]))
-    # As in an audit: an environment counts by the precision of its figure, and the interval is for a new one.
+    # As in an audit: an environment counts by its number of rows, and the interval is for a new one.
     figures = pd.DataFrame(map(vars, seen.values()), seen)
     smoothed = (figures["accuracy"] * figures["rows"] + 1) / (figures["rows"] + 2)
-    accuracy = pool(figures["accuracy"], smoothed * (1 - smoothed) / figures["rows"])
-    loss = pool(figures["log_loss"], fitted.loss_variances)
+    rows = figures["rows"]
+    accuracy = pool(figures["accuracy"], shared_variances(smoothed * (1 - smoothed) / rows, rows))
+    loss = pool(figures["log_loss"], shared_variances(fitted.loss_variances, rows))
     frequent = figures["most_frequent"].mean()
     below = figures.index[(figures["accuracy"] <= figures["most_frequent"]) & (figures["entropy"] > 0)]
     answered = answer(accuracy, frequent, len(below) / len(seen), bool(warning))
