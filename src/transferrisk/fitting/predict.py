@@ -323,7 +323,8 @@ class _Ranges:
                 seen = f"{short_number(scaling.low)} to {short_number(scaling.high)}"
                 outside[column.name] = (
                     f"column {column.name!r} lies {how}outside {seen}, all that was trained on, in {rows} of "
-                    f"{self.rows} rows, reaching {' and '.join(ends)}: check its units"
+                    f"{self.rows} rows, reaching {' and '.join(ends)}: check its units, and "
+                    "whether such numbers mean missing"
                 )
         lines = [*zero.values()]
         if len(zero) > MOST_LINES:
@@ -332,7 +333,8 @@ class _Ranges:
         if len(outside) > MOST_LINES:
             lines.append(
                 f"{len(outside)} columns have numbers outside of all that were trained on, in up to {most} of "
-                f"{self.rows} rows: {listed(map(repr, outside))}; check their units"
+                f"{self.rows} rows: {listed(map(repr, outside))}; check their units, and "
+                "whether such numbers mean missing"
             )
             return lines
         return [*lines, *outside.values()]
