@@ -61,7 +61,9 @@ def test_processes_give_the_same_rows_as_this_one(tmp_path):
         assert (summary.total, summary.done, summary.ran, summary.failed) == (5, 5, 5, {})
     assert rows_of(tmp_path / "here", runs) == rows_of(tmp_path / "two", runs)
     assert {row["threads"] for rows in rows_of(tmp_path / "two", runs).values() for row in rows} == {1}
-    assert len({pid for run in runs for pid in starts(tmp_path / "two" / "runs" / run.name)}) == 2
+    workers = {pid for run in runs for pid in starts(tmp_path / "two" / "runs" / run.name)}
+    assert os.getpid() not in workers
+    assert len(workers) <= 2  # one may have done all before the other was there
     steps = [(event.name, event.step, event.total) for event in events if event.kind == "step"]
     assert sorted(steps) == sorted(2 * [(run.name, step, 3) for run in runs for step in (1, 2, 3)])
     assert sorted(event.name for event in events if event.kind == "done") == sorted(2 * [run.name for run in runs])

@@ -14,6 +14,7 @@ from pathlib import Path
 import parallel_steps
 import pytest
 import torch
+from sockets import listening, processes_of
 
 from transferrisk.algorithms import available
 from transferrisk.training import RunFolder, TrainSpec, load_checkpoint, run_spec
@@ -142,6 +143,17 @@ def test_two_devices_that_are_stopped_and_killed_end_together_and_go_on_to_the_s
     assert all(torch.equal(resumed.tensors[name], value) for name, value in whole.tensors.items())
     records = [records_of(folder) for folder in (tmp_path, two[0])]
     assert records[0] == records[1]
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc, which Linux has")
+def test_processes_listen_on_this_machine_only(tmp_path):
+    process = started(tmp_path, "--devices", "2")
+    until_saved(process, tmp_path / "last.safetensors")
+    found = listening(processes_of("", [process.pid]))
+    os.killpg(process.pid, signal.SIGINT)
+    ended(process, 130)
+    assert found
+    assert all(address.is_loopback for _, address in found), found
 
 
 def records_of(folder):

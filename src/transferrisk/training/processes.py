@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from typing import NoReturn
 
@@ -33,6 +34,7 @@ LEADER = "TRANSFERRISK_LEADER"  # variable with the id of the process that start
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _STRAY = (*_TORCHRUN, "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _started: list[subprocess.Popen[bytes]] = []  # by the first process: ranks 1, 2, ...
+_stores: list[object] = []  # of the first process
 
 
 class Followed(TransferRiskError):
@@ -49,10 +51,10 @@ def start_processes(count: int) -> None:
     if LEADER not in os.environ:
         for name in _STRAY:
             os.environ.pop(name, None)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = _serve_on_loopback()
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_RANK": "0"}
+        # All processes are clients of the store that is there, as under torchrun; torch's own would listen to all.
+        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
         os.environ[LEADER] = str(os.getpid())
         module = sys.modules["__main__"].__spec__
         program = [os.path.abspath(sys.argv[0])] if module is None else ["-m", module.name]
@@ -60,6 +62,18 @@ def start_processes(count: int) -> None:
             command = [sys.executable, *program, *sys.argv[1:]]
             _started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
     _watch_the_others()
+
+
+def _serve_on_loopback() -> str:
+    """Start the store by which the processes find each other, which listens on this machine only; return its port."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port: int = listening.getsockname()[1]
+    patience = timedelta(minutes=5)
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # which torch does not declare public
+        "127.0.0.1", port, None, True, patience, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
+    _stores.append(store)  # it serves as long as it exists
+    return str(port)
 
 
 @contextmanager
