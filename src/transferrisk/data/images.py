@@ -153,9 +153,10 @@ def _as_bytes(image: Image.Image, upright: bool) -> Image.Image:
     if image.mode.startswith(("I", "F")):
         return Image.fromarray(_highest_byte(np.asarray(image), min(*bits, 16)))
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        if image.mode != "RGBA":
+            image = image.convert("RGBA")
+        over_white = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        return over_white.convert("RGB")
     return image if image.mode in ("RGB", "L") else image.convert("RGB")
 
 
