@@ -13,12 +13,14 @@ an interruption cut off.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -299,8 +301,8 @@ class RunFolder(Watch):
 
     def _present(self) -> list[str]:
         """Return the files that a new run would replace; run.json alone is from a run without a checkpoint."""
-        names = (RECORDS, LAST, WEIGHTS)
-        return [name for name in names if (path := self.folder / name).exists() and path.stat().st_size]
+        found = filter(Path.exists, map(self.folder.joinpath, (RECORDS, LAST, WEIGHTS)))
+        return list(map(attrgetter("name"), filter(os.path.getsize, found)))
 
     # ---- saving
 
