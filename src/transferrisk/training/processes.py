@@ -34,7 +34,7 @@ LEADER = "TRANSFERRISK_LEADER"  # variable with the id of the process that start
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _STRAY = (*_TORCHRUN, "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 _started: list[subprocess.Popen[bytes]] = []  # by the first process: ranks 1, 2, ...
-_stores: list[object] = []  # of the first process
+_stores: list[object] = []  # kept by the first process, since a store serves as long as it exists
 
 
 class Followed(TransferRiskError):
@@ -72,7 +72,7 @@ def _serve_on_loopback() -> str:
     store = dist.TCPStore(  # type: ignore[attr-defined]  # which torch does not declare public
         "127.0.0.1", port, None, True, patience, wait_for_workers=False, master_listen_fd=listening.detach()
     )
-    _stores.append(store)  # it serves as long as it exists
+    _stores.append(store)
     return str(port)
 
 
