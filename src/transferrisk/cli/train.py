@@ -280,7 +280,7 @@ def train(
             numeric=numeric,
             drop=drop,
             missing=missing,
-            dates=dates,  # type: ignore[arg-type]
+            dates=dates,  # type: ignore[arg-type]  # TrainSpec refuses other words
             schema=None if schema is None else str(schema),
             missing_indicators=None if missing_indicators == "auto" else missing_indicators,  # type: ignore[arg-type]
             path=path,
