@@ -14,6 +14,7 @@ from transferrisk.models import build_model
 from transferrisk.training import Engine, TrainConfig, setting_of
 from transferrisk.training.captured import make_step
 from transferrisk.training.feed import Feed
+from transferrisk.training.processes import first_process_speaks
 from transferrisk.training.state import start_state
 
 
@@ -39,6 +40,7 @@ def take_steps(settings: dict, devices: int) -> tuple[int, dict]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rank, found = take_steps(json.loads(sys.argv[1]), int(sys.argv[2]))
+    with first_process_speaks():  # leaves the group at the end: its threads may abort the process otherwise
+        rank, found = take_steps(json.loads(sys.argv[1]), int(sys.argv[2]))
     if rank == 0:
         Path(sys.argv[3]).write_text(json.dumps(found))

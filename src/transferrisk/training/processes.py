@@ -9,6 +9,7 @@ the first process watches those that it started, and they watch the first: one o
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
@@ -73,6 +74,7 @@ def _serve_on_loopback() -> str:
         "127.0.0.1", port, None, True, patience, wait_for_workers=False, master_listen_fd=listening.detach()
     )
     _stores.append(store)
+    atexit.register(_stores.clear)  # its thread ends before the interpreter does
     return str(port)
 
 
